@@ -10,11 +10,16 @@ disk after the kill show which part.
 
 At the end, the weights, the optimizer's state and every loss must be equal to the bit.
 
+With --program it kills `trainyard run` of a program of somebody else, each time followed by the same command:
+its rows must be there once, equal to those of a run that nobody disturbed, its last checkpoint equal to the
+byte, here and in the store, under one number and one key, which verify.
+
 Reads:      the Makefile of this tree; its environment must exist (make install)
 Writes:     temporary runs and stores; with --json the figures on stdout
 Exit codes: 0 equal, 1 not equal
 Example:    benchmarks/kill_resume.py --kills 20 --set training.max_steps=200
             benchmarks/kill_resume.py --cases all --kills 6
+            benchmarks/kill_resume.py --program --kills 100
 """
 
 import argparse
@@ -28,10 +33,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 HOUSE = Path(__file__).resolve().parent.parent
 DEFAULT = ["training.max_steps=200", "checkpointing.save_steps=10", "training.validation_steps=50"]
@@ -48,6 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--latest", type=float, default=12.0, help="seconds from start to kill at most")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of --cases")
+    parser.add_argument("--program", action="store_true", help="kill runs of another program")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
 
@@ -56,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.cases:
         return matrix(args)
+    if args.program:
+        return kill_programs(args)
     moments = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -89,6 +99,106 @@ def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Rand
         if code == 0:
             return kills
         assert code in (-signal.SIGKILL, 2), f"make ended with {code}"
+
+
+TRAINER = HOUSE / "tests" / "integration" / "any_program" / "plain_trainer.py"
+PROGRAM_STEPS, KILLS_A_RUN, LIVES = 12, 5, 2
+
+
+def kill_programs(args: argparse.Namespace) -> int:
+    """Kill runs of a program, at most five times each, until there were `args.kills`; judge each run."""
+    moments, found, wrong = random.Random(args.seed), Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as text:
+        repository = Path(text) / "somebody's work"
+        (repository / "data").mkdir(parents=True)
+        (repository / "data" / "tokens.txt").write_text("1 2 3")
+        (repository / "train.py").write_text(TRAINER.read_text())
+        (repository / "requirements.txt").write_text("numpy==2.0.0\n")
+        (repository / ".gitignore").write_text("out-*/\n")
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
+            git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
+            subprocess.run(git, cwd=repository, check=True)
+        assert start_program(repository, "whole").wait() == 0, "the run that nobody disturbed failed"
+        whole = facts_of_program(repository, "whole")
+        while found["kills"] < args.kills:
+            name = f"killed-{found['runs']}"
+            found["runs"] += 1
+            kills = 0
+            while True:
+                process = start_program(repository, name)
+                with suppress(subprocess.TimeoutExpired):
+                    last = kills == KILLS_A_RUN or found["kills"] >= args.kills
+                    process.wait(None if last else moments.uniform(args.earliest, args.latest))
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    kills, found["kills"] = kills + 1, found["kills"] + 1
+                code = process.wait()
+                if code == LIVES:  # the program of the killed command, until it prints again
+                    found["refused"] += 1
+                    time.sleep(1)
+                elif code != -signal.SIGKILL:
+                    break
+            facts = facts_of_program(repository, name)
+            # A row that was printed and not read when the command was killed is lost with it.
+            missing = whole["rows"].keys() - facts["rows"].keys()
+            found["rows lost"] += len(missing)
+            outcome = (
+                "equal"
+                if facts | {"rows": facts["rows"] | {n: whole["rows"][n] for n in missing}} == whole
+                else "wrong"
+            )
+            found[outcome] += 1
+            wrong += [name] if outcome == "wrong" else []
+            print(name, outcome, dict(found), file=sys.stderr, flush=True)
+            if outcome == "wrong":
+                print(facts, file=sys.stderr, flush=True)
+    print(json.dumps(dict(found)))
+    return 1 if wrong else 0
+
+
+def start_program(repository: Path, name: str) -> "subprocess.Popen[bytes]":
+    out = f"out-{name}"
+    program = [
+        sys.executable,
+        "train.py",
+        "--steps",
+        str(PROGRAM_STEPS),
+        "--pause",
+        "0.3",
+        "--output_dir",
+        out,
+    ]
+    words = [sys.executable, "-m", "trainyard", "run", "--run-dir", f"runs/{name}", "--store"]
+    words += [f"file://{quote(str(repository.parent))}/store-{name}", "--set", "program.data=[data]"]
+    words += ["--set", 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]']
+    words += ["--set", f"program.checkpoints={out}/checkpoint-*", "--", *program, "--output_dir", out]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(words, cwd=repository, start_new_session=True, **quiet)  # type: ignore[call-overload,no-any-return]
+
+
+def facts_of_program(repository: Path, name: str) -> dict[str, Any]:
+    """The parts of a run of the program that must be equal to those of a run that nobody disturbed."""
+    run, store = repository / "runs" / name, repository.parent / f"store-{name}"
+    record = json.loads((run / "run.json").read_text())
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = f"step-{PROGRAM_STEPS:08}"
+    files = sorted((run / "checkpoints" / last).glob("*"))
+    claims = [json.loads(path.read_text())["key"] for path in store.glob("run-*/identity.json")]
+    verify = [sys.executable, "-m", "trainyard", "store", "verify", "--store", f"file://{quote(str(store))}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return {
+        "status": record["outcome"]["status"],
+        "rows": {row["step"]: row["loss"] for row in rows},
+        "repeated": len(rows) - len({row["step"] for row in rows}),
+        # The other files of this program are archives, which have the time of the save.
+        "checkpoint": [file.read_bytes() for file in files if file.suffix == ".safetensors"],
+        "stored": [
+            (store / "run-1" / f"checkpoint-{PROGRAM_STEPS}" / file.name).read_bytes() == file.read_bytes()
+            for file in files
+        ],
+        "has_one_key": claims == [record["key"]],
+        "verifies": subprocess.run([*verify, "--run-number", "1", "--depth", "full"], **quiet).returncode,  # type: ignore[call-overload]
+    }
 
 
 def make(target: str, runs: Path, overrides: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -21,7 +21,6 @@ from trainyard.artifacts.store.store_address import names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
 from trainyard.cluster.demand import Demand
 from trainyard.cluster.verdict import judge_cluster, verdict_record
-from trainyard.command import time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
@@ -37,11 +36,13 @@ from trainyard.errors import (
 )
 from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
 from trainyard.gateways.git import git_facts
+from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
 from trainyard.gateways.model_signing import METHOD, signer_from
 from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
+from trainyard.gateways.time_limit import within
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
@@ -55,7 +56,7 @@ from trainyard.machine.checklist import (
 )
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import choose_run_id, grace_needed, read_run
+from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run
 from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def query_readiness(
 
     role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
     try:
-        facts = {} if role_problem else asdict(time_limits.within(timeout, query))
+        facts = {} if role_problem else asdict(within(timeout, query))
     except KeyboardInterrupt:
         _remove_probe_objects(stores[-1:] if writes else (), timeout)
         raise
@@ -123,6 +124,7 @@ def query_readiness(
         run_id,
         again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
+        is_here=run_dir is not None and identity_in(run_dir) is not None,
         written=writes,
         role=role,
         role_problem=role_problem,
@@ -162,7 +164,7 @@ def _assume_role(url: str, seconds: float) -> tuple[str, str]:
     if role is None:
         return "", ""
     try:
-        time_limits.within(seconds, assume_workflow_role)
+        within(seconds, assume_workflow_role)
     except (ServiceError, WaitTimeoutError) as error:
         return role.arn, str(error)
     return role.arn, ""
@@ -172,13 +174,13 @@ def _remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
     """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
     for store in stores:
         with contextlib.suppress(WaitTimeoutError):
-            time_limits.within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
+            within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
 
 
 def _query_signer(seconds: float) -> dict[str, Any]:
     """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
     try:
-        if time_limits.within(seconds, signer_from) is None:
+        if within(seconds, signer_from) is None:
             return {}
     except ConfigError as error:
         return {"signing_problem": str(error)}
@@ -228,7 +230,7 @@ def collect_items(wanted: Checklist) -> list[CheckItem]:
         if area in wanted.skipped:
             return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
         try:
-            return time_limits.within(AREA_SECONDS, lambda: list(checks[area]()))
+            return within(AREA_SECONDS, lambda: list(checks[area]()))
         except (TrainyardError, OSError, ImportError) as error:
             # gh, its login or the network are missing more often than a setting is wrong.
             code = error.exit_code if isinstance(error, TrainyardError) else ExitCode.NO
@@ -315,13 +317,12 @@ def workflow_items(folder: Path) -> Iterator[CheckItem]:
 def github_items() -> list[CheckItem]:
     """Return an item for each step of `trainyard init github`; nothing is changed."""
     host, name = find_repository("")
-    gh = GitHubCli(host)
-    gh.require_login()
-    repository = get_repository(gh.ask, host, name)
+    ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
+    repository = get_repository(ask, host, name)
     changes_nothing = ChangePolicy(
         dry_run=True, confirm=lambda _: False, can_ask=lambda _: False, set_secret=lambda _: None
     )
-    steps = Setup(gh.ask, repository, WantedSetup(), changes_nothing).steps()
+    steps = Setup(ask, repository, WantedSetup(), changes_nothing).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 
@@ -389,7 +390,7 @@ def slack_item(environment: Mapping[str, str]) -> CheckItem:
 def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> CheckItem:
     """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
     try:
-        return CheckItem(area, name, CheckState.OK, time_limits.within(SERVICE_SECONDS, query))
+        return CheckItem(area, name, CheckState.OK, within(SERVICE_SECONDS, query))
     except (ServiceTroubleError, WaitTimeoutError) as error:
         return CheckItem(area, name, CheckState.UNKNOWN, str(error))
     except (ServiceError, ConfigError) as error:

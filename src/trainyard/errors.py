@@ -100,6 +100,10 @@ class NumberTakenError(RunConflictError):
     exit_code = ExitCode.USAGE
 
 
+class AttemptEndedError(RunConflictError):
+    """A later attempt of the same run has begun elsewhere, so this one stores nothing more."""
+
+
 class ServiceError(TrainyardError):
     """An outside service refused, and bounded retries did not help."""
 

@@ -76,7 +76,7 @@ def test_every_step_is_a_row_with_the_trainers_own_figures(tmp_path: Path, trl: 
     assert list(history) == list(range(1, 9))
     assert_rows(rows, history, digits=1e-3)
     assert_rows(metrics.rows(), history, digits=1e-6)
-    assert (metrics.steps_asked, metrics.log.steps_asked, metrics.log.is_finished) == (8, 8, True)
+    assert (metrics.steps_asked, metrics.log.steps_asked) == (8, 8)
     assert (metrics.rows_without_step, metrics.files.notes) == ((), ())
     if trl:
         assert [row["tokens"] > 0 for row in rows] == [True] * 8
@@ -102,7 +102,6 @@ def test_the_output_alone_shows_the_steps(tmp_path: Path, bar: tuple[str, ...], 
     rows = train(tmp_path, *options, metrics=metrics, unbuffered=unbuffered)
     assert_rows(rows, own_history(tmp_path, 12), digits=1e-3)
     assert metrics.rows_without_step == ()
-    assert metrics.log.is_finished is True
 
 
 def test_a_resumed_program_has_the_rows_of_its_own_steps(tmp_path: Path) -> None:

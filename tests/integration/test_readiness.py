@@ -96,7 +96,7 @@ def test_the_number_of_this_run_is_its_own_and_that_of_another_is_refused(
         assert "run 3 is this run's [ok]" in check(*here, "--run-number", number).stderr
     assert "run 5 is free [ok]" in check(*here, "--run-number", "5").stderr
     taken = check("--store", url, "--run-number", "3", TRAINYARD_RUN_ID="gh-77")
-    assert taken.returncode == 1
+    assert taken.returncode == 2
     assert f"run number: 3 in {url} belongs to run run-mine; this is run gh-77" in taken.stderr
     assert "fix: take a free one: --run-number 4" in taken.stderr
     assert "run 4 is free [ok]" in check("--store", url, TRAINYARD_RUN_ID="gh-77").stderr
@@ -300,6 +300,6 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     store.put_new(READINESS, b'{"written_by": "trainyard doctor"}\n', metadata={})
     sync_run(store, make_run(), None)
     assert (used_numbers(store), verify_run(store, 1, depth=Depth.FULL).problems) == ([1], ())
-    (listed,) = list_runs(store, [1], judge=lambda _: (), price=None)
+    (listed,) = list_runs(store, [1], judge=lambda *_: (), price=None)
     of_the_run = [key for key in keys(seaweedfs, bucket) if key.startswith(("run-1/", "man", "met"))]
     assert listed.objects == len(of_the_run), "what a check left is of no run"

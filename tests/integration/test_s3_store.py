@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
-from trainyard.artifacts.store.hashing import checksum_agrees, composite_sha256, file_agrees
+from trainyard.artifacts.store.hashing import checksum_agrees
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import Parts
@@ -115,12 +117,11 @@ def test_a_file_below_the_limit_has_its_own_sha256_in_the_store(bucket: str, tmp
 
 
 @pytest.mark.usefixtures("small_limit")
-@pytest.mark.parametrize("checksum", ["CRC64NVME", "SHA256"])
 def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
-    checksum: str, server: Any, bucket: str, tmp_path: Path
+    server: Any, bucket: str, tmp_path: Path
 ) -> None:
     file = random_file(tmp_path / "file", 33 * MIB + 5)
-    store = open_store(f"s3://{bucket}", checksum=checksum)
+    store = open_store(f"s3://{bucket}")
     upload = store.stage(file, "big", metadata={})
     assert list(store.list_objects("")) == []
     stored = upload.commit()
@@ -130,36 +131,31 @@ def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
     assert described is not None
     assert checksum_agrees(described.checksum, upload.sha256, stored.checksum) is True
     assert server.client.head_object(Bucket=bucket, Key="big")["ServerSideEncryption"] == "AES256"
-    assert stored.checksum["algorithm"] == checksum
-    if checksum == "SHA256":
-        value, size = stored.checksum["value"], stored.checksum["part_size"]
-        assert value.partition("-")[0] == composite_sha256(file, size)
-        assert file_agrees(described.checksum, file, upload.sha256) is True
-    else:
-        assert stored.checksum["type"] == "FULL_OBJECT"
-        assert store.is_checksum_of(file, described.checksum)
-        assert not store.is_checksum_of(random_file(tmp_path / "other", 5), described.checksum)
+    assert (stored.checksum["algorithm"], stored.checksum["type"]) == ("CRC64NVME", "FULL_OBJECT")
 
 
 @pytest.mark.usefixtures("small_limit")
 @pytest.mark.parametrize("answer", [None, {"UploadId": "none"}])
-def test_a_store_without_crc64nvme_gets_sha256(
-    answer: Any, weed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_store_without_crc64nvme_gets_parts_without_checksums_and_is_read_back(
+    answer: Any, server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, asked = Bucket.create, list[str]()
 
     def refuse(self: Bucket, operation: str, key: str, **arguments: Any) -> Any:
-        asked.append(str(arguments["ChecksumAlgorithm"]))
+        asked.append(str(arguments.get("ChecksumAlgorithm")))
         if arguments.get("ChecksumAlgorithm") == "CRC64NVME":
             return answer
         return create(self, operation, key, **arguments)
 
     monkeypatch.setattr(Bucket, "create", refuse)
-    store = open_store(f"s3://{weed.new_bucket()}")
+    store = open_store(f"s3://{bucket}")
     for name in ("a", "b"):
-        stored = store.stage(random_file(tmp_path / name, 33 * MIB), name, metadata={}).commit()
-        assert (stored.checksum["algorithm"], stored.checksum["type"]) == ("SHA256", "COMPOSITE")
-    assert asked == ["CRC64NVME", "SHA256", "SHA256"], "asked once only"
+        file = random_file(tmp_path / name, 33 * MIB)
+        with GroupUploader(store, known={}, there={}, metadata={}) as sending:
+            entry = sending.send(Group(name, (Item(name, file),)))[name]
+        assert entry.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert b"".join(store.read_chunks(name)) == file.read_bytes()
+    assert asked == ["CRC64NVME", "None", "None"], "asked once only"
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -193,19 +189,19 @@ def test_a_file_goes_by_its_own_answer_whatever_another_was_told_meanwhile(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, send = open_store(f"s3://{bucket}"), Parts.send
-    tried: list[str] = []
+    tried: list[bool] = []
 
-    def refused_once(self: Parts, path: Path, metadata: Any, algorithm: Any, **rest: Any) -> bool:
-        tried.append(str(algorithm))
+    def refused_once(self: Parts, *, has_checksum: bool) -> bool:
+        tried.append(has_checksum)
         if len(tried) > 1:
-            return send(self, path, metadata, algorithm, **rest)
-        monkeypatch.setattr(store, "_fast_parts", True)  # by a file that is sent at the same time
+            return send(self, has_checksum=has_checksum)
+        monkeypatch.setattr(store, "_has_checksum", True)  # by a file that is sent at the same time
         return False
 
     monkeypatch.setattr(Parts, "send", refused_once)
     file = random_file(tmp_path / "file", 33 * MIB)
     upload = store.stage(file, "big", metadata={})
-    assert (tried, upload.sha256) == (["CRC64NVME", "SHA256"], hashlib.sha256(file.read_bytes()).hexdigest())
+    assert (tried, upload.sha256) == ([True, False], hashlib.sha256(file.read_bytes()).hexdigest())
     upload.abort()
 
 

@@ -27,6 +27,7 @@ from trainyard.commands import doctor, step_action
 from trainyard.commands.run import RunRequest
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.cluster_access import read_access
+from trainyard.pipeline import Pipeline
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
@@ -186,18 +187,19 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
 ) -> None:
     bucket, found = role_store.endpoint.new_bucket(), list[RunRequest]()
 
-    def start(request: RunRequest) -> tuple[Path, int]:
+    def prepare(request: RunRequest) -> Pipeline:
         variables = dict(os.environ)
         keys = {name.lower(): variables[name] for name in variables if name in KEYS}
         client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
         client.put_object(Bucket=bucket, Key="by-the-program", Body=b"1")
         found.append(request)
-        return Path("x"), 0
+        return Pipeline(run_dir=Path("x"), config=Path("x"), store="")
 
     in_step(TRAINYARD_AWS_REGION="us-west-2", TRAINYARD_PASS=" ".join((*KEYS, "AWS_REGION")))
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
-    monkeypatch.setattr(step_action, "start", start)
+    monkeypatch.setattr(step_action, "prepare_start", prepare)
+    monkeypatch.setattr(step_action, "run_pipeline", lambda _pipeline: 0)
     request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
     assert step_action.train(request) == 0
     words = ["python", "train.py"]

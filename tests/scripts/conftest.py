@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from tests import warm_start
 from tests.answering import Answer, answering
 
+from trainyard.command import handler
+from trainyard.commands import run_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
@@ -26,7 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_ID = "20261120-214501-7c1f"
 STEPS = 20
 HEX = "0123456789abcdef" * 4
+HIDDEN = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
+"""Beginnings of the variables that no test inherits."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
+Call = Callable[..., "Done"]
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +50,43 @@ def program(tmp_path: Path) -> Program:
     """Runs `trainyard NAME` in the test's folder; keyword arguments are variables of its environment."""
 
     def run(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        hidden = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(HIDDEN)}
         line = [sys.executable, "-m", "trainyard", *name.split(), *map(str, arguments)]
         done = warm_start.run(line, timeout=240, env=environment | variables, cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done
 
     return run
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a command that was called in this process, with the fields of a process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls `trainyard NAME` as `program` does, but in this process, which takes no start."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(HIDDEN)]:
+        monkeypatch.delenv(name)
+
+    def call(name: str, *arguments: str | Path, **variables: str) -> Done:
+        words = [*name.split(), *map(str, arguments)]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["trainyard", *words])
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            code = handler.exit_code_of(lambda: run_command(words))
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Done(int(code), printed.out, printed.err)
+
+    return call
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from trainyard.config.load import config_sha256, load_config
 from trainyard.errors import ServiceError
 from trainyard.gateways.process import run_passing_signals
 from trainyard.jobs.recipes.wrapped_program import save_seconds
-from trainyard.pipeline import Step, StepRunner
+from trainyard.pipeline import Step, StepRunner, follow_beside
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
@@ -189,7 +189,7 @@ def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowes
         stored.set()
         return 0
 
-    with pod.follow_beside(Step("follow", follow, {"number": 7}), pause=0.01):
+    with follow_beside(Step("follow", follow, {"number": 7}), pause=0.01):
         assert follows.wait(60) and not stored.is_set()
         assert os.getpriority(os.PRIO_PROCESS, 0) == before, "only its thread waits for others"
     assert stored.is_set()
@@ -199,7 +199,7 @@ def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowes
 def test_a_follower_that_does_not_end_does_not_keep_the_pod() -> None:
     over = threading.Event()
     step = Step("follow", lambda *, stop: over.wait() and int(stop.is_set()), {})
-    with pod.follow_beside(step, patience=0.05):
+    with follow_beside(step, patience=0.05):
         pass
     over.set()
 

@@ -110,13 +110,13 @@ def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Pa
     assert done.stderr.rstrip().endswith("[failed]")
 
 
-def test_another_run_with_the_same_number_is_refused_with_exit_1(
+def test_another_run_with_the_same_number_is_refused_with_exit_2(
     run: RunDirectory, folder: Path, tmp_path: Path
 ) -> None:
     assert sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7").returncode == 0
     other = make_run(tmp_path / "other", "run-b")
     done = sync("--run-dir", other.path, "--store", folder.as_uri(), "--run-number", "7")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "belongs to run run-a; this is run run-b" in done.stderr
     assert "Traceback" not in done.stderr
 

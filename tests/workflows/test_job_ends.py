@@ -26,36 +26,15 @@ from trainyard.github.job_end import (
 Needs = dict[str, Any]
 RESULTS = ("success", "failure", "cancelled", "skipped")
 RUN, ATTEMPT, EARLIER = "99", "2", "1"
-NOTES = {
-    "person": ("The run was canceled by @anna.", "@anna cancelled the run"),
-    "bot": ("The run was canceled by @github-actions[bot].", "@github-actions[bot] cancelled the run"),
-    "no runner": (
-        "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
-        "no runner took the job {title} for 24h0m0s",
-    ),
-    "time": (
-        "The job has exceeded the maximum execution time of 8h0m0s",
-        "the job {title} reached its time limit of 8h0m0s",
-    ),
-    "queue": (
-        "Canceling since a higher priority waiting request for trainyard-gpu exists",
-        "the job {title} fell out of the queue trainyard-gpu, which was full",
-    ),
-    "hosted": (
-        "The job was not acquired by Runner of type hosted even after multiple attempts",
-        "GitHub found no runner for the job {title}",
-    ),
-    "environment": (
-        'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
-        'the environment of the job {title} does not allow Branch "fix/a"',
-    ),
-    "shutdown": (
-        "The runner has received a shutdown signal. This can happen when the runner service is stopped.",
-        "the runner of the job {title} was shut down",
-    ),
-    "unknown": ("The operation was canceled.", "the job {title} was cancelled, and GitHub names no cause"),
-}
-"""A cause -> GitHub's annotation, and the words of the message."""
+NOTES = (
+    "The run was canceled by @anna.",
+    "The run was canceled by @github-actions[bot].",
+    "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
+    "Canceling since a higher priority waiting request for trainyard-gpu exists",
+    'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
+)
+"""Annotations of GitHub that name a cause."""
+UNKNOWN, SHUTDOWN = "The operation was canceled.", "The runner has received a shutdown signal."
 
 
 def job(result: str, **outputs: str) -> dict[str, Any]:
@@ -137,8 +116,8 @@ def titles(needs: Needs) -> dict[str, str]:
     return {name: words.title for name, words in table.items()}
 
 
-def end_of(needs: Needs, cause: str = "unknown") -> JobEnd | None:
-    return unreported_end(needs, run=RUN, attempt=ATTEMPT, annotations=lambda title: [NOTES[cause][0]])
+def end_of(needs: Needs, *notes: str) -> JobEnd | None:
+    return unreported_end(needs, run=RUN, attempt=ATTEMPT, annotations=lambda title: [UNKNOWN, *notes])
 
 
 def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
@@ -241,28 +220,20 @@ def test_a_reason_of_the_step_itself_is_reported() -> None:
     assert end_of_steps(steps, status="failure", run=RUN, attempt="1", segment=1).reason == "gpu: none"
 
 
-@each_case("cause", NOTES)
+@each_case("note", ["", *NOTES])
 @each_case("name", TRAINING)
-def test_a_cancellation_is_reported_by_its_cause(name: str, cause: str) -> None:
-    for table, others in ((TRAINING, TRAINING), (DEPLOYMENT, DEPLOYMENT)):
+def test_a_cancellation_is_reported_by_its_cause(name: str, note: str) -> None:
+    for table in (TRAINING, DEPLOYMENT):
         if name not in table:
             continue
-        needs = {each: job("success" if each == "plan" else "skipped") for each in others}
+        needs = {each: job("success" if each == "plan" else "skipped") for each in table}
         needs[name] = job("cancelled")
-        end = end_of(needs, cause)
+        end = end_of(needs, *([note] if note else []))
         assert end is not None
-        _, words = NOTES[cause]
-        assert end.reason.startswith(words.format(title=table[name].title))
-        assert end.by_person is (cause == "person")
+        cause = note.rstrip(".") or "GitHub names no cause"
+        assert end.reason.startswith(f"the job {table[name].title} was cancelled ({cause}): ")
+        assert end.by_person is ("@anna" in note)
         assert end.next_step == f"gh run rerun {RUN}"  # GitHub refuses --failed where no job failed
-
-
-@pytest.mark.parametrize("cause", ["no runner", "queue", "hosted", "environment"])
-def test_a_training_that_never_started_leaves_no_checkpoint(cause: str) -> None:
-    needs = {"plan": job("success", plan='{"jobs": {"train": true}}'), "train": job("cancelled")}
-    end = end_of(needs, cause)
-    assert end is not None
-    assert end.reason.endswith(": nothing was trained")
 
 
 def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> None:
@@ -270,13 +241,10 @@ def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> Non
     end = end_of(own)
     assert end == JobEnd("it did not move on", f"gh run rerun {RUN} --failed", by_person=False)
     lost = {"plan": job("success"), "train": job("failure")}
-    end = end_of(lost, "shutdown")
+    end = end_of(lost, SHUTDOWN, "Process completed with exit code 1.")
     assert end is not None
-    assert end.reason == "the runner of the job Train and prove was shut down"
+    assert end.reason == f"{TRAINING['train'].failed} ({SHUTDOWN.rstrip('.')})"
     assert end.next_step.startswith(f"gh run view {RUN} --log-failed, then gh run rerun {RUN} --failed")
-    end = end_of(lost, "environment")  # red at once, as `failure`
-    assert end is not None
-    assert end.reason == 'the environment of the job Train and prove does not allow Branch "fix/a"'
     refused = {"plan": job("failure")}
     assert end_of(refused) == JobEnd(
         "the plan was refused, and nothing was started", f"gh run view {RUN} --log-failed", by_person=False
@@ -289,7 +257,7 @@ def test_the_report_of_a_cluster_names_the_job_that_ended_it(name: str, result: 
     before = list(DEPLOYMENT)[: list(DEPLOYMENT).index(name)]
     needs = {each: job("success" if each in before else "skipped") for each in DEPLOYMENT}
     needs[name] = job(result)
-    end = end_of(needs, "unknown")
+    end = end_of(needs)
     assert end is not None
     words = DEPLOYMENT[name]
     assert end.reason.startswith(

@@ -12,12 +12,12 @@ FILES = (
     "tests/workflows/test_conditions.py",
     "tests/workflows/test_job_ends.py",
     "tests/scripts/test_evaluate.py",
-    "tests/scripts/test_plan_run.py",
+    "tests/scripts/test_step_plan.py",
     "tests/scripts/test_run_program.py",
-    "tests/scripts/test_run_step.py",
+    "tests/scripts/test_step.py",
     "tests/scripts/test_prove_run.py",
-    "tests/scripts/test_continue_lineage.py",
-    "tests/scripts/setup_github/test_circumstances.py",
+    "tests/scripts/test_step_continue.py",
+    "tests/scripts/init_github/test_circumstances.py",
     "tests/unit/github/test_runner_watchdog.py",
 )
 SHOWN_BY = """
@@ -29,13 +29,13 @@ the daily run is off -> the_daily_run_is_off_until_it_is_turned_on_or_run_again
 push to another branch -> who_plans_a_training
 `TRAINYARD_SUPERSEDE` -> a_superseded_push_is_dropped_by_choice
 did not [learn] -> an_evaluation_is_recorded_and_decides_the_proof
-a dry run -> a_dry_run_is_green_and_trains_nothing
+a dry run -> what_every_trigger_comes_to_in_every_state_of_the_variables
 configuration, input or variable wrong -> a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for
 role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
 the machine is not fit -> a_push_is_red_in_seconds_when_the_gpu_does_not_answer
 required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
-no runner takes the job -> a_training_that_never_started_leaves_no_checkpoint
+no runner takes the job -> a_cancellation_is_reported_by_its_cause
 more than 100 jobs -> a_cancellation_is_reported_by_its_cause
 a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic.dataclasses import dataclass
 
 from trainyard.artifacts.record.chain import newest_manifest
-from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest
+from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest_problem
 from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
@@ -100,9 +100,8 @@ def find_promotable(
 def find_checkpoint_problems(store: Store, checkpoint: Checkpoint, *, depth: Depth) -> list[str]:
     """Return the problems of a stored checkpoint, by its own manifest and the run's."""
     listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
-    content, own = own_manifest(store, checkpoint)
-    parts = {} if own else checkpoint.parts(content)
-    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed(), parts=parts)
+    own = own_manifest_problem(store, checkpoint)
+    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed())
     return [wrong[key] for key in sorted(wrong)] or ([own] if own else [])
 
 

@@ -1,6 +1,7 @@
 """Check whether a store can be used now, by the calls with which a run is stored later.
 
     list ─> put if absent, read ─> send a small file, send a file in two parts, read ─> abort ─> remove
+            put and join once more, which a store with conditional writes refuses
 
 The objects have fixed keys in each store (`layout.READINESS`), outside every run, so that checks do not pile
 up when the role may not delete. All checks write the same bytes, so that simultaneous ones disturb each other
@@ -16,9 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
+from trainyard.artifacts.record.run_numbers import (
+    next_free_number,
+    not_conditional,
+    number_of_run,
+    owner_of,
+)
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.errors import (
     PermissionRefusedError,
     ServiceError,
@@ -185,6 +191,19 @@ def _put_and_read(store: Store, made: list[str]) -> None:
         return store.read_object(READINESS) == _LINE
 
     _try_repeatedly(store, READINESS, write_and_read)
+    _require_refusal(store, lambda: not store.put_new(READINESS, _LINE, metadata={}))
+
+
+def _require_refusal(store: Store, is_refused: Callable[[], bool]) -> None:
+    """Raise UnsupportedOperationError when no attempt to take a name that is taken is refused.
+
+    It is tried repeatedly, because another check may remove the object in between.
+    """
+    for _ in range(_TRIES):
+        if is_refused():
+            return
+        time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
+    raise UnsupportedOperationError(not_conditional(store))
 
 
 def _send_files(store: Store, made: list[str]) -> None:
@@ -198,15 +217,18 @@ def _send_files(store: Store, made: list[str]) -> None:
                 continue
             path = Path(folder, key)
             path.write_bytes((_LINE * (size // len(_LINE) + 1))[:size])
-            _require_ours(store, key)
             made.append(key)
             _try_repeatedly(store, key, lambda path=path: _send_and_read(store, path))  # type: ignore[misc]
+            if key == READINESS_PARTS:
+                _require_refusal(store, lambda: store.refuses_to_join(READINESS_PARTS))
 
 
 def _send_and_read(store: Store, path: Path) -> bool:
     """Send the file; return whether the store describes it and has its end, from the first part on."""
     content, key = path.read_bytes(), path.name
-    upload = store.stage(path, key, metadata={"written-by": "trainyard doctor"})
+    there = _require_ours(store, key)
+    replaces = there.identity if there is not None and there.size != len(content) else ""
+    upload = store.stage(path, key, metadata={"written-by": "trainyard doctor"}, replaces=replaces)
     try:
         upload.commit()
     except TrainyardError:
@@ -231,10 +253,12 @@ def _try_repeatedly(store: Store, key: str, write_and_read: Callable[[], bool]) 
     )
 
 
-def _require_ours(store: Store, key: str) -> None:
+def _require_ours(store: Store, key: str) -> StoredObject | None:
+    """Return the object that an earlier check left. Raises VerificationError for one of another origin."""
     there = store.describe(key)
     if there is not None and there.size not in (_SIZES[key], _JOINED_BYTES):
         raise _not_ours(store, key)
+    return there
 
 
 def _not_ours(store: Store, key: str) -> VerificationError:

@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
     check: "Callable[[CommandParser, argparse.Namespace], None] | None" = None
     """Refuses options that contradict each other, and completes those that are open."""
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+    def parse_args(self, args: Any = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
         return self._checked(super().parse_args(args, namespace))
 
     def _checked(self, found: argparse.Namespace) -> argparse.Namespace:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +54,6 @@ from trainyard.watch.failure_logs.log_explanation import (
 if TYPE_CHECKING:
     from trainyard.watch.failure_logs.log_explanation import LogText
 
-MOST_NAMED = 3
-"""Most logs that an error names."""
 LAST_LINES = 2000
 """Number of lines that are read from the end of a pod's log."""
 
@@ -303,11 +300,7 @@ def log_advice(path: Path) -> str:
     """Return what to name instead of `path`, which is not a log."""
     if (path / "run.json").is_file():
         return f"it is a run: --run-dir {path}"
-    if path.is_dir():
-        logs = sorted(str(each) for each in path.glob("*.log"))[:MOST_NAMED]
-        return f"name the logs in it: --log {' '.join(logs)}" if logs else "name the log of a run"
-    near = get_close_matches(path.name, [each.name for each in path.parent.glob("*")], n=1)
-    return f"did you mean {path.with_name(near[0])}?" if near else "name the log of a run"
+    return f"name the logs in it: --log {path}/*.log" if path.is_dir() else "name the log of a run"
 
 
 def text_of(path: Path) -> tuple[str, bool]:

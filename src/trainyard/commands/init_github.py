@@ -5,7 +5,7 @@ prints commands for what only a person can do: on the GPU machine, in AWS, the f
 afterwards. You can run it as often as you like: correct values are not touched, differences are shown before
 they are changed, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
 
-Reads:      GitHub through gh and its login; git's remote origin, unless --repository or GH_REPO says which
+Reads:      GitHub with the login of gh; git's remote origin, unless --repository or GH_REPO says which
             repository; the value of a --secret from the variable of its name, else gh asks for it
 Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
             on stdout, with --json as data. A registration token is in the GPU machine's command only
@@ -25,6 +25,7 @@ from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import origin_address
+from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.github import variables
 from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
@@ -72,19 +73,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
     gh = GitHubCli(host)
-    gh.require_login()
-    repository = get_repository(gh.ask, host, name)
+    ask = GitHub(name, gh.token(), server=server_of(host)).ask
+    repository = get_repository(ask, host, name)
     policy = change_policy(args, gh, host, repository.name)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if not args.json:
         kind = "private" if repository.is_private else "public"
         mode = " · dry run" if args.dry_run else ""
         print(f"{host}/{repository.name} · {kind} · {repository.branch}{mode}\n")
     steps = []
-    for step in Setup(gh.ask, repository, wanted, policy).steps():
+    for step in Setup(ask, repository, wanted, policy).steps():
         steps.append(step)
         if not args.json:
-            print(step_row(step, colour=colour), flush=True)
+            print(step_row(step), flush=True)
     if args.json:
         output.print_json(describe_steps(steps, host, repository.name))
     else:

@@ -32,7 +32,7 @@ from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
-from trainyard.jobs.job_reader import JobReader, event_records, listed_record
+from trainyard.jobs.job_reader import JobReader, event_records, list_entry
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
     found = reader.jobs("" if args.all_namespaces else args.namespace)
     seen = [reader.observe_found(job) for job in found if args.kind in (None, job.kind.name)]
-    records = [listed_record(judge_job(observed), observed) for observed in seen]
+    records = [list_entry(judge_job(observed), observed) for observed in seen]
     return print_data(args, {"jobs": records}, lambda data, width: list_lines(data["jobs"], width=width))
 
 

@@ -118,7 +118,12 @@ def measure_network(test: NetworkTest, *, file: Path | None = None, as_json: boo
     which = f"{node.describe(processes)}, {found['backend']}, {found['bytes'] / 2**20:,.0f} MiB"
     output.print_json(data) if as_json else output.print_text(f"  {verdict.text} ({which})")
     if verdict.is_slow:
-        _logger.error("%s: %s. %s", SLOW, verdict.text, remedy())
+        _logger.error(
+            "%s: %s. Read which network NCCL took with NCCL_DEBUG=INFO (trainyard network), place the "
+            "machines in one cluster placement group, and replace a slow one",
+            SLOW,
+            verdict.text,
+        )
     return ExitCode.NO if verdict.is_slow else ExitCode.DONE
 
 
@@ -126,13 +131,6 @@ def work() -> None:
     """Measure in a worker that `measure` has started, and leave the exit code to the launcher."""
     write_measurement(json.loads(sys.argv[1]))
     sys.exit(write_exit_code(ExitCode.DONE, output=lambda _name, _text: None))
-
-
-def remedy() -> str:
-    return (
-        "Read which network NCCL took with NCCL_DEBUG=INFO (trainyard network), place the machines in one "
-        "cluster placement group, and replace a slow one"
-    )
 
 
 def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:

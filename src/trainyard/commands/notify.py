@@ -133,7 +133,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Posted:
-    """What became of a notice."""
+    """The result of posting a notice."""
 
     notice: Notice
     """With the reason and the next step that were found."""

@@ -22,7 +22,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_gpus
-from trainyard.jobs.job_planning import recorded_network
+from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
 from trainyard.plan.instances import find_instance
@@ -78,7 +78,7 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
     nodes, network = rented.nodes, str(config.compute.network)
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
-        network = recorded_network(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
+        network = network_in_pods(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
     run = PlannedRun(
         config.kind,
         nodes,

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from trainyard.artifacts.store.store_address import local_store_folder, require_address
-from trainyard.command import arguments, output, terminal, time_limits
+from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
@@ -45,6 +45,7 @@ from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
+from trainyard.gateways.time_limit import within
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.expected_writes import expected_writes
@@ -198,7 +199,7 @@ def runner_findings() -> Iterator[PreflightFinding]:
     server = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
     api = GitHub("actions/runner", os.environ.get("GITHUB_TOKEN", ""), server=server)
     try:
-        releases = read_releases(time_limits.within(RELEASES_SECONDS, api.runner_releases))
+        releases = read_releases(within(RELEASES_SECONDS, api.runner_releases))
     except (ServiceError, WaitTimeoutError):
         releases = ()  # the oldest accepted version is known without them
     if problem := version_problem(version, releases, now=time.time()):

@@ -42,7 +42,7 @@ from trainyard.gateways.github import (
 from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import Target, node_count, target_for
 from trainyard.github.variables import set_variables
-from trainyard.jobs.job_planning import recorded_network
+from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.node_room import room_of_type
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.plan.plan_text import unproven_lines
@@ -249,7 +249,7 @@ def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     """Return the parts of the proof that cannot hold, as far as the machines of the target are known."""
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
-    network = recorded_network(config, room, nodes=nodes, gpus=gpus)
+    network = network_in_pods(config, room, nodes=nodes, gpus=gpus)
     run = PlannedRun(
         kind_in_job(config.recipe) if plan.dispatch.target is Target.EKS else config.kind,
         nodes,

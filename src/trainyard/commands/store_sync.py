@@ -86,11 +86,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--encryption", type=_encryption, choices=ENCRYPTIONS, help="the encryption requested from S3"
     )
-    checksums, of = (
-        ("CRC64NVME", "SHA256"),
-        "the checksum that S3 computes for files above 64 MiB; default: CRC64NVME",
-    )
-    parser.add_argument("--checksum", choices=checksums, default=checksums[0], help=of)
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -130,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     number = parse_run_number(args.run_number)
-    options: StoreOptions = {"checksum": args.checksum, "call_seconds": args.call_seconds}
+    options: StoreOptions = {"call_seconds": args.call_seconds}
     options |= {"encryption": args.encryption} if args.encryption else {}
     if args.follow:
         return follow_run(

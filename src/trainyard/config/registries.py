@@ -18,7 +18,7 @@ DEFAULT_RECIPE = "pretrain"
 
 @dataclass(frozen=True)
 class RecipeEntry:
-    """A way to train: `recipe` in the configuration."""
+    """A way to train, or another training program: `recipe` in the configuration."""
 
     meaning: str
     """The recipe in a few words, for the reference of the configuration."""
@@ -32,15 +32,7 @@ COMMAND = "command"
 _FOLDER = "configs/programs"
 
 
-@dataclass(frozen=True)
-class ProgramEntry:
-    """Another training program than the trainer of this repository: `recipe` in the configuration."""
-
-    meaning: str
-    """The program in a few words, for the reference of the configuration."""
-
-
-class ProgramPresets(Mapping[str, ProgramEntry]):
+class ProgramPresets(Mapping[str, RecipeEntry]):
     """The presets of programs by name: each `NAME.yaml` in a folder of presets, read when needed.
 
     The folders are, in this order: `configs/programs` in the working directory, `configs/programs` in this
@@ -67,8 +59,8 @@ class ProgramPresets(Mapping[str, ProgramEntry]):
             raise ConfigError(str(error)) from None
         return values
 
-    def __getitem__(self, name: str) -> ProgramEntry:
-        return ProgramEntry(str(self.read(name).get("meaning", name)))
+    def __getitem__(self, name: str) -> RecipeEntry:
+        return RecipeEntry(str(self.read(name).get("meaning", name)))
 
     def __contains__(self, name: object) -> bool:
         return name in self._files()
@@ -89,8 +81,8 @@ def _readable_files(folder: Path) -> list[Path]:
 
 
 PRESETS = ProgramPresets()
-_ANY_PROGRAM = {COMMAND: ProgramEntry("any program, named by program.command")}
-EVERY_RECIPE: Mapping[str, RecipeEntry | ProgramEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
+_ANY_PROGRAM = {COMMAND: RecipeEntry("any program, named by program.command")}
+EVERY_RECIPE: Mapping[str, RecipeEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""
 
 

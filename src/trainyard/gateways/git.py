@@ -72,7 +72,7 @@ def untracked_inputs(directory: Path, named: Sequence[Path]) -> dict[str, str]:
     root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
     listed = _git(root, "ls-files", "-z")
     tracked = set((listed or "").split("\0"))
-    folders = {str(Path(name).parent) for name in tracked if name}
+    folders = {".", *(str(Path(name).parent) for name in tracked if name)}
     ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_ANYWHERE) or []
     code = [name for name in ignored if _is_importable(root, Path(name), folders)]
     names = [os.path.relpath(os.path.realpath(path), root) for path in named]

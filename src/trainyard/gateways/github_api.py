@@ -13,6 +13,7 @@ import re
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -28,6 +29,29 @@ _PAGES, _A_PAGE = 10, 100
 _MOST_BYTES = 32 * 2**20
 _RETRIED_STATUSES = (429, 500, 502, 503, 504)
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ApiAnswer:
+    """GitHub's answer to one call, which may be a refusal."""
+
+    status: int
+    content: Any
+    """The parsed JSON; None if there is none."""
+
+    @property
+    def message(self) -> str:
+        """The status and GitHub's own text, which states why a call was refused."""
+        text = self.content.get("message", "") if isinstance(self.content, dict) else ""
+        return " ".join(f"{self.status} {text}".split())[:300]
+
+
+class ApiRefusedError(ServiceError):
+    """GitHub refused a call."""
+
+    def __init__(self, method: str, path: str, answer: ApiAnswer) -> None:
+        self.answer = answer
+        super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}")
 
 
 class GitHub:
@@ -82,6 +106,19 @@ class GitHub:
         """Return the answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)
 
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ApiAnswer:
+        """Return the answer to a call about anything, such as `repos/me/lab`; a read is retried.
+
+        Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
+        """
+        root = copy.copy(self)
+        root._base = f"{self._server}/"
+        sent = None if body is None else dict(body)
+        try:
+            return ApiAnswer(200, root._json(method, path, body=sent))
+        except ApiRefusedError as error:
+            return error.answer
+
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
         """Start `workflow` on a branch or tag; return the new run's URL, empty if GitHub does not give it.
 
@@ -121,9 +158,13 @@ class GitHub:
             try:
                 return self._once(method, path, body)
             except HTTPError as error:
-                if pause is None or error.code not in _RETRIED_STATUSES:
-                    kind = ServiceTroubleError if error.code in _RETRIED_STATUSES else ServiceError
-                    raise kind(_refusal(method, path, error)) from None
+                refusal = ApiRefusedError(method, path, _answer_of(error))
+                if error.headers.get("X-RateLimit-Remaining") == "0":
+                    raise ServiceTroubleError(f"GitHub's rate limit is reached: {refusal}") from None
+                if error.code not in _RETRIED_STATUSES:
+                    raise refusal from None
+                if pause is None:
+                    raise ServiceTroubleError(str(refusal)) from None
             except (URLError, OSError, HTTPException) as error:
                 if pause is None:
                     cause = getattr(error, "reason", None) or error
@@ -159,10 +200,15 @@ def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = 
     return GitHub(environment["GITHUB_REPOSITORY"], environment[variable].strip(), server=server)
 
 
-def _refusal(method: str, path: str, error: HTTPError) -> str:
-    """The error message with GitHub's own text, for example `Resource not accessible by integration`."""
+def server_of(host: str) -> str:
+    """Return the address of the API of GitHub, a tenant with data residency, or an Enterprise Server."""
+    if host == "github.com" or host.endswith(".ghe.com"):
+        return f"https://api.{host}"
+    return f"https://{host}/api/v3"
+
+
+def _answer_of(error: HTTPError) -> ApiAnswer:
     try:
-        message = str(json.loads(error.read(10_000)).get("message", ""))
-    except (ValueError, AttributeError, OSError, HTTPException):
-        message = ""
-    return f"GitHub refused {method} {path.partition('?')[0]}: {error.code} {' '.join(message.split())[:200]}"
+        return ApiAnswer(error.code, json.loads(error.read(10_000)))
+    except (ValueError, OSError, HTTPException):
+        return ApiAnswer(error.code, None)

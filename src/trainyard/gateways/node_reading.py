@@ -130,10 +130,6 @@ def read_gpus(xml: str) -> tuple[GpuReading, ...]:
 
 
 def _gpu_in(gpu: ElementTree.Element, index: int) -> GpuReading:
-    power = next(
-        (found for name in ("gpu_power_readings", "power_readings") if (found := gpu.find(name)) is not None),
-        gpu,
-    )
     corrected, uncorrected = _ecc_of(gpu)
     return GpuReading(
         index,
@@ -142,8 +138,8 @@ def _gpu_in(gpu: ElementTree.Element, index: int) -> GpuReading:
         memory_used_bytes=_bytes(gpu.findtext("fb_memory_usage/used")),
         memory_total_bytes=_bytes(gpu.findtext("fb_memory_usage/total")),
         temperature_celsius=_number(gpu.findtext("temperature/gpu_temp")),
-        power_watts=_first_number(power, "instant_power_draw", "power_draw", "average_power_draw"),
-        power_limit_watts=_first_number(power, "current_power_limit", "power_limit", "enforced_power_limit"),
+        power_watts=_number(gpu.findtext("gpu_power_readings/instant_power_draw")),
+        power_limit_watts=_number(gpu.findtext("gpu_power_readings/current_power_limit")),
         sm_clock_mhz=_number(gpu.findtext("clocks/sm_clock")),
         is_throttled=_is_throttled(gpu),
         ecc_corrected=corrected,
@@ -153,11 +149,9 @@ def _gpu_in(gpu: ElementTree.Element, index: int) -> GpuReading:
 
 
 def _is_throttled(gpu: ElementTree.Element) -> bool | None:
-    """Drivers before 535 say `throttle_reasons` instead of `event_reasons`."""
-    reasons = next((each for each in gpu if re.fullmatch(r"clocks_(event|throttle)_reasons", each.tag)), None)
-    if reasons is None:
-        return None
-    thermal = [each.text for each in reasons if each.tag.endswith("_thermal_slowdown")]
+    thermal = [
+        each.text for each in gpu.iterfind("clocks_event_reasons/*") if each.tag.endswith("_thermal_slowdown")
+    ]
     return "Active" in thermal if thermal else None
 
 
@@ -216,7 +210,3 @@ def _number(text: str | None) -> float | None:
 def _bytes(text: str | None) -> float | None:
     value = _number(text)
     return None if value is None else value * _MIB
-
-
-def _first_number(element: ElementTree.Element, *names: str) -> float | None:
-    return next((value for name in names if (value := _number(element.findtext(name))) is not None), None)

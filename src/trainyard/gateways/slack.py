@@ -6,12 +6,10 @@ text. The webhook's URL and the token are secrets and appear in no error.
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
@@ -28,7 +26,11 @@ from slack_sdk.http_retry.builtin_handlers import ServerErrorRetryHandler
 from slack_sdk.web import WebClient
 from slack_sdk.webhook import WebhookClient
 
-from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.errors import ServiceError, ServiceTroubleError, WaitTimeoutError
+from trainyard.gateways.time_limit import within
+
+if TYPE_CHECKING:
+    from trainyard.report.slack.slack_thread import SlackThread
 
 CALL_SECONDS = 4
 """The time limit per call."""
@@ -39,16 +41,6 @@ RATE_LIMIT_SECONDS = 15.0
 _RETRIES = 2
 # slack_sdk logs the webhook's URL in some messages, so it gets a logger that discards everything.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
-
-
-class MessageAddress(Protocol):
-    """The address of a message: the channel's ID and the message's `ts`."""
-
-    @property
-    def channel(self) -> str: ...
-
-    @property
-    def ts(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ def post(
     blocks: Sequence[Mapping[str, Any]],
     *,
     channel: str | None = None,
-    thread: MessageAddress | None = None,
+    thread: "SlackThread | PostedMessage | None" = None,
     broadcast: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> PostedMessage | None:
@@ -95,7 +87,7 @@ def post(
 
 
 def edit(
-    message: MessageAddress,
+    message: "SlackThread | PostedMessage",
     text: str,
     blocks: Sequence[Mapping[str, Any]],
     *,
@@ -202,22 +194,13 @@ def _check_address(variable: str, address: str) -> None:
 
 
 def _bounded(send: Callable[[], PostedMessage]) -> PostedMessage:
-    """Run `send` within the time limit; in a thread, because name resolution has no time limit of its own."""
-    outcome: Future[PostedMessage] = Future()
-
-    def attempt() -> None:
-        try:
-            outcome.set_result(send())
-        except (ServiceError, SlackClientError, OSError, HTTPException, ValueError) as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=attempt, daemon=True).start()
-    if not wait([outcome], TOTAL_SECONDS).done:
-        raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds")
-    error = outcome.exception()
-    if error is not None and not isinstance(error, ServiceError):
-        raise ServiceError(f"Slack could not be reached: {_cause(error)}")
-    return outcome.result()
+    """Run `send` within the time limit, because name resolution has no time limit of its own."""
+    try:
+        return within(TOTAL_SECONDS, send)
+    except WaitTimeoutError:
+        raise ServiceError(f"Slack did not answer within {TOTAL_SECONDS:.0f} seconds") from None
+    except (SlackClientError, OSError, HTTPException, ValueError) as error:
+        raise ServiceError(f"Slack could not be reached: {_cause(error)}") from None
 
 
 def _cause(failure: BaseException) -> str:

@@ -34,7 +34,7 @@ class JobTexts:
     continued_by: str = ""
     """The job that continues the run; if that succeeds, this job's end is not reported."""
     not_started: str = ""
-    """Replaces `after` for a job that never started; empty if `after` is right for it too."""
+    """Replaces `after` for a job that was skipped; empty if `after` is right for it too."""
     explained_by: tuple[str, ...] = ()
     """Jobs whose failure or cancellation explains that this one was skipped."""
 
@@ -49,55 +49,8 @@ class JobEnd:
     """A person cancelled the run."""
 
 
-@dataclass(frozen=True)
-class Cause:
-    """A cause of a cancellation, as GitHub's annotation names it."""
-
-    note: re.Pattern[str]
-    words: str
-    is_before_start: bool = False
-    """The job was never taken by a runner."""
-
-
-CAUSES = (
-    Cause(BY_PERSON, "@{what} cancelled the run"),
-    Cause(
-        re.compile(r"awaiting a runner for (?P<what>\S+)", re.I),
-        "no runner took the job {title} for {what}",
-        is_before_start=True,
-    ),
-    Cause(
-        re.compile(r"exceeded the maximum execution time of (?P<what>.+?)\.?$", re.I),
-        "the job {title} reached its time limit of {what}",
-    ),
-    Cause(
-        re.compile(r"higher priority waiting request for (?P<what>.+?) exists", re.I),
-        "the job {title} fell out of the queue {what}, which was full",
-        is_before_start=True,
-    ),
-    Cause(
-        re.compile(r"not acquired by Runner(?P<what>)", re.I),
-        "GitHub found no runner for the job {title}",
-        is_before_start=True,
-    ),
-    Cause(
-        re.compile(r"(?P<what>(?:Branch|Tag) .+?) is not allowed to deploy to", re.I),
-        "the environment of the job {title} does not allow {what}",
-        is_before_start=True,
-    ),
-    Cause(
-        re.compile(r"lost communication with the server(?P<what>)", re.I), "the job {title} lost its runner"
-    ),
-    Cause(
-        re.compile(r"received a shutdown signal(?P<what>)", re.I),
-        "the runner of the job {title} was shut down",
-    ),
-)
-"""The first match counts: GitHub adds further annotations to a cancellation and to a runner's shutdown."""
-_UNKNOWN = (
-    "the job {title} was cancelled, and GitHub names no cause: "
-    "a person, no runner, a full queue, or its time limit"
-)
+_GENERAL = re.compile(r"The operation was canceled\.|Process completed with exit code \d+\.")
+"""Annotations of GitHub that name no cause."""
 MOST_ATTEMPTS = 50
 """Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
 STEP_FAILURES = {
@@ -272,19 +225,12 @@ def _is_due(needs: Json, attempt: str, name: str) -> bool:
 
 
 def _reason(texts: JobTexts, messages: Sequence[str], *, is_cancelled: bool) -> str:
-    """Return why a job ended, by the first cause that GitHub's annotations name.
-
-    GitHub ends a job as `failure` where its runner was lost.
-    """
-    matches = ((cause, cause.note.search(message)) for cause in CAUSES for message in messages)
-    cause, match = next(((cause, match) for cause, match in matches if match), (None, None))
-    text = cause.words.format(title=texts.title, what=match["what"]) if cause and match else ""
-    if not is_cancelled:
-        return text or texts.failed
-    before_start = texts.not_started if cause and cause.is_before_start else ""
-    if not text:
-        return f"{_UNKNOWN.format(title=texts.title)}; {texts.after}"
-    return f"{text}: {before_start or texts.after}"
+    """Return why a job ended, in GitHub's own words where an annotation names a cause."""
+    causes = (message.strip() for message in messages if not _GENERAL.fullmatch(message.strip()))
+    cause = next(causes, "").partition("\n")[0].rstrip(".")
+    if is_cancelled:
+        return f"the job {texts.title} was cancelled ({cause or 'GitHub names no cause'}): {texts.after}"
+    return f"{texts.failed} ({cause})" if cause else texts.failed
 
 
 def _is_by_person(message: str) -> bool:

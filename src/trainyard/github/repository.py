@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ConfigError, ServiceError
 
 if TYPE_CHECKING:
-    from trainyard.gateways.github_cli import CliAnswer
+    from trainyard.gateways.github_api import ApiAnswer
 
-    Ask = Callable[..., CliAnswer]  # `gateways.github_cli.GitHubCli.ask`
+    Ask = Callable[..., ApiAnswer]  # `gateways.github_api.GitHub.ask`
 
 GITHUB = "github.com"
 _PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
@@ -48,7 +48,7 @@ class Repository:
 class RefusedError(ServiceError):
     """GitHub refused a call."""
 
-    def __init__(self, method: str, path: str, answer: "CliAnswer") -> None:
+    def __init__(self, method: str, path: str, answer: "ApiAnswer") -> None:
         self.status, self.message = answer.status, answer.message
         super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
 
@@ -149,7 +149,7 @@ def _push_command(name: str) -> str:
     return f"git remote rename origin upstream; gh repo create {name} --private --source . --push"
 
 
-def _hint(answer: "CliAnswer") -> str:
+def _hint(answer: "ApiAnswer") -> str:
     """Return the fix for a refusal, to be appended to its message; empty when none is known."""
     text = answer.message.lower()
     if answer.status == 401:

@@ -117,16 +117,12 @@ def exit_code_of_steps(steps: Iterable[SetupStep]) -> ExitCode:
     return ExitCode.NO if verdicts.difference(_FINISHED, {SetupVerdict.OPTIONAL}) else ExitCode.DONE
 
 
-def step_row(step: SetupStep, *, colour: bool = False) -> str:
+def step_row(step: SetupStep) -> str:
     """Return the row of a step, with its verdict at the end of the first line."""
     indent = 2 + _NAME + 1
     width = WIDTH - indent - 1 - _VERDICT
     first, *more = textwrap.wrap(step.text, width, break_on_hyphens=False) or [""]
-    verdict = str(step.verdict)
-    if colour and step.verdict not in (SetupVerdict.OPTIONAL, SetupVerdict.CHANGE):
-        number = 32 if step.verdict in _FINISHED else 31 if step.verdict in _FAILED else 33
-        verdict = f"\x1b[{number}m{verdict}\x1b[0m"
-    row = f"  {step.name:<{_NAME}} {first:<{width}} {verdict}"
+    row = f"  {step.name:<{_NAME}} {first:<{width}} {step.verdict}"
     return "\n".join([row, *(" " * indent + line for line in more)])
 
 

@@ -29,12 +29,6 @@ _CPU_DEFAULT = "large"
 _IMAGE = "linux-5.0"
 """Amazon Linux 2023 with Python 3.11; CodeBuild lists GPU sizes for it."""
 _KNOWN_IMAGE = re.compile(r"(linux-ec2|linux|ubuntu|arm-ec2|arm|custom-[\w-]+)-[\w.:/-]+", re.ASCII)
-_SIZES_OF = {
-    "arm": _CPU_SIZES,
-    "arm-ec2": ("small", "medium", "large"),
-    "linux-ec2": ("small", "medium", "large"),
-}
-"""Sizes that CodeBuild lists for images that are not available in all sizes."""
 _ATTEMPT = "{0}"
 """Placeholder of the attempt in a label, because a repeated job has the plan of an earlier attempt."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{1,149}")
@@ -186,7 +180,7 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     # started for another job of the run, which then waits forever.
     labels = (
         f"codebuild-{project}-{run}",
-        _image_label(image, size),
+        _image_label(image),
         _size_label(size, on_cpu=on_cpu),
         f"train-{run}",
     )
@@ -195,22 +189,15 @@ def _codebuild(variables: Mapping[str, str], *, on_cpu: bool) -> Machine:
     return Machine(labels if project else (), queue, hardware, attempt)
 
 
-def _image_label(image: str, size: str) -> str:
-    """Return the label of an image that can train, in an available size; a fleet's size is not known here."""
+def _image_label(image: str) -> str:
+    """Return the label of an image that can train."""
     if "-lambda-" in image or image.startswith(("windows", "mac")):
         raise ConfigError(
             f"TRAINYARD_CODEBUILD_IMAGE: {image} cannot train: Lambda ends after 15 minutes, and "
             f"the workflow is written for Linux. Use {_IMAGE}, or ubuntu-7.0 on a CPU."
         )
-    known = _KNOWN_IMAGE.fullmatch(image)
-    if not known or not _LABEL.fullmatch(image):
+    if not _KNOWN_IMAGE.fullmatch(image) or not _LABEL.fullmatch(image):
         raise ConfigError(f"TRAINYARD_CODEBUILD_IMAGE: {image!r} is not an image such as {_IMAGE}")
-    sizes = _SIZES_OF.get(known[1])
-    if sizes and not size.startswith("fleet:") and size not in sizes:
-        raise ConfigError(
-            f"TRAINYARD_CODEBUILD_COMPUTE: {image} does not come in {size}, only in {', '.join(sizes)}. "
-            f"Use another size, or TRAINYARD_CODEBUILD_IMAGE={_IMAGE}."
-        )
     return f"image:{image}"
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from trainyard.jobs.job_plan import JobPlan
@@ -66,20 +67,10 @@ def _program_settings(plan: JobPlan) -> Iterator[Setting]:
 
 def command_settings(words: Sequence[str]) -> Iterator[Setting]:
     """Yield the variables that a command sets by itself: with `env`, or in the text that it gives a shell."""
-    if not words:
-        return
-    program = PurePosixPath(words[0]).name
-    if program == "env":
-        for word in words[1:]:
-            if found := _ASSIGNMENT.fullmatch(word):
-                yield Setting(found[1], found[2], 1)
-            elif not word.startswith("-"):
-                yield from command_settings(words[words.index(word) :])
-                return
-    elif program in _SHELLS:
-        flags = [place for place, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
-        for text in words[flags[0] + 1 : flags[0] + 2] if flags else ():
-            yield from _shell_settings(text)
+    yield from _shell_settings(shlex.join(words))
+    if any(PurePosixPath(word).name in _SHELLS for word in words):
+        texts = (after for word, after in pairwise(words) if re.fullmatch(r"-[a-z]*c", word))
+        yield from _shell_settings(next(texts, ""))
 
 
 def _shell_settings(text: str) -> Iterator[Setting]:
@@ -94,6 +85,7 @@ def _shell_settings(text: str) -> Iterator[Setting]:
             elif at_start and (found := _ASSIGNMENT.fullmatch(word)):
                 yield Setting(found[1], found[2], 1)
             else:
-                at_start = at_start and word in _BEFORE_VARIABLES
+                is_before = word.startswith("-") or PurePosixPath(word).name in _BEFORE_VARIABLES
+                at_start = at_start and is_before
     except ValueError:  # an open quote: the shell refuses it too
         return

@@ -21,7 +21,7 @@ from trainyard.jobs.recipes import (
     own_command,
     trainyard_trainer,
 )
-from trainyard.jobs.recipes.trainyard_trainer import settled_config, workspace_of
+from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import network_environment
@@ -55,11 +55,11 @@ def plan_job(config: Config, request: JobRequest) -> JobPlan:
     return plan
 
 
-def recorded_network(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
+def network_in_pods(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
     """Return the network that the configuration in the pods will have: `auto` is decided by their EFA."""
     wants_efa = _wants_efa(config, nodes=nodes, gpus=gpus)
     resources = pod_resources(room, config.cluster.pod, gpus=gpus, efa=wants_efa)
-    return settled_config(config, efa=resources.efa > 0).compute.network
+    return config_in_pods(config, efa=resources.efa > 0).compute.network
 
 
 def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
@@ -113,7 +113,7 @@ def _draft_plan(
     kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
     wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
     resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
-    settled = settled_config(config, efa=resources.efa > 0)
+    settled = config_in_pods(config, efa=resources.efa > 0)
     label = (room.instance_type if room else "") or request.instance_type
     # Kueue's topology, if it is used, chooses the place itself.
     is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)

@@ -298,7 +298,7 @@ def read_nodes(api: "Api", names: Collection[str]) -> dict[str, Node | None]:
     return {name: None if raw is None else node_of(raw) for name, raw in raws.items()}
 
 
-def listed_record(state: JobState, observed: Observed) -> dict[str, Any]:
+def list_entry(state: JobState, observed: Observed) -> dict[str, Any]:
     """Return the record of a job in a list: its state and its age."""
     created = time_of(((observed.job or {}).get("metadata") or {}).get("creationTimestamp"))
     age = None if created is None else max(0.0, observed.now - created)

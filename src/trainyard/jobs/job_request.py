@@ -25,7 +25,7 @@ from trainyard.run.atomic_files import sha256_of_file
 
 @dataclass(frozen=True)
 class JobRequest(Demand):
-    """What a command or a workflow asks for beside the configuration, and what was seen of the cluster."""
+    """The options of a job beside its configuration, and the facts that were read from the cluster."""
 
     name: str = ""
     """Empty: derived from the model's name."""

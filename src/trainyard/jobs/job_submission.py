@@ -50,7 +50,7 @@ def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterabl
     apply_all(api, [*shared, *needed])
     made = apply_all(api, [job])[0]
     owner = reference_to(made)
-    apply_all(api, [owned_by(part, owner) for part in needed])
+    apply_all(api, [with_owner(part, owner) for part in needed])
     return made
 
 
@@ -81,6 +81,6 @@ def reference_to(made: Mapping[str, Any]) -> Json:
     }
 
 
-def owned_by(part: Mapping[str, Any], owner: Json) -> Json:
+def with_owner(part: Mapping[str, Any], owner: Json) -> Json:
     """Return the object with an owner; when the owner is deleted, so is the object."""
     return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}

@@ -23,6 +23,8 @@ class Answers:
     run_id: str
     again: str
     """The command that repeats the check, up to the store's address."""
+    is_here: bool = True
+    """Whether this machine has the record of the run; if not, the store may have another run of its id."""
     written: bool = True
     """Whether the check also wrote to the store."""
     problems: tuple[str, ...] = ()
@@ -83,11 +85,13 @@ def hanging_message(url: str, seconds: float, endpoint: str | None) -> str:
 
 
 def number_text(answers: Answers) -> str:
-    """`run 4 is free`, `run 4 is this run's` or `run 4 is another run's`."""
+    """`run 4 is free`, `run 4 is this run's`, `run 4 has this id` or `run 4 is another run's`."""
     if answers.owner is None:
         return f"run {answers.number} is free"
-    whose = "this run's" if answers.owner == answers.run_id else "another run's"
-    return f"run {answers.number} is {whose}"
+    if answers.owner != answers.run_id:
+        return f"run {answers.number} is another run's"
+    words = "is this run's" if answers.is_here else "has this id"
+    return f"run {answers.number} {words}"
 
 
 def _role(answers: Answers) -> Iterator[PreflightFinding]:

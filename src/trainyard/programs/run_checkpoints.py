@@ -452,6 +452,19 @@ def newest_taken(directory: RunDirectory) -> ResumePoint | None:
     return None
 
 
+def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:
+    """Return the run's own copy of the checkpoint that it resumed from; None if that is not of this run.
+
+    A program that was killed after its last save has nothing left to save when it starts again.
+    """
+    if found is None or found.parent_sha256 is not None:
+        return None
+    with suppress(CheckpointError, OSError):
+        manifest = directory.checkpoint(found.step) / MANIFEST_NAME
+        return TakenCheckpoint(read_manifest(manifest.parent).step, sha256_of_file(manifest))
+    return None
+
+
 def named_point(path: Path) -> ResumePoint:
     """Return the resume point of a checkpoint of another run. Raises ConfigError if it has no manifest."""
     try:

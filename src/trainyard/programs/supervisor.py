@@ -30,7 +30,7 @@ from trainyard.programs.program_records import (
     note_announced_steps,
     weights_fault,
 )
-from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints
+from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints, copy_of
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
 from trainyard.run.atomic_files import make_folder, sha256_of_file
 from trainyard.run.identity import collect_provenance, read_run
@@ -185,7 +185,7 @@ class ProgramRun:
             ended.exit_code,
             stopped_by=ended.stopped_by,
             others=others,
-            checkpoint=self.checkpoints.taken,
+            checkpoint=self.checkpoints.taken or copy_of(self.directory, self.found),
             skipped=self.checkpoints.skipped,
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
@@ -214,7 +214,7 @@ class ProgramRun:
             "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
             "data": self.data(),
             "program": None if is_planned else program.facts,
-            "program_sha256": program.sha256,
+            "program_sha256": program.sha256_in(self.directory.path),
         }
         origin = collect_provenance(self.code, lock=program.lock, config_file=self.directory.config_file)
         facts = {**origin, **_without_none(known)}

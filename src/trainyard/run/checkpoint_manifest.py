@@ -11,12 +11,12 @@ from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, FailFast, Field, model_validator
+from pydantic import FailFast, model_validator
 from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.digests import FileDigests, PartDigests, digests_of_file
+from trainyard.run.digests import FileDigests, digests_of_file
 from trainyard.run.directory import step_of
 from trainyard.run.record_models import (
     OF_A_FILE,
@@ -34,12 +34,6 @@ from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_obje
 MANIFEST_NAME = "manifest.json"
 
 
-def _require_parts(value: object) -> object:
-    if value is None:
-        raise ValueError("is null")
-    return value
-
-
 @dataclass(frozen=True, config=OF_A_FILE)
 class ManifestFile:
     """One file of a checkpoint."""
@@ -50,25 +44,14 @@ class ManifestFile:
     """Bytes."""
     sha256: Digest
     """Lower-case hex."""
-    parts: Annotated[PartDigests | None, BeforeValidator(_require_parts), Field(alias="blake3")] = None
-    """Digests of the parts of a large file, which allow it to be compared part by part."""
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> Self:
-        count = len(self.parts.digests) if self.parts else 0
-        if self.parts and (not count or count != -(-self.size // self.parts.part_bytes)):
-            raise ValueError(f"{count} digests of parts do not make up {self.size:,} bytes")
-        return self
 
     @classmethod
     def of(cls, path: str, digests: FileDigests) -> Self:
         """Return the entry of the file `path` whose bytes went through `digests`."""
-        known = (digests.parts,) if digests.parts else ()
-        return cls(path, digests.size, digests.sha256, *known)
+        return cls(path, digests.size, digests.sha256)
 
     def to_json(self) -> dict[str, Any]:
-        parts = {"blake3": self.parts.to_json()} if self.parts else {}
-        return {"path": self.path, "size": self.size, "sha256": self.sha256, **parts}
+        return {"path": self.path, "size": self.size, "sha256": self.sha256}
 
 
 @dataclass(frozen=True, config=OF_A_FILE)

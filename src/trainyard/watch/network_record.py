@@ -8,7 +8,7 @@ resumes overwrites these, and without a shared directory each machine has its ow
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
@@ -81,30 +81,6 @@ class NetworkWatch:
         return self.fallback(event) or f"EFA without GPUDirect, which the machines have: {event['cause']}"
 
 
-class NetworkFollower:
-    """Reads the logs of a job that another program trains, while it runs."""
-
-    def __init__(self, watch: NetworkWatch, find: Callable[[], Iterable[Path]]) -> None:
-        self.watch, self._find = watch, find
-        self._seen: dict[Path, int] = {}
-        self._reported: dict[Path, int] = {}
-
-    def poll(self, *, is_over: bool = False) -> dict[str, Any] | None:
-        """Return a new event `network`: for a fallback at once, else when the logs have stopped growing."""
-        sizes: dict[Path, int] = {}
-        for path in self._find():
-            with suppress(OSError):
-                sizes[path] = path.stat().st_size
-        is_settled, self._seen = is_over or sizes == self._seen, sizes
-        if sizes == self._reported:
-            return None
-        event = self.watch.event([self.watch.read(sizes)])
-        if not event["facts"]["processes"] or not (is_settled or self.watch.fallback(event)):
-            return None
-        self._reported = sizes
-        return event
-
-
 class NodeNetwork:
     """Checks, while a program trains on several machines, which network joins them.
 
@@ -118,9 +94,10 @@ class NodeNetwork:
         """`on_fallback` is that of section compute: `stop`, or `warn`."""
         self._directory, self._node, self._ends = directory, node, on_fallback == "stop"
         self._own = f"nccl-node-{node.log_name}-*.log"
-        pattern = self._own if node.rank else "nccl-node-*.log"
-        self._logs = NetworkFollower(NetworkWatch(expected), lambda: directory.logs.glob(pattern))
-        self._last = 0.0
+        self._read = self._own if node.rank else "nccl-node-*.log"
+        self._watch, self._last = NetworkWatch(expected), 0.0
+        self._seen: dict[Path, int] = {}
+        self._reported: dict[Path, int] = {}
         self.fallback: tuple[str, str] | None = None
         """Why the program must end because it uses TCP, and the fix."""
 
@@ -137,14 +114,29 @@ class NodeNetwork:
         for line in nccl_warnings(self._directory.logs.glob(self._own))[-_MOST_WARNINGS:]:
             LOG.error("%s", line)
 
+    def poll(self, *, is_over: bool = False) -> dict[str, Any] | None:
+        """Return a new event `network`: for a fallback at once, else when the logs have stopped growing."""
+        sizes: dict[Path, int] = {}
+        for path in self._directory.logs.glob(self._read):
+            with suppress(OSError):
+                sizes[path] = path.stat().st_size
+        is_settled, self._seen = is_over or sizes == self._seen, sizes
+        if sizes == self._reported:
+            return None
+        event = self._watch.event([read_facts(sizes)])
+        if not event["facts"]["processes"] or not (is_settled or self._watch.fallback(event)):
+            return None
+        self._reported = sizes
+        return event
+
     def check(self, step: int, *, now: float, is_over: bool = False) -> str | None:
         """Record which network joins the machines; return a reason if the program must stop."""
         if self.fallback is not None or not (is_over or now - self._last >= _POLL_SECONDS):
             return None
         self._last = now
-        if (event := self._logs.poll(is_over=is_over)) is None:
+        if (event := self.poll(is_over=is_over)) is None:
             return None
-        watch, is_first = self._logs.watch, not self._node.rank
+        watch, is_first = self._watch, not self._node.rank
         if is_first:
             append_event(self._directory.events_file, "network", step=step, **event)
         if (reason := watch.trouble(event)) is None:

@@ -145,12 +145,15 @@ def test_a_run_that_did_not_end_continues_and_one_with_other_inputs_begins_besid
     assert "runs/b/checkpoints/step-" in beside["parent"]["checkpoint"]
 
 
-def test_an_end_that_nobody_saw_is_not_recorded(owner: Owner) -> None:
+@pytest.mark.parametrize("lost", [(), ("out",)], ids=["same", "new container"])
+def test_an_end_that_nobody_saw_is_not_recorded(owner: Owner, lost: tuple[str, ...]) -> None:
     """It was killed after its last checkpoint: its program is started again, and ends by itself."""
     assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 137
+    owner.forget(*lost)
     assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 0, owner.done.stderr
     assert owner.starts == 2
-    assert owner.record("runs/a")["outcome"]["program_exit_code"] == 0
+    outcome = owner.record("runs/a")["outcome"]
+    assert (outcome["program_exit_code"], outcome["checkpoint"]["step"]) == (0, 6)
 
 
 def test_an_id_belongs_to_one_run_and_is_refused_before_training(owner: Owner) -> None:

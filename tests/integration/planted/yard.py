@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
@@ -21,7 +22,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import collect_provenance, read_run
+from trainyard.run.identity import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
@@ -97,6 +98,9 @@ class Yard:
     def sync(self) -> None:
         sync_run(open_store(self.store), self.run, None)
 
+    def claim(self) -> None:
+        claim_of_run(open_store(self.store), json.loads(self.run.run_file.read_bytes()), 1)
+
     def follow(self) -> None:
         """Store what is new, as a follower does while the run is in progress."""
         running = RunningRun(open_store(self.store), self.run, 1)
@@ -149,18 +153,12 @@ def followed(base: Path) -> Yard:
     stopped = yard.run.run_file.read_bytes()
     run = {key: value for key, value in json.loads(stopped).items() if key != "outcome"}
     yard.run.run_file.write_text(json.dumps(run, indent=2))
-    claim_and_follow(yard)
+    yard.claim()
+    yard.follow()
     yard.run.run_file.write_bytes(stopped)
     yard.train()
     yard.sync()
     return yard
-
-
-def claim_and_follow(yard: Yard) -> None:
-    from trainyard.artifacts.record.run_numbers import claim_of_run
-
-    claim_of_run(open_store(yard.store), read_run(yard.run.run_file), 1)
-    yard.follow()
 
 
 def resumed(base: Path) -> Yard:
@@ -218,7 +216,6 @@ def foreign(base: Path) -> Yard:
 
 def unshared(base: Path) -> Yard:
     """Two machines that share no directory: the files with the tensors are on the other one."""
-    from trainyard.artifacts.record.run_numbers import claim_of_run
     from trainyard.artifacts.upload.node_parts import sync_node
     from trainyard.run.node_folder import NodeFolder, write_node
 
@@ -232,7 +229,7 @@ def unshared(base: Path) -> Yard:
     shutil.copy(yard.run.config_file, other.config_file)
     for node, directory in enumerate((yard.run, other)):
         write_node(directory, NodeFolder("id-of-unshared", node, 2, is_over=True))
-    claim_of_run(open_store(yard.store), read_run(yard.run.run_file), 1)
+    yard.claim()
     sync_node(open_store(yard.store), other, 1)
     yard.sync()
     return yard

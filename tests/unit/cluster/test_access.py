@@ -131,13 +131,9 @@ def test_a_missing_aws_cli_is_named_with_the_options_that_do_without_it(
 
 
 def test_impersonation_is_kept() -> None:
-    user: dict[str, Any] = {"token": "t", "as": "lead", "as-groups": ["a", "b"], "as-uid": "7"}
-    user["as-user-extra"] = {"Example.com/Scope": ["x", "y"], "wrong": "no list"}
-    access = read_access(document(user), path=CONFIG)
+    access = read_access(document({"token": "t", "as": "lead", "as-groups": ["a", "b"]}), path=CONFIG)
     groups = (("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
-    extra = tuple(("Impersonate-Extra-example.com%2Fscope", value) for value in ("x", "y"))
-    lead = (("Impersonate-User", "lead"), ("Impersonate-Uid", "7"))
-    assert access.impersonated == (*lead, *groups, *extra)
+    assert access.impersonated == (("Impersonate-User", "lead"), *groups)
 
 
 def test_a_client_certificate_is_loaded_and_a_wrong_one_is_said(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ from tests.cases import each_case
 from tests.git_repository import git
 
 from trainyard.gateways import git as gateway
-from trainyard.gateways.git import git_facts, is_cleaned
+from trainyard.gateways.git import git_facts, is_cleaned, untracked_inputs
 
 
 @pytest.fixture
@@ -195,6 +196,29 @@ def test_ignored_files_that_python_can_import_make_it_dirty(repository: Path, na
     (repository / name).parent.mkdir(parents=True, exist_ok=True)
     (repository / name).write_text("a = 2\n")
     assert git_facts(repository)["dirty"] is dirty
+
+
+def test_what_git_does_not_see_and_a_program_may_read_is_known_by_its_bytes(repository: Path) -> None:
+    """Named files, and ignored code beside tracked files or in a package; no environment, and no output."""
+    (repository / ".git" / "info" / "exclude").write_text("*_local.py\nwandb/\nvenv/\nown/\n")
+    files = ("src/_local.py", "own/__init__.py", "own/deep_local.py", "wandb/run/code.py", "src/other.py")
+    for name in ("exp7.yaml", *files, "venv/lib/a_local.py", "src/pkg/__init__.py", "src/pkg/v_local.py"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(name)
+    (repository / "src" / "v_local.py").write_text("")
+    named = [repository / "exp7.yaml", repository / "src" / "a.py"]
+    found = untracked_inputs(repository / "src", named)
+    ignored = {
+        "own/__init__.py",
+        "own/deep_local.py",
+        "src/_local.py",
+        "src/pkg/v_local.py",
+        "src/v_local.py",
+    }
+    assert found.keys() == {"exp7.yaml", *ignored}, "src/other.py makes the tree dirty, src/a.py is tracked"
+    assert found["exp7.yaml"] == hashlib.sha256(b"exp7.yaml").hexdigest()
+    (repository / "exp7.yaml").write_text("changed")
+    assert untracked_inputs(repository, named)["exp7.yaml"] != found["exp7.yaml"]
 
 
 @pytest.mark.parametrize("ignored", [True, False])

@@ -21,7 +21,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import _Whole
-from trainyard.gateways.s3.store import S3Store
+from trainyard.gateways.s3.store import S3Store, _Span
 from trainyard.gateways.s3.uploads import BODY_BYTES
 
 EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
@@ -210,16 +210,21 @@ def ranged(body: bytes, size: int) -> bytes:
     )
 
 
+def read_range(store: S3Store, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
+    """Read a part of the object `k`, as a large object is read."""
+    return store._into(_Span("k", start, start + length), room)
+
+
 def test_a_range_lands_in_the_memory_that_is_for_it(server: Server, store: S3Store) -> None:
     server.answers, room = [ranged(b"12345", 5)], bytearray(7)
-    assert [bytes(piece) for piece in store.read_pieces("k", 10, 5, memoryview(room)[:5])] == [b"12345"]
+    assert [bytes(piece) for piece in read_range(store, 10, 5, memoryview(room)[:5])] == [b"12345"]
     assert bytes(room) == b"12345\0\0"
     assert b"range: bytes=10-14\r\n" in server.requests[0].lower()
 
 
 def test_a_range_goes_through_memory_that_is_smaller(server: Server, store: S3Store) -> None:
     server.answers, room = [ranged(b"1234567", 7)], bytearray(3)
-    pieces = [bytes(piece) for piece in store.read_pieces("k", 10, 7, memoryview(room))]
+    pieces = [bytes(piece) for piece in read_range(store, 10, 7, memoryview(room))]
     assert (pieces, len(server.requests)) == ([b"123", b"456", b"7"], 1)
 
 
@@ -228,7 +233,7 @@ def test_a_range_that_breaks_off_goes_on_where_it_broke(
 ) -> None:
     store = store_that_asks(3, monkeypatch)
     server.answers, room = [ranged(b"12", 5), b"", ranged(b"345", 3)], bytearray(5)
-    assert sum(len(piece) for piece in store.read_pieces("k", 0, 5, memoryview(room))) == 5
+    assert sum(len(piece) for piece in read_range(store, 0, 5, memoryview(room))) == 5
     assert bytes(room) == b"12345"
     assert b"bytes=2-4" in server.requests[-1]
     assert b"if-match: x\r\n" in server.requests[-1].lower()  # only if it is still the same object
@@ -240,10 +245,10 @@ def test_a_range_that_breaks_off_again_and_again_goes_on_as_long_as_it_comes(
     store, size = store_that_asks(2, monkeypatch), 5 << 20
     server.answers = [ranged(bytes(1 << 20), size - (number << 20)) for number in range(5)]
     room = memoryview(bytearray(1 << 20))
-    assert sum(len(piece) for piece in store.read_pieces("k", 0, size, room)) == size
+    assert sum(len(piece) for piece in read_range(store, 0, size, room)) == size
     server.answers = [ranged(bytes(1000), size)]
     with pytest.raises(ServiceError):
-        list(store.read_pieces("k", 0, size, room))
+        list(read_range(store, 0, size, room))
 
 
 @pytest.mark.parametrize("etag", ["y", '"y"'])
@@ -363,7 +368,7 @@ def test_over_https_bytes_arrive_as_they_are_and_the_connection_is_used_again(tl
     head = b"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: %d\r\n\r\n" % len(content)
     tls_server.answers = [head + content]
     for _ in range(2):
-        pieces = store.read_pieces("k", 0, len(content), memoryview(bytearray(1 << 20)))
+        pieces = read_range(store, 0, len(content), memoryview(bytearray(1 << 20)))
         assert b"".join(bytes(piece) for piece in pieces) == content
     tls_server.answers = [error(404, "NoSuchKey", chunked=True)]
     assert store.read_object("k") is None
@@ -417,7 +422,7 @@ def test_a_server_that_falls_silent_is_not_waited_for_and_not_believed(
     store = S3Store("runs", "", encryption="none", call_seconds=0.3)
     started = time.monotonic()
     with pytest.raises(ServiceError):
-        for piece in store.read_pieces("k", 0, 100_000, memoryview(bytearray(1 << 15))):
+        for piece in read_range(store, 0, 100_000, memoryview(bytearray(1 << 15))):
             assert bytes(piece) == b"x" * len(piece)
     with pytest.raises(ServiceError):
         store.read_object("k")

@@ -1,21 +1,19 @@
 """Files in parts, without a server: how they are read, sent and given up."""
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.errors import CheckpointError, ServiceError
+from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.checksums import Algorithm, as_text, crc64nvme_of
+from trainyard.gateways.s3.checksums import Crc64Nvme, as_text
 from trainyard.gateways.s3.parts import Parts, _Whole
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import BODY_BYTES, describe_object
 
 MIB = 1 << 20
-CRC = Algorithm.CRC64NVME
 
 
 class ScriptedBucket(Bucket):
@@ -46,7 +44,7 @@ class ScriptedBucket(Bucket):
 
 
 def crc_of(content: bytes) -> str:
-    crc = CRC.start()
+    crc = Crc64Nvme()
     crc.update(memoryview(content))
     return as_text(crc.digest())
 
@@ -57,9 +55,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "file"
 
 
+def parts_of(bucket: Bucket, file: Path) -> Parts:
+    return Parts(bucket, "k", file, metadata={}, pace=lambda _count: None, memory=TransferMemory())
+
+
 def send(bucket: Bucket, file: Path) -> Parts:
-    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
-    assert upload.send(file, {}, CRC, memory=TransferMemory())
+    upload = parts_of(bucket, file)
+    assert upload.send(has_checksum=True)
     return upload
 
 
@@ -71,72 +73,7 @@ def test_parts_go_with_their_checksums_however_short_the_reads_are(
     stored = send(bucket, file).commit()
     parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
     assert bucket.sent == {n: crc_of(part) for n, part in enumerate(parts, 1)}
-    assert stored.checksum["value"] == crc64nvme_of(file)
-
-
-class Claimed:
-    """Knows the parts of a file by their bytes, and claims a SHA-256 that no bytes have."""
-
-    sha256 = "as claimed"
-
-    def __init__(self, content: bytes, part_bytes: int, *, is_vouched_for: bool = True) -> None:
-        self.is_vouched_for = is_vouched_for
-        self.size, self.part_bytes, self.content = len(content), part_bytes, content
-
-    def part(self, number: int) -> "ClaimedPart":
-        return ClaimedPart(self.content[number * self.part_bytes :][: self.part_bytes])
-
-
-class ClaimedPart:
-    def __init__(self, wanted: bytes) -> None:
-        self.wanted, self.found = wanted, b""
-
-    def update(self, piece: memoryview, /) -> None:
-        self.found += bytes(piece)
-
-    def require(self) -> None:
-        if self.found != self.wanted:
-            raise CheckpointError("another part")
-
-
-@pytest.mark.parametrize("vouched", [True, False])
-def test_where_each_part_is_compared_the_sha256_is_as_claimed_if_vouched_for(
-    file: Path, vouched: bool
-) -> None:
-    bucket, content = ScriptedBucket(), file.read_bytes()
-    claim = Claimed(content, 16 * MIB, is_vouched_for=vouched)
-    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
-    assert upload.send(file, {}, CRC, memory=TransferMemory())
-    upload.commit()
-    assert (upload.is_compared, sorted(bucket.sent)) == (True, [1, 2, 3])
-    assert upload.sha256 == ("as claimed" if vouched else hashlib.sha256(content).hexdigest())
-
-
-@pytest.mark.parametrize("vouched", [True, False])
-@pytest.mark.parametrize("place", [0, 16 * MIB, 32 * MIB])
-def test_a_part_that_is_not_as_claimed_is_not_sent_and_nothing_is_left(
-    file: Path, place: int, vouched: bool
-) -> None:
-    bucket, content = ScriptedBucket(), bytearray(file.read_bytes())
-    content[place] ^= 1
-    claim = Claimed(bytes(content), 16 * MIB, is_vouched_for=vouched)
-    upload = Parts(bucket, "k", len(content), pace=lambda _count: None, claim=claim)
-    with pytest.raises(CheckpointError, match="another part"):
-        upload.send(file, {}, CRC, memory=TransferMemory())
-    assert place // (16 * MIB) + 1 not in bucket.sent
-    assert bucket.asked[-1] == "abort_multipart_upload"
-
-
-@pytest.mark.parametrize(
-    ("size", "part"), [(32 * MIB + 1, 8 * MIB), (32 * MIB, 16 * MIB), (48 * MIB, 16 * MIB)]
-)
-def test_a_claim_of_other_parts_or_another_size_counts_for_nothing(file: Path, size: int, part: int) -> None:
-    claim = Claimed(bytes(size), part)
-    upload = Parts(ScriptedBucket(), "k", file.stat().st_size, pace=lambda _count: None, claim=claim)
-    assert upload.send(file, {}, CRC, memory=TransferMemory())
-    upload.abort()
-    assert not upload.is_compared
-    assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert stored.checksum["value"] == crc_of(file.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -174,8 +111,7 @@ def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
 ) -> None:
     bucket = ScriptedBucket()
     bucket.begun = begun
-    upload = Parts(bucket, "k", file.stat().st_size, pace=lambda _count: None)
-    assert not upload.send(file, {}, CRC, memory=TransferMemory())
+    assert not parts_of(bucket, file).send(has_checksum=True)
     assert bucket.asked == ["create_multipart_upload", *given_up]
 
 
@@ -189,9 +125,10 @@ def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(fi
 
 def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
     bucket = ScriptedBucket()
-    upload = Parts(bucket, "k", file.stat().st_size + 1, pace=lambda _count: None)
+    upload = parts_of(bucket, file)
+    os.truncate(file, 20 * MIB)
     with pytest.raises(ServiceError, match="shorter"):
-        upload.send(file, {}, CRC, memory=TransferMemory())
+        upload.send(has_checksum=True)
     assert bucket.asked[-1] == "abort_multipart_upload"
 
 

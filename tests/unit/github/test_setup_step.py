@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 
 from tests.cases import each_case
 
@@ -38,17 +37,6 @@ def test_a_row_has_80_columns_and_ends_with_its_verdict(verdict: SetupVerdict) -
     assert all(line.startswith(" " * 18) for line in more)
     words = " ".join(line[18:].removesuffix(verdict).strip() for line in (first, *more))
     assert words == LONG
-
-
-@each_case("verdict", SetupVerdict)
-def test_a_colour_changes_nothing_but_the_colour_of_the_verdict(verdict: SetupVerdict) -> None:
-    plain, coloured = step_row(step(verdict)), step_row(step(verdict), colour=True)
-    assert re.sub(r"\x1b\[[0-9]*m", "", coloured) == plain
-    green = verdict in (SetupVerdict.OK, SetupVerdict.DONE)
-    red = verdict in (SetupVerdict.REFUSED, SetupVerdict.UNREACHED)
-    neutral = verdict in (SetupVerdict.OPTIONAL, SetupVerdict.CHANGE)
-    colour = "32" if green else "31" if red else "33"
-    assert coloured == (plain if neutral else plain.replace(verdict, f"\x1b[{colour}m{verdict}\x1b[0m"))
 
 
 def test_a_step_without_text_still_has_its_row() -> None:

@@ -22,7 +22,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.job_submission import creator, find, owned_by, reference_to, refusals, submit
+from trainyard.jobs.job_submission import creator, find, reference_to, refusals, submit, with_owner
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -222,7 +222,7 @@ def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryClu
 def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:
     part = body("ConfigMap")
     owner = reference_to({**JOB, "metadata": {**JOB["metadata"], "uid": "u1"}})
-    assert owned_by(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
+    assert with_owner(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
     assert part == body("ConfigMap")
 
 

@@ -349,16 +349,6 @@ def test_the_end_of_a_pod_leaves_time_for_a_save() -> None:
         assert spec["terminationGracePeriodSeconds"] == seconds
 
 
-def test_rdma_is_known_where_it_is_documented() -> None:
-    with_rdma = {instance.name for instance in CATALOGUE if instance.rdma}
-    assert with_rdma == {
-        *("g7e.12xlarge", "g7e.24xlarge", "g7e.48xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge"),
-        *("p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge", "p6-b300.48xlarge"),
-    }
-    unknown = {instance.name for instance in CATALOGUE if instance.rdma is None}
-    assert {"p5.4xlarge", "g7.8xlarge"} <= unknown
-
-
 COMMON = [
     ("pytorchjob-1-g6e.xlarge", {"instance_type": "g6e.xlarge", "nodes": 1}),
     ("pytorchjob-4-p5.48xlarge", {"nodes": 4, "queue": "research"}),

@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,10 +7,13 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.run.identity import (
+    begin_identity,
     choose_run_id,
     ci_facts,
     history_of,
+    identity_in,
     image_facts,
+    keep_identity,
     new_run_id,
     read_origin,
     read_run,
@@ -51,6 +56,40 @@ def test_an_identity_that_is_no_folder_name_is_refused_by_its_variable(given: st
     with pytest.raises(ConfigError, match="TRAINYARD_RUN_ID") as refused:
         choose_run_id(None, {"TRAINYARD_RUN_ID": given})
     assert str(refused.value).isprintable()
+
+
+def test_a_run_keeps_its_key_and_each_start_is_its_next_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_identity(path, "r1", {})
+    first = identity_in(tmp_path)
+    assert first is not None
+    assert (len(first.key), first.attempt) == (32, 1)
+    write_identity(path, "r1", {})
+    assert identity_in(tmp_path) == replace(first, attempt=2)
+    assert begin_identity(tmp_path, "r1") == replace(first, attempt=3)
+    (tmp_path / "other").mkdir()
+    write_identity(tmp_path / "other" / "run.json", "r1", {})
+    assert read_run(tmp_path / "other" / "run.json")["key"] != first.key
+
+
+def test_a_start_that_claimed_its_number_and_was_killed_keeps_its_key(tmp_path: Path) -> None:
+    begun = begin_identity(tmp_path, "r1")
+    keep_identity(tmp_path, replace(begun, stored_as={"file:///s": 7}))
+    again = begin_identity(tmp_path, "another name")
+    assert (again.run_id, again.key, again.attempt) == ("r1", begun.key, 2)
+    keep_identity(tmp_path, again)
+    write_identity(tmp_path / "run.json", "r1", {})
+    run = read_run(tmp_path / "run.json")
+    assert (run["key"], run["attempt"], run["stored_as"]) == (begun.key, 2, {"file:///s": 7})
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_record_that_was_fetched_in_place_of_the_own_one_decides(tmp_path: Path) -> None:
+    keep_identity(tmp_path, begin_identity(tmp_path, "r1"))
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r2", "key": "f" * 32, "attempt": 4}))
+    found = identity_in(tmp_path)
+    assert found is not None
+    assert (found.run_id, found.key, found.attempt) == ("r2", "f" * 32, 4)
 
 
 def test_unknown_facts_are_absent(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from tests.cases import each_case
 from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 
 from trainyard.gateways.local_machine import network_devices
+from trainyard.run.directory import RunDirectory
+from trainyard.run.launch_environment import NodeLauncher
 from trainyard.watch.network_record import (
-    NetworkFollower,
-    NetworkWatch,
+    NodeNetwork,
     expectation_here,
     nccl_warnings,
     read_facts,
@@ -74,13 +75,15 @@ def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
     version: str, case: str, tmp_path: Path
 ) -> None:
     form = VERSIONS[version]
-    follower = NetworkFollower(NetworkWatch(P5), lambda: tmp_path.glob("*.log"))
+    follower = NodeNetwork(RunDirectory(tmp_path), NodeLauncher(2, 0, 1), P5, on_fallback="warn")
+    logs = RunDirectory(tmp_path).logs
+    logs.mkdir()
     assert follower.poll() is None
     lines = [process(form, cases(form)[case], rank, 2) for rank in range(2)]
     verdicts: list[str | None] = []
     for count in range(1, len(lines[0]) + 1):
         for rank in range(2):
-            (tmp_path / f"{rank}.log").write_text("".join(lines[rank][:count]))
+            (logs / f"nccl-node-{rank}-a.log").write_text("".join(lines[rank][:count]))
         event = follower.poll()
         verdicts.append(None if event is None else event["verdict"])
     first_channel = next(n for n, line in enumerate(lines[0]) if " via " in line)
@@ -90,7 +93,7 @@ def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
     assert (settled is not None) is (case == "direct")
     assert settled is None or settled["verdict"] == "efa-gpudirect"
     assert follower.poll() is None
-    (tmp_path / "2.log").write_text("a line of nobody\n")
+    (logs / "nccl-node-2-a.log").write_text("a line of nobody\n")
     changed = follower.poll(is_over=True)
     assert changed is not None, "at the end, everything new is reported"
     assert changed["facts"]["processes"] == 2

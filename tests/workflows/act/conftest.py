@@ -161,6 +161,19 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "--message", "Set the stage")
 
 
+@pytest.fixture
+def release(tmp_path: Path, repository: Path) -> Path:
+    """A release of Trainyard with its environment, because a play installs nothing (MAKEFLAGS=n)."""
+    copy = tmp_path / "trainyard"
+    shutil.copytree(repository, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    (copy / ".venv").unlink(missing_ok=True)
+    (copy / ".venv").symlink_to(sys.prefix)
+    git(copy, "init", "--quiet", "--initial-branch=main")
+    git(copy, "add", "--force", ".venv")
+    commit(copy)
+    return copy
+
+
 @pytest.fixture(scope="session")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For each third-party action, by the last part of its name, a repository that holds the stand-in."""

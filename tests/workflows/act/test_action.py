@@ -42,15 +42,8 @@ def changed(text: str, prefix: str) -> str:
 
 
 @pytest.fixture
-def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
+def somebody(stage: Stage, tmp_path: Path, release: Path) -> Stage:
     """A repository with a training script and the example as its workflow, and nothing else of ours."""
-    action = tmp_path / "action"
-    shutil.copytree(repository, action, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    (action / ".venv").unlink(missing_ok=True)
-    (action / ".venv").symlink_to(sys.prefix)  # the play installs nothing (MAKEFLAGS=n)
-    git(action, "init", "--quiet", "--initial-branch=main")
-    git(action, "add", "--force", ".venv")
-    commit(action)
     theirs = tmp_path / "their work"
     (theirs / ".github" / "workflows").mkdir(parents=True)
     (theirs / "data").mkdir()
@@ -66,7 +59,7 @@ def somebody(stage: Stage, tmp_path: Path, repository: Path) -> Stage:
     )
     git(theirs, "init", "--quiet", "--initial-branch=main")
     commit(theirs)
-    return dataclasses.replace(stage, repository=theirs, actions={"OWNER/trainyard@v1": action})
+    return dataclasses.replace(stage, repository=theirs, actions={"OWNER/trainyard@v1": release})
 
 
 def play(somebody: Stage, bucket: Bucket, **more: Any) -> Any:

@@ -120,7 +120,9 @@ def test_every_command_knows_the_flags_it_is_given(help_of: Callable[[str], str]
 
 def test_every_command_passes_shellcheck() -> None:
     program = str(Path(sys.executable).parent / "shellcheck")
-    names = " ".join(f"{name}=''" for name in (*SPEC["env"]["variables"], "CODEBUILD_BUILD_NUMBER"))
+    names = " ".join(
+        f"{name}=''" for name in (*SPEC["env"]["variables"], "CODEBUILD_BUILD_NUMBER", "CODEBUILD_BUILD_ID")
+    )
     script = f"export {names}\n" + "\n".join(commands(*PHASES)) + "\n"
     done = subprocess.run(
         [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"],
@@ -159,8 +161,9 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: An
     machines = [new_machine(machine) for machine in ("first", "second")]
     for machine in machines:
         add_program(machine)
-    first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", **given)
-    assert run_facts(first) == {"RUN_ID": "cb-41", "RUN_NUMBER": "41", "TRAIN_CODE": "75"}, first.log
+    # A project that was made anew counts its builds from 1 again; no build has the UUID of another one.
+    first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", CODEBUILD_BUILD_ID="trainyard:5f0c-41", **given)
+    assert run_facts(first) == {"RUN_ID": "cb-5f0c-41", "TRAIN_CODE": "75"}, first.log
     assert first.status == {
         "install": "SUCCEEDED",
         "pre_build": "SUCCEEDED",
@@ -169,23 +172,22 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: An
     }
     assert "Would be sent to Slack" in first.log
 
-    handed_on = {name: first.exported[name] for name in ("RUN_ID", "RUN_NUMBER")}
-    second = build(machines[1], CODEBUILD_BUILD_NUMBER="42", **handed_on, **given)
+    second = build(machines[1], CODEBUILD_BUILD_NUMBER="42", RUN_ID=first.exported["RUN_ID"], **given)
     assert set(second.status.values()) == {"SUCCEEDED"}, second.log
     assert second.exported["TRAIN_CODE"] == "0"
-    assert json.loads((second.run_directory / "run.json").read_text())["run_id"] == "cb-41"
+    assert json.loads((second.run_directory / "run.json").read_text())["run_id"] == "cb-5f0c-41"
     assert json.loads((second.run_directory / "report" / "proof.json").read_text())["proven"] is True
     events = [json.loads(line) for line in (second.run_directory / "events.jsonl").read_text().splitlines()]
     assert "resumed" in [event["event"] for event in events]
     rows = [json.loads(line) for line in (second.run_directory / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 9))
-    assert (tmp_path / "store" / "manifests" / "run-41-manifest-2.json").is_file()
+    assert (tmp_path / "store" / "manifests" / "run-1-manifest-2.json").is_file()
 
 
 def test_a_build_that_finds_nothing_of_its_run_is_refused(new_machine: Any, tmp_path: Path) -> None:
     """Like a later segment of the workflow, which knows itself whether earlier ones died."""
     again = {"CONFIG": "configs/tiny.yaml", "OVERRIDES": "training.max_steps=4", "RUN_ID": "cb-41"}
-    again |= {"RUN_NUMBER": "41", "TRAINYARD_STORE": (tmp_path / "store").as_uri()}
+    again |= {"TRAINYARD_STORE": (tmp_path / "store").as_uri()}
     (tmp_path / "store").mkdir()  # a folder that is not there is a store that cannot be reached
     refused = build(new_machine("refused"), CODEBUILD_BUILD_NUMBER="42", **again)
     assert refused.status["build"] == "FAILED"

@@ -6,7 +6,6 @@ are read from the buildspec, so a new one is tried here, too.
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -79,19 +78,3 @@ def test_the_steps_are_those_of_the_buildspec() -> None:
                 re.findall(r"trainyard (image \w+)|(docker buildx)|(import json|import hashlib)", line)
             )
     assert {"".join(found) for found in named} == {*STEPS["image"]} - {"make install"}
-
-
-def test_a_task_that_is_misspelt_does_nothing(machine: Path) -> None:
-    built, steps = run(machine, "imgae")
-    assert built.status == {"install": "FAILED"}
-    assert steps == []
-
-
-def test_the_stand_in_fails_as_it_is_told(machine: Path) -> None:
-    program = machine / ".venv" / "bin" / "python"
-    environment = {"FAILING_STEP": "push", "HOME": str(machine), "PATH": os.environ["PATH"]}
-    codes = [
-        subprocess.run([program, word], env=environment, capture_output=True, timeout=60).returncode
-        for word in ("push", "pull")
-    ]
-    assert codes == [7, 0]

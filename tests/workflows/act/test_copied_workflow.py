@@ -1,8 +1,6 @@
 """training_ci.yml in a repository of somebody else, by the five steps of docs/workflows.md."""
 
 import dataclasses
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +18,6 @@ program:
   data: [data/tokens.txt]
   checkpoints: out/checkpoint-*
 """
-
-
-@pytest.fixture
-def trainyard(tmp_path: Path, repository: Path) -> Path:
-    """A release of Trainyard, with an environment: the play installs nothing (MAKEFLAGS=n)."""
-    copy = tmp_path / "trainyard"
-    shutil.copytree(repository, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    (copy / ".venv").unlink(missing_ok=True)
-    (copy / ".venv").symlink_to(sys.prefix)
-    git(copy, "init", "--quiet", "--initial-branch=main")
-    git(copy, "add", "--force", ".venv")
-    commit(copy)
-    return copy
 
 
 @pytest.fixture
@@ -63,7 +48,7 @@ def theirs(tmp_path: Path, repository: Path) -> Path:
 
 
 def test_five_steps_train_somebodys_program_in_their_repository(
-    stage: Stage, trainyard: Path, theirs: Path, bucket: Bucket
+    stage: Stage, release: Path, theirs: Path, bucket: Bucket
 ) -> None:
     somebody: Any = dataclasses.replace(stage, repository=theirs)
     played = somebody.play(
@@ -73,7 +58,7 @@ def test_five_steps_train_somebodys_program_in_their_repository(
             "AWS_ENDPOINT_URL": bucket.endpoint,
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
-            "OTHER_REPOSITORY": str(trainyard),
+            "OTHER_REPOSITORY": str(release),
             "PYTHONPATH": "",
         },
     )

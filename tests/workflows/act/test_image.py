@@ -57,12 +57,6 @@ def play_with(stage: Any, variables: dict[str, str], environment: dict[str, str]
     )
 
 
-def test_a_push_builds_nothing_until_a_role_is_named(stage: Any) -> None:
-    played = stage.play("push", workflow="image.yml", job="build", is_fresh=True)
-    assert played.green, played.log
-    assert (played.steps, played.messages) == ({}, [])
-
-
 def test_what_was_asked_for_without_a_role_fails_instead_of_giving_an_empty_digest(stage: Any) -> None:
     inputs = {"dockerfile": FILE, "level": "full", "tags": "git-sha"}
     said = "TRAINYARD_IMAGE_ROLE is not set"
@@ -95,7 +89,6 @@ def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(stage: Any, aws:
     ]
     assert "Built, checked and pushed" in played.summary
     assert digest in played.summary
-    begun, done = [json.loads(one)["text"] for one in played.messages]
-    assert begun.startswith(f"Image {name}: build started")
-    assert done.startswith(f"✅ Image {name} built, checked and pushed")
-    assert digest in played.messages[1]
+    (message,) = played.messages
+    assert json.loads(message)["text"] == f"✅ Image {name} built, checked and pushed"
+    assert digest in message

@@ -247,20 +247,6 @@ def test_a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for(stage:
     assert "Next: gh run view 1 --log-failed" in message
 
 
-def test_a_dry_run_is_green_and_trains_nothing(stage: Any) -> None:
-    played = stage.play(
-        "workflow_dispatch",
-        inputs={"config": TINY, "epochs": "3", "dry_run": "true"},
-        variables={"TRAINYARD_STORE": "s3://ml-runs/dry", "TRAINYARD_USD_PER_HOUR": "2"},
-    )
-    assert played.green, played.log
-    assert "Note when the job started" not in played.steps
-    assert played.summary.startswith("### Dry run: tiny on gpu-runner")
-    assert "training.epochs=3" in played.summary
-    assert "$ 2.00 an hour" in played.summary
-    assert "Nothing was started." in played.summary
-
-
 COMMANDS = """\
 gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'
 gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX

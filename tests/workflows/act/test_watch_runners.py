@@ -17,13 +17,6 @@ OFFLINE = {
 WATCHED = {"TRAINYARD_WATCH": "on"}
 
 
-def test_nobody_is_watched_until_somebody_asks_for_it(stage: Any) -> None:
-    stage.github.answers.update({"/actions/runners?": {"runners": [OFFLINE]}})
-    played = stage.play("schedule", workflow="watch_runners.yml", job="watch", is_fresh=True)
-    assert played.green
-    assert (played.steps, played.dispatched) == ({}, [])
-
-
 def test_a_runner_that_went_away_is_red_with_a_message(stage: Any) -> None:
     stage.github.answers.update({"/actions/runners?": {"runners": [OFFLINE]}})
     played = stage.play("schedule", workflow="watch_runners.yml", job="notify", variables=WATCHED)

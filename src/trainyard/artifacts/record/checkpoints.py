@@ -13,7 +13,6 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
-from trainyard.run.digests import PartDigests
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,6 @@ class Checkpoint:
     def marker(self) -> ManifestObject | None:
         """The checkpoint's own manifest, which the trainer wrote last; a single file has none."""
         return next((entry for entry in self.objects if entry.key == self.prefix + MANIFEST_NAME), None)
-
-    def parts(self, own: bytes) -> dict[str, PartDigests]:
-        """Return the part digests in its own manifest, whose bytes are `own`, by key."""
-        if not own:
-            return {}
-        files = parse_checkpoint_manifest(own, self.prefix + MANIFEST_NAME).files
-        return {self.prefix + file.path: file.parts for file in files if file.parts is not None}
 
     @property
     def digest(self) -> str:
@@ -89,20 +81,20 @@ def removed_steps(manifest: RunManifest) -> frozenset[int]:
     return frozenset(each.step for each in manifest.pruned if each.step not in live)
 
 
-def own_manifest(store: Store, checkpoint: Checkpoint) -> tuple[bytes, str | None]:
-    """Return the bytes of the checkpoint's own manifest, and its problem, if any.
+def own_manifest_problem(store: Store, checkpoint: Checkpoint) -> str | None:
+    """Return the problem of the checkpoint's own manifest; None if there is none.
 
-    Both are empty for the files of document 004, which have no manifest of their own.
+    The files of document 004 have no manifest of their own.
     """
     marker = checkpoint.marker
     if marker is None:
-        return b"", None
+        return None
     content = store.read_object(marker.key)
     if content is None:
-        return b"", f"{marker.key}: missing in the store"
+        return f"{marker.key}: missing in the store"
     if hashlib.sha256(content).hexdigest() != marker.sha256:
-        return b"", f"{marker.key}: its bytes in the store differ from the run's manifest"
-    return content, _difference(content, checkpoint)
+        return f"{marker.key}: its bytes in the store differ from the run's manifest"
+    return _difference(content, checkpoint)
 
 
 def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import checkpoint_prefix, metrics_key, records_prefix, run_prefix
 from trainyard.config.secret_filter import SecretFilter
-from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -50,8 +49,6 @@ class Item:
 
     None for files that no manifest lists.
     """
-    is_vouched_for: bool = False
-    """Whether the run's events name the SHA-256 of the manifest that lists this file."""
     is_elsewhere: bool = False
     """Whether another machine has the file and stores it; `path` does not exist here."""
 
@@ -149,14 +146,14 @@ def contents_of(
 def _checkpoint_groups(directory: RunDirectory, run_number: int) -> tuple[list[Group], list[str], list[str]]:
     """Return the complete checkpoints, newest first, problems of others, and notes on partial saves."""
     groups, problems, notes = list[Group](), list[str](), list[str]()
-    named, is_part = _named_manifests(directory.events_file), keeps_parts(directory)
+    is_part = keeps_parts(directory)
     for step in reversed(directory.checkpoint_steps()):
         path = directory.checkpoint(step)
         try:
             if (link := link_within(directory.path, path / MANIFEST_NAME)) is not None:
                 raise CheckpointError(f"{link} is a symbolic link")
             if (path / MANIFEST_NAME).exists():
-                groups.append(checkpoint_group(path, run_number, step, named=named, is_part=is_part))
+                groups.append(checkpoint_group(path, run_number, step, is_part=is_part))
             else:
                 notes.append(f"{path}: skipped, because it has no {MANIFEST_NAME}: the save never ended")
         except CheckpointError as error:
@@ -171,8 +168,6 @@ def hash_item(item: Item) -> str:
     except OSError as error:
         raise CheckpointError(f"{item.path}: {error.strerror}") from None
     require_claimed(item, sha256)
-    if claim := claim_of(item.path, item.claimed):
-        claim.require()
     return sha256
 
 
@@ -187,19 +182,11 @@ def require_claimed(item: Item, sha256: str) -> None:
     )
 
 
-def checkpoint_group(
-    path: Path,
-    run_number: int,
-    step: int | None = None,
-    *,
-    named: frozenset[str] = frozenset(),
-    is_part: bool = False,
-) -> Group:
+def checkpoint_group(path: Path, run_number: int, step: int | None = None, *, is_part: bool = False) -> Group:
     """Return the checkpoint in the directory `path`, of `step` or of the step in its manifest.
 
-    `named` are the SHA-256 of the manifests that the run's events name. With `is_part`, files that are not
-    here are on another machine. Raises CheckpointError when the manifest is not readable, or a file is
-    missing or has another size.
+    With `is_part`, files that are not here are on another machine. Raises CheckpointError when the manifest
+    is not readable, or a file is missing or has another size.
     """
     manifest, described = read_described_manifest(path)
     if step is None:
@@ -209,11 +196,9 @@ def checkpoint_group(
             f"{path}: its {MANIFEST_NAME} says step {manifest.step}, its name says step {step}"
         )
     keys = checkpoint_prefix(run_number, step)
-    vouched = described.sha256 in named
     elsewhere = set(missing_files(path, manifest)) if is_part else set()
     items = tuple(
-        _checkpoint_item(path, keys, file, vouched=vouched, is_elsewhere=file in elsewhere)
-        for file in manifest.files
+        _checkpoint_item(path, keys, file, is_elsewhere=file in elsewhere) for file in manifest.files
     )
     marker = Item(keys + MANIFEST_NAME, path / MANIFEST_NAME, described)
     return Group(f"checkpoint-{step}", items, marker=marker)
@@ -235,18 +220,7 @@ def link_within(root: Path, path: Path) -> Path | None:
     return next((step for step in steps if step.is_symlink()), None)
 
 
-def _named_manifests(events: Path) -> frozenset[str]:
-    """Return the SHA-256 of the manifest of each checkpoint that the trainer reported as saved."""
-    with contextlib.suppress(OSError, DamagedFileError):
-        return frozenset(
-            str(row["manifest_sha256"]) for row in iterate_rows(events) if "manifest_sha256" in row
-        )
-    return frozenset()
-
-
-def _checkpoint_item(
-    directory: Path, keys: str, file: ManifestFile, *, vouched: bool, is_elsewhere: bool
-) -> Item:
+def _checkpoint_item(directory: Path, keys: str, file: ManifestFile, *, is_elsewhere: bool) -> Item:
     relative, path = PurePosixPath(file.path), directory / file.path
     if relative.is_absolute() or ".." in relative.parts:
         raise CheckpointError(f"{directory / MANIFEST_NAME}: {file.path} is outside the checkpoint")
@@ -254,7 +228,7 @@ def _checkpoint_item(
         return Item(keys + file.path, path, file, is_elsewhere=True)
     if (size := regular_file_size(path)) != file.size:
         raise CheckpointError(f"{path}: {size:,} bytes, the manifest says {file.size:,}")
-    return Item(keys + file.path, path, file, is_vouched_for=vouched)
+    return Item(keys + file.path, path, file)
 
 
 def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scratch: Path) -> Iterator[Item]:

@@ -17,7 +17,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import (
+    AttemptEndedError,
     ConfigError,
     DamagedFileError,
     NumberTakenError,
@@ -100,39 +101,65 @@ class Claim:
 
 def claim_of_run(store: Store, run: Mapping[str, Any], wanted: int | None) -> Claim:
     """Claim a number as `claim_run` does, for the run of a `run.json`."""
-    key, attempt = str(run.get("key") or ""), run.get("attempt")
-    return claim_run(
-        store,
-        run_id=str(run["run_id"]),
-        key=key,
-        wanted=wanted,
-        attempt=attempt if isinstance(attempt, int) else 1,
-    )
+    of = claim_in(run, wanted or 0)
+    return claim_run(store, run_id=of.run_id, key=of.key, wanted=wanted, attempt=of.attempt)
+
+
+def claim_in(run: Mapping[str, Any], number: int) -> Claim:
+    """Return the claim that the run of a `run.json` has to the number. Nothing is read or written."""
+    attempt = run.get("attempt")
+    known = attempt if isinstance(attempt, int) else 1
+    return Claim(number, str(run["run_id"]), str(run.get("key") or ""), known)
 
 
 def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attempt: int = 1) -> Claim:
     """Claim `wanted` (None: the number that the run has, else the next free one) and the id for one run.
 
     It costs a few small requests, so that every sync can ask whether the run is still its own. Raises
-    RunConflictError, with nothing stored, when the number or the id belongs to another run, or when a later
-    attempt of the run has begun. Raises UnsupportedOperationError when the store ignores conditional writes.
+    NumberTakenError, with nothing stored, when the number or the id belongs to another run, AttemptEndedError
+    when a later attempt of the run has begun (both are RunConflictError), and UnsupportedOperationError when
+    the store ignores conditional writes.
     """
-    had = _claim_of_id(store, run_id)
-    if had is not None and had.key != key:
-        raise NumberTakenError(_taken_id(store, had))
-    if wanted is None and had is not None:
-        wanted = had.number
-    number = _claim(store, run_id, key, wanted) if wanted is not None else _claim_next(store, run_id, key)
-    if had is None:
-        number = _claim_id(store, run_id, key, number, is_chosen=wanted is not None)
-    if (newest := newest_attempt(store, number)) > attempt:
-        raise RunConflictError(_superseded(store, number, run_id, attempt, newest))
-    return Claim(number, run_id, key, attempt)
+    mine = Claim(wanted or 0, run_id, key, attempt)
+    had = _claim_of_id(store, mine)
+    if had is not None and wanted is None:
+        mine = replace(mine, number=had.number)
+    owner = stored_claim_of_number(store, mine.number) if mine.number else None
+    for _ in range(_RACES):
+        if owner is not None and owner.is_of(run_id, key):
+            if had is None:
+                _point_id(store, None, mine)
+            require_newest(store, mine)
+            return mine
+        if owner is not None and wanted is not None:
+            raise NumberTakenError(_taken_number(store, owner, mine))
+        if owner is not None or not mine.number:
+            mine = replace(mine, number=max(next_free_number(store), mine.number + 1))
+        # The id first: a claim that is interrupted in between goes on with the same number.
+        had = _point_id(store, had, mine)
+        if had.number != mine.number and wanted is None:
+            mine = replace(mine, number=had.number)  # of another process of this run
+        owner = _put_claim(store, mine)
+    raise RunConflictError(
+        f"{store.url}: no number could be claimed, other runs took {_RACES} in a row. Try again"
+    )
+
+
+def require_newest(store: Store, claim: Claim) -> None:
+    """Raise AttemptEndedError when a later attempt of the run has begun than the one of the claim."""
+    if (newest := newest_attempt(store, claim.number)) > claim.attempt:
+        raise AttemptEndedError(
+            f"Run {claim.run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} "
+            f"(run {claim.number}), and this is attempt {claim.attempt}. Nothing more was stored from here."
+        )
 
 
 def stored_claim(store: Store, run_id: str) -> Claim | None:
-    """Return what the store holds under this id, or None. Raises VerificationError if that is damaged."""
-    return _claim_of_id(store, run_id)
+    """Return the claim of the run with this id, or None. Raises VerificationError if a record is damaged."""
+    had = _read_id(store, run_id)
+    owner = None if had is None else stored_claim_of_number(store, had.number)
+    # Between the two, a claim may have been interrupted.
+    return owner if owner is not None and had is not None and owner.is_of(run_id, had.key) else None
 
 
 def stored_claim_of_number(store: Store, number: int) -> Claim | None:
@@ -227,12 +254,34 @@ def used_numbers(store: Store) -> list[int]:
     return [number for folder in store.folders() if (number := run_number_of(folder)) is not None]
 
 
-def _claim_of_id(store: Store, run_id: str) -> Claim | None:
+def _read_id(store: Store, run_id: str) -> Claim | None:
     content = store.read_object(id_key(run_id))
     claim = None if content is None else _parse(content, id_key(run_id))
     if claim is not None and claim.run_id != run_id:
         raise VerificationError(f"{id_key(run_id)}: is the record of run {claim.run_id[:200]}")
     return claim
+
+
+def _claim_of_id(store: Store, mine: Claim) -> Claim | None:
+    """Return what the store has under the id. Raises NumberTakenError when it belongs to another run."""
+    had = _read_id(store, mine.run_id)
+    if had is not None and had.key != mine.key:
+        raise NumberTakenError(_taken_id(store, had))
+    return had
+
+
+def _point_id(store: Store, had: Claim | None, mine: Claim) -> Claim:
+    """Let the id name the number, unless another process of the run was first; return what it names."""
+    name, content = id_key(mine.run_id), _id_record(mine)
+    if had is None:
+        store.put_new(name, content, metadata={"run-id": mine.run_id})
+    elif had.number != mine.number:
+        store.swap(name, _id_record(had), content, metadata={"run-id": mine.run_id})
+    return _claim_of_id(store, mine) or mine
+
+
+def _id_record(claim: Claim) -> bytes:
+    return json.dumps({"run_id": claim.run_id, "key": claim.key, "run_number": claim.number}).encode()
 
 
 def _parse(content: bytes, name: str, number: int | None = None) -> Claim:
@@ -248,65 +297,37 @@ def _parse(content: bytes, name: str, number: int | None = None) -> Claim:
     return Claim(number, run_id, key, claimed=float(claimed) if isinstance(claimed, int | float) else 0.0)
 
 
-def _claim_next(store: Store, run_id: str, key: str) -> int:
-    number = 0
-    for _ in range(_RACES):
-        number = max(next_free_number(store), number + 1)
-        try:
-            return _claim(store, run_id, key, number)
-        except NumberTakenError:
-            _logger.info("run number %d was taken meanwhile", number)
-    raise RunConflictError(
-        f"{store.url}: no number could be claimed, other runs took {_RACES} in a row. Try again"
+def _put_claim(store: Store, mine: Claim) -> Claim | None:
+    """Claim the number if it is free, and return whose it is then."""
+    name = identity_key(mine.number)
+    content = json.dumps({"run_id": mine.run_id, "key": mine.key, "claimed": time.time()}).encode()
+    metadata = {"run-id": mine.run_id, "run-number": str(mine.number)}
+    if store.put_new(name, content, metadata=metadata):
+        _require_conditions(store, name, content)
+    # Reading it back also decides when the response to our own put was lost.
+    return stored_claim_of_number(store, mine.number)
+
+
+def _require_conditions(store: Store, key: str, content: bytes) -> None:
+    """Put an object once more, under its own condition: some stores accept it and ignore the condition."""
+    if store.put_new(key, content, metadata={}):
+        raise UnsupportedOperationError(not_conditional(store))
+
+
+def not_conditional(store: Store) -> str:
+    """Return why nothing can be proven in a store that ignores conditions of writes, and what to do."""
+    return (
+        f"{store.url} is not conditional: it ignores If-None-Match, so one run can overwrite what another "
+        "stored, and nothing in it can be proven. Use a store with conditional writes: S3 has them, and so "
+        "have current versions of MinIO, Ceph and SeaweedFS."
     )
 
 
-def _claim(store: Store, run_id: str, key: str, number: int) -> int:
-    """Claim a number and return it. Raises NumberTakenError when it belongs to another run."""
-    name = identity_key(number)
-    owner = stored_claim_of_number(store, number)
-    if owner is None:
-        content = json.dumps({"run_id": run_id, "key": key, "claimed": time.time()}).encode()
-        metadata = {"run-id": run_id, "run-number": str(number)}
-        if store.put_new(name, content, metadata=metadata):
-            require_conditions(store, name, content)
-        owner = stored_claim_of_number(
-            store, number
-        )  # also decides when the response to our own put was lost
-    if owner is None or not owner.is_of(run_id, key):
-        raise NumberTakenError(_taken_number(store, owner, number, run_id))
-    return number
-
-
-def _claim_id(store: Store, run_id: str, key: str, number: int, *, is_chosen: bool) -> int:
-    """Claim the id for the number; return the run's number, which another process of it may have claimed."""
-    content = json.dumps({"run_id": run_id, "key": key, "run_number": number}).encode()
-    store.put_new(id_key(run_id), content, metadata={"run-id": run_id})
-    found = _claim_of_id(store, run_id)
-    if found is None or found.key != key:
-        raise NumberTakenError(_taken_id(store, found or Claim(number, run_id, "")))
-    return number if is_chosen else found.number
-
-
-def require_conditions(store: Store, key: str, content: bytes) -> None:
-    """Put an object once more, under its own condition, which a store must refuse.
-
-    Raises UnsupportedOperationError for a store that accepts it: some respond with 200 and ignore the header.
-    """
-    if store.put_new(key, content, metadata={}):
-        raise UnsupportedOperationError(
-            f"{store.url} is not conditional: it ignores If-None-Match, so a second run can overwrite what a "
-            "first one stored, and nothing in it can be proven. Use a store with conditional writes: S3 has "
-            "them, and so have current versions of MinIO, Ceph and SeaweedFS."
-        )
-
-
-def _taken_number(store: Store, owner: Claim | None, number: int, run_id: str) -> str:
-    whose = owner.run_id if owner else "(its claim was removed meanwhile)"
-    this = "another run with this id" if owner and owner.run_id == run_id else f"run {run_id}"
+def _taken_number(store: Store, owner: Claim, mine: Claim) -> str:
+    this = "another run with this id" if owner.run_id == mine.run_id else f"run {mine.run_id}"
     return (
-        f"Run number {number} in {store.url} belongs to run {whose}; this is {this}. "
-        f"{_since(owner) if owner else ''}Nothing was stored.\n"
+        f"Run number {mine.number} in {store.url} belongs to run {owner.run_id}; this is {this}. "
+        f"{_since(owner)}Nothing was stored.\n"
         f"Take a free one: --run-number {next_free_number(store)}, or --run-number auto."
     )
 
@@ -328,10 +349,3 @@ def _since(owner: Claim) -> str:
     if not 0 < owner.claimed < _LATEST_TIME:
         return ""
     return time.strftime("It was claimed on %Y-%m-%d at %H:%M:%S UTC. ", time.gmtime(owner.claimed))
-
-
-def _superseded(store: Store, number: int, run_id: str, attempt: int, newest: int) -> str:
-    return (
-        f"Run {run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} (run "
-        f"{number}), and this is attempt {attempt}. Nothing more was stored from here."
-    )

@@ -1,9 +1,8 @@
 """Download objects from a store in parallel, hash them while writing, and resume interrupted downloads.
 
-A file is complete when its SHA-256 matches the manifest, or when each of its parts has its known digest.
-Parts of a large file that an earlier attempt fetched are kept, and only the rest is fetched. `restore`
-chooses the objects and what happens to them. Memory is bounded: only small pieces of a large file are in
-memory at a time.
+A file is complete when its SHA-256 matches the manifest. The beginning of a file that an earlier attempt
+fetched is kept, and only the rest is fetched. `restore` chooses the objects and what happens to them. Memory
+is bounded: only small pieces of a large file are in memory at a time.
 """
 
 import hashlib
@@ -16,19 +15,16 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.restore.file_parts import ATTEMPTS, PartedObject
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.errors import ObjectChangedError, VerificationError
-from trainyard.run.digests import PartDigests
 from trainyard.run.progress import UNSEEN, Progress
 
 _FILES_AT_ONCE = 32
 """Small files mostly wait for responses."""
-_PARTS_AT_ONCE = 8
-"""For all large files together."""
 _CHUNK_BYTES = 1 << 20
-_NO_PARTS: Mapping[str, PartDigests] = {}
+_ATTEMPTS = 3
+"""Attempts to read a file with a wrong digest, because it may have been damaged only in transit."""
 
 
 class Downloader:
@@ -41,42 +37,27 @@ class Downloader:
         self._store, self._folder, self._progress = store, folder, progress
         self._ending = threading.Event()
         self._files = Workers(_FILES_AT_ONCE, self._ending)
-        self._parts = Workers(_PARTS_AT_ONCE, self._ending)
         self._counting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._parts.close()
         self._files.close()
 
-    def download(
-        self, places: Mapping[PurePosixPath, ManifestObject], parts: Mapping[str, PartDigests] = _NO_PARTS
-    ) -> list[str]:
+    def download(self, places: Mapping[PurePosixPath, ManifestObject]) -> list[str]:
         """Complete every file; return a problem for each one that the store does not return as listed.
 
-        `parts` maps an object's key to the known digests of its parts; such an object is checked by its
-        parts, and no SHA-256 is computed. Raises ServiceError when the store gives up, OSError when the disk
-        does; complete files stay.
+        Raises ServiceError when the store gives up, OSError when the disk does; complete files stay.
         """
         self._ending.clear()
-
-        def download(each: tuple[PurePosixPath, ManifestObject]) -> str | None:
-            place, entry = each
-            return self._download_file(place, entry, parts.get(entry.key))
-
-        problems = self._files.each(download, list(places.items()))
+        problems = self._files.each(lambda each: self._download_file(*each), list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 
-    def _download_file(
-        self, place: PurePosixPath, entry: ManifestObject, parts: PartDigests | None
-    ) -> str | None:
+    def _download_file(self, place: PurePosixPath, entry: ManifestObject) -> str | None:
         file, existed = _open_or_create(self._folder / place)
         with file:
-            if parts is not None:
-                return self._download_parts(file, PartedObject(self._store, entry, parts))
             digest = _digest_so_far(file, entry) if existed else hashlib.sha256()
             self._progress.advance(file.tell())
             if existed and file.tell() == entry.size and digest.hexdigest() == entry.sha256:
@@ -84,20 +65,10 @@ class Downloader:
                 return None
             return self._fetch(file, entry, digest)
 
-    def _download_parts(self, file: FileIO, parted: PartedObject) -> str | None:
-        missing = parted.missing(file, self._parts)
-        self._progress.advance(max(0, parted.entry.size - len(missing) * parted.parts.part_bytes))
-        self._count(kept=int(not missing))
-        problem = parted.fetch(
-            file, missing, self._parts, on_bytes=lambda count: self._count(fetched_bytes=count)
-        )
-        os.fsync(file.fileno())
-        return problem
-
     def _fetch(self, file: FileIO, entry: ManifestObject, digest: "hashlib._Hash") -> str | None:
         """Read the missing bytes; start again from the beginning when the result has the wrong digest."""
         problem = ""
-        for _ in range(ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             try:
                 with closing(self._store.stream(entry.key, file.tell(), entry.size)) as chunks:
                     for chunk in chunks:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
-from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest
+from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest_problem
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
@@ -221,13 +221,12 @@ def _download_selection(
 
 def _download_checkpoint(store: Store, checkpoint: Checkpoint, downloader: Downloader) -> list[str]:
     """Download a checkpoint. Its own manifest is checked first and written last, to mark it as complete."""
-    content, problem = own_manifest(store, checkpoint)
-    if problem is not None:
+    if (problem := own_manifest_problem(store, checkpoint)) is not None:
         return [problem]
     places, marker = places_of(checkpoint.objects, checkpoint.run_number), checkpoint.marker
     last = {place: entry for place, entry in places.items() if entry == marker}
     files = {place: entry for place, entry in places.items() if entry != marker}
-    return downloader.download(files, checkpoint.parts(content)) or downloader.download(last)
+    return downloader.download(files) or downloader.download(last)
 
 
 def _manifest(store: Store, run_number: int, verifier: "KeyVerifier | None") -> tuple[str, RunManifest]:

@@ -4,19 +4,17 @@ Keys are relative to the store's prefix and use forward slashes. Every method ra
 store cannot be reached or refuses, after retrying errors that a retry can fix.
 """
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from trainyard.artifacts.store.expected_file import ExpectedFile
 from trainyard.run.progress import Progress
 
 SHA256 = "SHA256"
 FULL_OBJECT = "FULL_OBJECT"
 """The checksum covers the object's bytes."""
-COMPOSITE = "COMPOSITE"
-"""The checksum covers the digests of the object's parts, each `part_size` bytes long except the last."""
 
 
 class StoredObject(Protocol):
@@ -42,9 +40,9 @@ class StoredObject(Protocol):
 
     @property
     def checksum(self) -> Mapping[str, Any]:
-        """`algorithm`, `type`, `value` (base64, as the store returned it) and, for parts, `part_size`.
+        """`algorithm`, `type` and `value` (base64, as the store returned it).
 
-        The store computed it from the bytes that it holds. It is empty in listings and for stores that
+        The store computed it from all bytes of the object. It is empty in listings and for stores that
         compute none.
         """
         ...
@@ -59,6 +57,14 @@ class StoredObject(Protocol):
         """False if `describe` reports an encryption other than the one for new objects."""
         ...
 
+    @property
+    def archived(self) -> str:
+        """The archive (`GLACIER`, …) from which the object cannot be read now; empty if it can be read.
+
+        A listing reports it also for an object that was restored from the archive; `describe` does not.
+        """
+        ...
+
 
 class Upload(Protocol):
     """A staged file that becomes visible in the store with `commit`."""
@@ -68,16 +74,16 @@ class Upload(Protocol):
 
     @property
     def sha256(self) -> str:
-        """Lower-case hex, of the bytes read for sending; the claimed digest if a claim is vouched for."""
-        ...
-
-    @property
-    def is_compared(self) -> bool:
-        """Return whether each part of these bytes was compared with a claim."""
+        """Lower-case hex, of the bytes read for sending."""
         ...
 
     def commit(self) -> StoredObject:
-        """Make the object visible. Raises VerificationError when the store computed another checksum."""
+        """Make the object visible, or find it there with the same bytes.
+
+        It has no checksum if the store does not show that its bytes are these; then read it back. Raises
+        VerificationError when the store computed another checksum, or has other bytes under this name, which
+        are not replaced.
+        """
         ...
 
     def abort(self) -> None:
@@ -131,14 +137,6 @@ class Store(Protocol):
         """
         ...
 
-    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        """Yield the object's bytes like `read_chunks`, in memory that the caller provides.
-
-        `room` is filled repeatedly from its beginning to its end. A piece is valid until its place is filled
-        again.
-        """
-        ...
-
     def stream(
         self, key: str, start: int, size: int, *, identity: str = ""
     ) -> Generator[bytes | memoryview, None, None]:
@@ -161,14 +159,18 @@ class Store(Protocol):
         """Remove an object; a missing one is not an error."""
         ...
 
-    def stage(
-        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: ExpectedFile | None = None
-    ) -> Upload:
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = "") -> Upload:
         """Read the file once, in constant memory, and prepare it to become the object `key`.
 
-        With a `claim`, a store that sends it in parts of that size compares each part, and takes the SHA-256
-        of the complete file from the claim if that is vouched for. Raises CheckpointError when a part
-        differs.
+        `replaces` is the `identity` of the object under this key that may be replaced; without it, the key
+        must be free.
+        """
+        ...
+
+    def refuses_to_join(self, key: str) -> bool:
+        """Try to join an upload in parts under a key that is taken; return whether the store refuses that.
+
+        If it does not, `key` becomes an object of one byte. True for a store without uploads in parts.
         """
         ...
 
@@ -183,16 +185,43 @@ class Store(Protocol):
         """Abort, from any thread, what a check of the store has started to send in parts; never raises."""
         ...
 
-    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
-        """Return whether a checksum of a kind that only this store knows matches the file.
-
-        It detects corruption, and may be one that can be forged.
-        """
-        ...
-
     def sweep(self, older_than_seconds: float) -> int:
         """Abort uncompleted uploads of runs that started this long ago; return the count. Never raises."""
         ...
+
+
+def snapshot(store: Store) -> Store:
+    """Return `store` with the names that it has now: listings are answered from one listing of all objects.
+
+    With it, work over all runs takes a time in proportion to their number. Objects that are stored later are
+    not there; the content of the others is read from the store.
+    """
+    return cast(Store, _Snapshot(store))
+
+
+class _Snapshot:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._objects = {found.key: found for found in store.list_objects("")}
+        self._keys = sorted(self._objects)
+
+    def folders(self) -> Iterator[str]:
+        yield from dict.fromkeys(key.partition("/")[0] for key in self._keys if "/" in key)
+
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
+        for place in range(bisect_left(self._keys, prefix), len(self._keys)):
+            if not self._keys[place].startswith(prefix):
+                return
+            yield self._objects[self._keys[place]]
+
+    def read_object(self, key: str) -> bytes | None:
+        return self._store.read_object(key) if key in self._objects else None
+
+    def describe(self, key: str) -> StoredObject | None:
+        return self._store.describe(key) if key in self._objects else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 def with_progress(store: Store, progress: Progress) -> Store:
@@ -221,11 +250,6 @@ class _WatchedStore:
             for piece in pieces:
                 self._progress.advance(len(piece))
                 yield piece
-
-    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        for piece in self._store.read_pieces(key, start, length, room):
-            self._progress.advance(len(piece))
-            yield piece
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -31,8 +31,6 @@ class StoreOptions(TypedDict, total=False):
     """Time limit of one read or write on the connection."""
     pace: Callable[[int], None]
     """Called with the number of bytes before each block of a file is read; it may wait."""
-    checksum: str
-    """Of multipart uploads, computed by S3: `CRC64NVME` or `SHA256` (`gateways.s3.checksums`)."""
     attempts: int | None
     """The most attempts per call, below AWS_MAX_ATTEMPTS."""
     part_bytes: int | None

@@ -24,7 +24,9 @@ from trainyard.artifacts.upload.manifest_publication import read_store
 from trainyard.artifacts.upload.sync import retry_suggested, sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
+    AttemptEndedError,
     ExitCode,
+    NumberTakenError,
     RecordError,
     RunConflictError,
     ServiceError,
@@ -215,6 +217,8 @@ def follow(watch: Watch, store_new: Callable[[Ending | None], FollowReport | Non
                 return report
             away_since, pause = 0.0, _FIRST_PAUSE
             watch.stop.wait(watch.patience.poll_seconds)
+        except (NumberTakenError, AttemptEndedError):
+            raise
         except (ServiceError, RunConflictError, VerificationError, RecordError, OSError) as error:
             away_since = away_since or time.monotonic()
             if watch.stop.is_set() or time.monotonic() - away_since > watch.patience.outage_seconds:

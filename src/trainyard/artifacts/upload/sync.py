@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.record.run_numbers import claim_of_run
+from trainyard.artifacts.record.run_numbers import claim_in, claim_of_run, require_newest
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
@@ -134,6 +134,7 @@ def store_contents(
     for line in (*notes[len(contents.notes) :], *problems):
         _logger.warning("%s", line)
     manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
+    require_newest(store, claim_in(contents.run, number))
     published = put_manifest(store, manifest, before, signer=signer)
     return SyncReport(
         store=store.url,

@@ -1,8 +1,9 @@
 """Send groups of files to a store. A group is read, hashed and compared before any of it becomes visible.
 
 Objects that the store already holds with the same bytes are skipped; files that the run's newest manifest
-lists are not even read. The caller chooses the files and their keys; `expected_file` checks the content of a
-file.
+lists are not even read. What that manifest lists of a step never changes. Anything else under the run's keys
+may be replaced, because the number belongs to the run: interrupted uploads, and records, which grow. The
+caller chooses the files and their keys.
 """
 
 import contextlib
@@ -11,8 +12,8 @@ from typing import Self
 
 from trainyard.artifacts.record.contents import Group, Item, hash_item, require_claimed
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.store.expected_file import claim_of
-from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
+from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
+from trainyard.artifacts.store.layout import checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store, StoredObject, Upload
 from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.artifacts.upload.other_machines import OtherMachines
@@ -89,16 +90,20 @@ class GroupUploader:
         return {entry.key: entry for entry in (*entries, *stored)}
 
     def _prepare(self, item: Item, undo: contextlib.ExitStack) -> ManifestObject | Upload:
-        there = self._there.get(item.key)
+        there, known = self._there.get(item.key), self._known.get(item.key)
         if there is not None and (entry := self._stored_entry(item, there)) is not None:
             self._progress.advance(entry.size)
             return entry
-        claim = claim_of(item.path, item.claimed, is_vouched_for=item.is_vouched_for)
-        upload = self._store.stage(item.path, item.key, metadata=self._metadata, claim=claim)
+        replaces = there.identity if there is not None else ""
+        upload = self._store.stage(item.path, item.key, metadata=self._metadata, replaces=replaces)
         undo.callback(upload.abort)
         require_claimed(item, upload.sha256)
-        if claim and not upload.is_compared:
-            claim.require()
+        if known is not None and known.sha256 != upload.sha256 and _is_final(item.key):
+            raise VerificationError(
+                f"{item.key}: the run's manifest lists other bytes under this name, and what is listed never "
+                "changes. Training again below a stored step is a new run: start it with --resume and the "
+                "address of the checkpoint"
+            )
         return upload
 
     def _stored_entry(self, item: Item, there: StoredObject) -> ManifestObject | None:
@@ -115,10 +120,9 @@ class GroupUploader:
         described = self._store.describe(item.key)
         if described is None or not described.has_requested_encryption:
             return None
-        same = file_agrees(described.checksum, item.path, sha256) or (
-            # This object is in no earlier manifest, and such a checksum can be forged, so its bytes are read.
-            self._store.is_checksum_of(item.path, described.checksum) and self._has_content(described, sha256)
-        )
+        agrees = checksum_agrees(described.checksum, sha256)
+        # This object is in no earlier manifest, and a CRC can be forged, so its bytes are read.
+        same = self._has_content(described, sha256) if agrees is None else agrees
         return ManifestObject.of(described, sha256) if same else None
 
     def _has_content(self, there: StoredObject, sha256: str) -> bool:
@@ -138,3 +142,11 @@ class GroupUploader:
                     f"{stored.key}: read back with SHA-256 {sha256}, sent {upload.sha256}"
                 )
         return ManifestObject.of(stored, upload.sha256)
+
+
+def _is_final(key: str) -> bool:
+    """Return whether the object never changes once it is listed.
+
+    Records grow, and a file such as `latest.pt`, whose step is unknown, can be neither promoted nor resumed.
+    """
+    return checkpoint_step_of(key) is not None

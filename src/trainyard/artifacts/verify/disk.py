@@ -16,7 +16,7 @@ from trainyard.artifacts.record.contents import checkpoint_group, link_within, m
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.required_records import missing_records
-from trainyard.artifacts.store.hashing import file_agrees, sha256_of_chunks
+from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -152,7 +152,7 @@ def _compare(directory: RunDirectory, place: PurePosixPath, entry: ManifestObjec
         return f"{size:,} bytes on disk, the manifest says {entry.size:,}"
     if sha256 != entry.sha256:
         return f"SHA-256 {sha256[:12]}… on disk, the manifest says {entry.sha256[:12]}…"
-    if file_agrees(entry.checksum, path, sha256) is False:
+    if checksum_agrees(entry.checksum, sha256) is False:
         return "the manifest's store checksum is not that of the file on disk"
     return _EQUAL
 

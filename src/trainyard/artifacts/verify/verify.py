@@ -11,20 +11,18 @@ from functools import partial
 from typing import Any
 
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest, removed_steps
+from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest_problem, removed_steps
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
-from trainyard.artifacts.store.expected_file import claim_of
 from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import missing_files, verify_checkpoint
-from trainyard.run.digests import PartDigests
+from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.judged_records import RECORDS
@@ -101,10 +99,8 @@ def verify_run(
     notes, removals = _transient_objects(manifest, listed), removed_steps(manifest)
     being_removed = {key for key in listed if checkpoint_step_of(key) in removals}
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
-    own, parts = ({}, {}) if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
-    wrong = compare_objects(
-        store, manifest.objects, listed, depth=depth, seed=seed, parts=parts, progress=progress
-    )
+    own = {} if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
+    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed, progress=progress)
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     problems += _compare_configuration(store, manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
@@ -203,11 +199,7 @@ def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> Lo
             path = directory.checkpoint(step)
             progress.begin(f"hashing {path.name}", sum(file.stat().st_size for file in path.iterdir()))
             manifest = verify_checkpoint(path, run_id=run_id, digest_of=digest_of, is_part=parts)
-            elsewhere = {file.path for file in missing_files(path, manifest)}
-            for file in manifest.files:
-                if file.path not in elsewhere and (claim := claim_of(path / file.path, file)):
-                    claim.require()
-            complete.append(step)
+            complete.append(manifest.step)
         except (CheckpointError, OSError) as error:
             problems.append(str(error))
     problems += _links_in(directory)
@@ -241,24 +233,16 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     return problems
 
 
-def _compare_own_manifests(
-    store: Store, manifest: RunManifest
-) -> tuple[dict[str, str], dict[str, PartDigests]]:
+def _compare_own_manifests(store: Store, manifest: RunManifest) -> dict[str, str]:
     """Compare each checkpoint's own manifest, which `restore` uses, with the run's manifest.
 
-    Returns the problems by the key of the checkpoint's manifest, and the digests of parts by the key of the
-    file.
+    Returns the problems by the key of the checkpoint's manifest.
     """
     checkpoints = [each for each in checkpoints_of(manifest) if each.marker]
-    wrong, parts = dict[str, str](), dict[str, PartDigests]()
     with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
-        answers = pool.map(lambda checkpoint: own_manifest(store, checkpoint), checkpoints)
-        for checkpoint, (content, problem) in zip(checkpoints, answers, strict=True):
-            if problem is None:
-                parts |= checkpoint.parts(content)
-            elif checkpoint.marker:
-                wrong[checkpoint.marker.key] = problem
-    return wrong, parts
+        problems = pool.map(lambda checkpoint: own_manifest_problem(store, checkpoint), checkpoints)
+        found = zip(checkpoints, problems, strict=True)
+        return {each.marker.key: problem for each, problem in found if each.marker and problem}
 
 
 def _compare_provenance(store: Store, manifest: RunManifest) -> list[str]:

@@ -6,12 +6,11 @@ run's record, which anybody may have written: the answer comes within seconds, w
 
 import hashlib
 import re
-import threading
-from concurrent.futures import Future
 
-from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
+from trainyard.errors import ConfigError, ServiceError, VerificationError, WaitTimeoutError
 from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
 from trainyard.gateways.images.local_builder import is_loopback
+from trainyard.gateways.time_limit import within
 
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
@@ -33,22 +32,10 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     repository, digits = rest.partition(":")[0], _DIGEST.fullmatch(digest)
     if not (_HOST.fullmatch(host) and _REPOSITORY.fullmatch(repository) and digits):
         return None, "the recorded name or digest of the image is not valid, so no registry was queried"
-    answer: Future[_Answer] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(_query_registry(host, repository, f"sha256:{digits[1]}"))
-        except (TrainyardError, OSError, ValueError) as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name="registry", daemon=True).start()
     try:
-        return answer.result(seconds)
-    except TimeoutError:
-        return (
-            None,
-            f"the image's registry could not be queried: {host} did not answer within {seconds:.0f} s",
-        )
+        return within(seconds, lambda: _query_registry(host, repository, f"sha256:{digits[1]}"))
+    except WaitTimeoutError as error:
+        return None, f"the image's registry could not be queried: {host}: {error}"
 
 
 def _query_registry(host: str, repository: str, digest: str) -> _Answer:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.aws_session import credential_variables
@@ -56,7 +55,7 @@ class Access:
     namespace: str = ""
     """The context's default namespace."""
     impersonated: tuple[tuple[str, str], ...] = ()
-    """The headers for `as`, `as-uid`, `as-groups` and `as-user-extra`."""
+    """The headers for `as` and `as-groups`."""
 
 
 def read_access(document: Any, *, path: Path, context: str = "") -> Access:
@@ -192,19 +191,8 @@ def _exec_info(plugin: Json, cluster: Json) -> str:
 
 
 def _impersonation_headers(user: Json) -> tuple[tuple[str, str], ...]:
-    """Return the impersonation headers; keys of `as-user-extra` are percent-encoded, as client-go does it."""
-    extra = user.get("as-user-extra")
-    more = extra if isinstance(extra, dict) else {}
-    named = (("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid")))
-    return (
-        *((name, str(value)) for name, value in named if value),
-        *(("Impersonate-Group", str(group)) for group in _list_at(user, "as-groups")),
-        *(
-            (f"Impersonate-Extra-{quote(str(key).lower(), safe='')}", str(value))
-            for key in more
-            for value in _list_at(more, key)
-        ),
-    )
+    groups = (("Impersonate-Group", str(group)) for group in _list_at(user, "as-groups"))
+    return ((("Impersonate-User", str(user["as"])),) if user.get("as") else ()) + tuple(groups)
 
 
 def _content(entry: Json, name: str, path: Path) -> bytes:

@@ -1,8 +1,9 @@
 """A folder as a store (`file:///folder`), for a laptop: the operations of S3, durable and atomic.
 
-A file is copied under a temporary name, fsynced, read back and only then renamed. A checksum is computed from
-the bytes on disk each time it is requested, so no stored checksum has to be trusted. A symbolic link is never
-an object, because it may lead out of the store or to a file that changes. It knows nothing about runs.
+A file is copied under a temporary name and fsynced, and only then linked to its own, which replaces nothing.
+A checksum is computed from the bytes on disk each time it is requested, so no stored checksum has to be
+trusted. A symbolic link is never an object, because it may lead out of the store or to a file that changes.
+The module knows nothing about runs.
 """
 
 import base64
@@ -10,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
     hash_stored_file,
+    make_folders,
     name_exclusively,
     name_refusals,
     refuse_link,
@@ -45,6 +48,7 @@ class LocalObject:
     modified: float = field(default=0.0, compare=False)
     identity: str = field(default="", compare=False)
     has_requested_encryption: bool = True
+    archived: str = ""
 
 
 class LocalStore:
@@ -68,13 +72,11 @@ class LocalStore:
             what = "is a file and no folder." if self._root.exists() else "does not exist."
             raise ServiceError(f"The store's folder {self._root} {what}")
         with name_refusals(self._root):
-            for path in sorted(self._files_below(prefix)):
-                key = path.relative_to(self._root).as_posix()
-                if key.startswith(prefix):
-                    refuse_link(path)
-                    with contextlib.suppress(FileNotFoundError):  # removed since
-                        found = path.stat()
-                        yield LocalObject(key, found.st_size, modified=found.st_mtime)
+            for key, found in sorted(self._files_below(prefix)):
+                if stat.S_ISLNK(found.st_mode):
+                    refuse_link(self._root / key)
+                modified, identity = found.st_mtime, _identity(found)
+                yield LocalObject(key, found.st_size, modified=modified, identity=identity)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
@@ -121,16 +123,6 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
-    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        with self._open_file(key, start) as file:
-            done = 0
-            while done < length:
-                left = room[done % len(room) :][: length - done]
-                if not (count := file.readinto(left)):
-                    return
-                yield left[:count]
-                done += count
-
     @contextlib.contextmanager
     def _open_file(self, key: str, start: int) -> Iterator[FileIO]:
         """The object's file, opened at `start`. Raises FileNotFoundError when there is none."""
@@ -146,13 +138,17 @@ class LocalStore:
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
         with name_refusals(path), self._temporary_file(content) as temporary:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                name_exclusively(temporary, path)
+                self._name(temporary, path)
             except FileExistsError:
                 return False
-            sync_directory(path.parent)
         return True
+
+    def _name(self, temporary: Path, path: Path) -> None:
+        """Give a file its name, durably. Raises FileExistsError when the name is taken."""
+        make_folders(path.parent)
+        name_exclusively(temporary, path)
+        sync_directory(path.parent)
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)
@@ -181,7 +177,7 @@ class LocalStore:
         key: str,
         *,
         metadata: Mapping[str, str],  # noqa: ARG002
-        claim: object = None,  # noqa: ARG002 - the whole file is read, and read back
+        replaces: str = "",
     ) -> "LocalUpload":
         target = self._path(key)
         with name_refusals(target), contextlib.ExitStack() as undo:
@@ -189,16 +185,40 @@ class LocalStore:
             undo.callback(temporary.unlink, missing_ok=True)
             digest, size = copy_file(path, temporary, self._pace)
             undo.pop_all()
-        return LocalUpload(key, target, temporary, size, digest.hex())
+        return LocalUpload(self, key, target, temporary, size, digest, replaces)
+
+    def commit(self, upload: "LocalUpload") -> LocalObject:
+        """Name the copy. Raises VerificationError when the name has other bytes."""
+        target = upload.target
+        with name_refusals(target):
+            if upload.replaces:
+                with self._lock():
+                    found = target.stat() if target.is_file() else None
+                    if found is None or _identity(found) != upload.replaces:
+                        raise VerificationError(f"{target}: was replaced while another file was stored here")
+                    upload.temporary.replace(target)
+                    sync_directory(target.parent)
+            else:
+                try:
+                    self._name(upload.temporary, target)
+                except FileExistsError:
+                    refuse_link(target)
+                    if hash_stored_file(target) != (upload.digest, upload.size):
+                        raise VerificationError(
+                            f"{target}: the store holds other bytes under this name, and they were not "
+                            "replaced. What is stored is never changed."
+                        ) from None
+        upload.abort()
+        return LocalObject(upload.key, upload.size, checksum=_checksum(upload.digest))
+
+    def refuses_to_join(self, key: str) -> bool:  # noqa: ARG002
+        return True  # nothing is sent in parts
 
     def can_abort(self, key: str) -> bool:  # noqa: ARG002
         return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
 
     def abort_uploads(self) -> None:
         """Do nothing, for the same reason."""
-
-    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return False
 
     def sweep(self, older_than_seconds: float) -> int:
         swept = 0
@@ -218,15 +238,28 @@ class LocalStore:
                 refuse_link(self._root / folder)
         return path
 
-    def _files_below(self, prefix: str) -> Iterator[Path]:
-        start = self._path(prefix.rpartition("/")[0])
+    def _files_below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the key and the description of each file and link whose key has the prefix."""
+        folder = prefix.rpartition("/")[0]
+        start = self._path(folder)
         if start != self._root:
             refuse_link(start)
-        for folder, names, files in os.walk(start):
-            if Path(folder) == self._root:  # in deeper folders the name is an ordinary one
-                names[:] = [name for name in names if name != _INCOMING]
-            links = [name for name in names if Path(folder, name).is_symlink()]  # not entered
-            yield from (Path(folder, name) for name in (*files, *links))
+        pending = [f"{folder}/" if folder else ""]
+        while pending:
+            above = pending.pop()
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self._root / above) as entries,
+            ):
+                for entry in entries:
+                    key = above + entry.name
+                    if key == _INCOMING or not (key.startswith(prefix) or prefix.startswith(f"{key}/")):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{key}/")
+                    else:
+                        with contextlib.suppress(FileNotFoundError):  # removed since
+                            yield key, entry.stat(follow_symlinks=False)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -249,7 +282,7 @@ class LocalStore:
     def _incoming_folder(self) -> Path:
         folder = self._root / _INCOMING
         with contextlib.suppress(FileNotFoundError):  # so do /proc and the like refuse a new folder
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             return folder
         raise ServiceError(f"The store cannot use {folder}: no folder can be created there.")
 
@@ -258,23 +291,21 @@ class LocalStore:
 class LocalUpload:
     """A copy that waits under a temporary name."""
 
+    store: LocalStore
     key: str
     target: Path
     temporary: Path
     size: int
-    sha256: str
-    is_compared: bool = False
+    digest: bytes
+    replaces: str = ""
+    """`identity` of the file that may be replaced; empty: the name must be free."""
+
+    @property
+    def sha256(self) -> str:
+        return self.digest.hex()
 
     def commit(self) -> LocalObject:
-        with name_refusals(self.target):
-            digest, size = hash_stored_file(self.temporary)
-            if digest.hex() != self.sha256:
-                self.abort()
-                raise VerificationError(f"{self.target}: the disk returned other bytes than were written")
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            self.temporary.replace(self.target)
-            sync_directory(self.target.parent)
-        return LocalObject(self.key, size, checksum=_checksum(digest))
+        return self.store.commit(self)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[
     digest, size = hashlib.sha256(), 0
     with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
         while chunk := reader.read(CHUNK_BYTES):
-            pace(2 * len(chunk))  # twice, because the copy is read back before it gets its name
+            pace(len(chunk))
             digest.update(chunk)
             view = memoryview(chunk)
             while view:
@@ -62,23 +62,37 @@ def hash_stored_file(path: Path) -> tuple[bytes, int]:
 
 
 def name_exclusively(temporary: Path, path: Path) -> None:
-    """Rename `temporary` to `path`, but raise FileExistsError when `path` exists."""
+    """Give the file `temporary` the name `path` too, but raise FileExistsError when `path` exists."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
             raise
-        # Without hard links (FAT, some network shares), the name is still exclusive, but a crash can leave
-        # half of the file.
-        with path.open("xb") as file:
-            file.write(temporary.read_bytes())
-            os.fsync(file.fileno())
+        # Without hard links (FAT, some network shares), an empty file takes the name first. A crash can leave
+        # it, and a reader can come across it.
+        path.open("xb").close()
+        temporary.replace(path)
 
 
 def sync_file(path: Path) -> None:
     """Flush the file's content to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def make_folders(path: Path) -> None:
+    """Create the folder and those above it that are missing, and flush each new name to disk.
+
+    Without it, a crash of the machine can take a folder, and every flushed file in it, away again.
+    """
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    try:
+        path.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_session import botocore_session
+from trainyard.gateways.s3.checksums import is_tamper_proof
 
 CONNECTIONS = 80
 """Maximum number of open connections, for the threads that transfer small files and parts."""
@@ -31,6 +32,9 @@ def connect(*, attempts: int, call_seconds: float) -> Any:
         core.register_component("data_loader", _definitions(core.get_config_variable("data_path")))
         region = core.get_config_variable("region") or os.environ.get("AWS_REGION") or "us-east-1"
         client = core.create_client("s3", region_name=region, config=_settings(attempts, call_seconds))
+        if not is_tamper_proof(client.meta.endpoint_url):
+            config = _settings(attempts, call_seconds, signs_bodies=True)
+            client = core.create_client("s3", region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
     client.meta.events.unregister("before-call.s3", add_expect_header)
@@ -54,7 +58,7 @@ def _ask_before_a_large_body(params: dict[str, Any], **_: Any) -> None:
         params["headers"]["Expect"] = "100-continue"
 
 
-def _settings(attempts: int, call_seconds: float) -> Any:
+def _settings(attempts: int, call_seconds: float, *, signs_bodies: bool = False) -> Any:
     import botocore
     from botocore.config import Config
 
@@ -66,9 +70,9 @@ def _settings(attempts: int, call_seconds: float) -> Any:
         tcp_keepalive=True,
         # botocore builds its user agent anew for each request, which takes a seventh of the request's time.
         user_agent=f"Trainyard Botocore/{botocore.__version__}",
-        # Every upload already carries a signed checksum of its body, so no second checksum and no body
-        # signature is needed.
+        # Every upload already carries a signed checksum of its body, so no second checksum is needed. A
+        # CRC can be forged, so bodies are signed too where somebody could change them on their way.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"payload_signing_enabled": False},
+        s3={"payload_signing_enabled": signs_bodies},
     )

@@ -16,13 +16,15 @@ from typing import Any
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
-from trainyard.gateways.s3.checksums import Algorithm, crc64nvme_of, is_tamper_proof
-from trainyard.gateways.s3.parts import PARTS_AT_ONCE, DeclaredFile, Parts
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,
+    TAKEN,
     S3Object,
     SinglePart,
+    archive_of,
+    condition,
     describe_object,
     matches_checksum,
     sha256_arguments,
@@ -35,9 +37,6 @@ RANGE_BYTES = 8 << 20
 """Range of a large object that is read in order; as many at once as parts of a file that is sent."""
 _LARGE_AT_ONCE = 4
 """Files in multipart uploads at once. They share one memory budget, and each SHA-256 occupies a processor."""
-_TAKEN = ("412", "PreconditionFailed")
-_UNCONDITIONAL = ("501", "NotImplemented")
-"""Responses of stores without conditional writes."""
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
@@ -67,20 +66,16 @@ class S3Store:
         encryption: str,
         call_seconds: float,
         pace: Callable[[int], None] = lambda _count: None,
-        checksum: str = Algorithm.CRC64NVME,
         attempts: int | None = None,
         part_bytes: int | None = None,
     ) -> None:
-        """`checksum` is for multipart uploads: CRC64NVME if safe, or SHA256. `attempts` is per call.
-
-        `part_bytes` is that of `StoreOptions`.
-        """
+        """`attempts` is per call; `part_bytes` is that of `StoreOptions`."""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = Bucket(
             bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
         )
         self.prefix, self._pace = self._bucket.prefix, pace
-        self._fast_parts = checksum == Algorithm.CRC64NVME and is_tamper_proof(self._bucket.endpoint)
+        self._has_checksum = True
         self._memory, self._large = TransferMemory(), threading.Semaphore(_LARGE_AT_ONCE)
         self.part_bytes, self._started = part_bytes, list[Parts]()
 
@@ -96,9 +91,8 @@ class S3Store:
                 if key.endswith("/") and not entry["Size"]:
                     continue  # an empty folder, as consoles and file system drivers make them
                 etag, modified = str(entry.get("ETag", "")).strip('"'), entry.get("LastModified")
-                yield S3Object(
-                    key, int(entry["Size"]), etag, modified=modified.timestamp() if modified else 0.0
-                )
+                seconds = modified.timestamp() if modified else 0.0
+                yield S3Object(key, int(entry["Size"]), etag, modified=seconds, archived=archive_of(entry))
 
     def describe(self, key: str) -> S3Object | None:
         return describe_object(self._bucket, key)
@@ -127,9 +121,6 @@ class S3Store:
             f"{key}: its bytes from {self._bucket.endpoint} do not match its checksum, each time. "
             "Something between here and the store changes them."
         )
-
-    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        return self._into(_Span(key, start, start + length), room)
 
     def _into(self, span: _Span, room: memoryview) -> Iterator[memoryview]:
         """Yield pieces of the object, in `room`."""
@@ -188,7 +179,7 @@ class S3Store:
             requested = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
             more = {} if span.answer is None else {"ChecksumMode": "ENABLED"}
             answer = self._bucket.call(
-                "get_object", span.key, unless=MISSING + _BEYOND + _TAKEN, **requested, **more
+                "get_object", span.key, unless=MISSING + _BEYOND + TAKEN, **requested, **more
             )
             if answer is None:
                 self._require_end(span.key, etag, requested)
@@ -221,14 +212,8 @@ class S3Store:
             raise ObjectChangedError(f"{key}: was temporarily another object while it was read")
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
-        arguments = _content_arguments(content, metadata)
-        refusals = _TAKEN + _UNCONDITIONAL
-        if self._bucket.create("put_object", key, unless=refusals, IfNoneMatch="*", **arguments) is not None:
-            return True
-        if self.describe(key) is not None:
-            return False
-        self._bucket.create("put_object", key, **arguments)
-        return True
+        arguments = _content_arguments(content, metadata) | condition("")
+        return self._bucket.create("put_object", key, unless=TAKEN, **arguments) is not None
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         found = self.describe(key)  # read before the bytes, so that a later change has another ETag
@@ -236,7 +221,7 @@ class S3Store:
             return False
         arguments = _content_arguments(new, metadata)
         answer = self._bucket.create(
-            "put_object", key, unless=_TAKEN + MISSING, IfMatch=f'"{found.etag}"', **arguments
+            "put_object", key, unless=TAKEN + MISSING, **condition(found.etag), **arguments
         )
         return answer is not None
 
@@ -244,21 +229,38 @@ class S3Store:
         self._bucket.call("delete_object", key, unless=MISSING)
 
     def stage(
-        self, path: Path, key: str, *, metadata: Mapping[str, str], claim: DeclaredFile | None = None
+        self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = ""
     ) -> SinglePart | Parts:
         size = path.stat().st_size
         if size <= (self.part_bytes or PARTS_FROM_BYTES):
             digest = sha256_of(path, self._pace)
-            return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace)
-        upload = Parts(self._bucket, key, size, pace=self._pace, claim=claim, part_size=self.part_bytes)
+            return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace, replaces)
+        upload = Parts(
+            self._bucket,
+            key,
+            path,
+            metadata=metadata,
+            pace=self._pace,
+            memory=self._memory,
+            part_size=self.part_bytes,
+            replaces=replaces,
+        )
         if self.part_bytes:
             self._started.append(upload)
         with self._large:
-            fast = self._fast_parts and upload.send(path, metadata, Algorithm.CRC64NVME, memory=self._memory)
-            if not fast:
-                self._fast_parts = False
-                upload.send(path, metadata, Algorithm.SHA256, memory=self._memory)
+            if not (self._has_checksum and upload.send(has_checksum=True)):
+                self._has_checksum = False
+                upload.send(has_checksum=False)
         return upload
+
+    def refuses_to_join(self, key: str) -> bool:
+        started = self._bucket.create("create_multipart_upload", key)
+        upload_id = str(started["UploadId"])
+        try:
+            return self._join_one_byte(key, upload_id, unless=TAKEN, **condition("")) is None
+        finally:
+            with contextlib.suppress(ServiceError, VerificationError):
+                self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
 
     def can_abort(self, key: str) -> bool:
         started = self._bucket.create("create_multipart_upload", key)
@@ -266,22 +268,22 @@ class S3Store:
         try:
             self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
         except (ServiceError, VerificationError):
-            self._close_by_joining(key, upload_id)
+            # An upload that may not be aborted is completed, so that it is not open.
+            self._join_one_byte(key, upload_id)
             return False
         return True
 
-    def _close_by_joining(self, key: str, upload_id: str) -> None:
-        """Complete an upload that may not be aborted, with one part of one byte, so that it is not open."""
+    def _join_one_byte(self, key: str, upload_id: str, **arguments: Any) -> Any:
+        """Complete an upload with one part of one byte."""
         answer = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
         parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
-        self._bucket.call("complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts)
+        return self._bucket.call(
+            "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts, **arguments
+        )
 
     def abort_uploads(self) -> None:
         for upload in self._started:
             upload.give_up()
-
-    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
-        return checksum.get("algorithm") == Algorithm.CRC64NVME and checksum["value"] == crc64nvme_of(path)
 
     def sweep(self, older_than_seconds: float) -> int:
         """Abort old uploads by the store's clock. If listing them is denied, the lifecycle rule does it."""

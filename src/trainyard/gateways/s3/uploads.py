@@ -1,7 +1,8 @@
 """Upload a file in one request; `parts` uploads larger ones.
 
 The file is hashed, then sent with its SHA-256, which S3 computes again and refuses if it differs. The
-checksum in S3's response is compared once more.
+checksum in S3's response is compared once more. Every upload has a condition: the name is free
+(`If-None-Match: *`), or it has the object that may be replaced (`If-Match`).
 """
 
 import base64
@@ -23,6 +24,9 @@ BODY_BYTES = 128 << 10
 _MOST_PARTS = 10_000
 """S3's own limit."""
 MISSING = ("404", "NoSuchKey", "NotFound")
+TAKEN = ("412", "PreconditionFailed")
+_ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+"""Storage classes whose objects must be restored before they can be read."""
 Pace = Callable[[int], None]
 """Called with the number of bytes to be read next; may wait."""
 
@@ -37,6 +41,7 @@ class S3Object:
     checksum: Mapping[str, Any] = field(default_factory=dict)
     modified: float = field(default=0.0, compare=False)
     has_requested_encryption: bool = field(default=True, compare=False)
+    archived: str = field(default="", compare=False)
 
     @property
     def identity(self) -> str:
@@ -49,7 +54,46 @@ def describe_object(bucket: Bucket, key: str) -> S3Object | None:
     if answer is None:
         return None
     found = object_of(key, int(answer["ContentLength"]), answer)
-    return replace(found, has_requested_encryption=bucket.has_requested_encryption(answer))
+    return replace(
+        found, has_requested_encryption=bucket.has_requested_encryption(answer), archived=archive_of(answer)
+    )
+
+
+def archive_of(answer: Mapping[str, Any]) -> str:
+    """Return the archive from which an object cannot be read now; empty if it can be read.
+
+    A listing does not say whether an archived object was restored meanwhile; its description does.
+    """
+    archive = answer.get("ArchiveStatus") or answer.get("StorageClass")
+    is_restored = 'ongoing-request="false"' in str(answer.get("Restore", ""))
+    return str(archive) if archive and _is_archive(str(archive)) and not is_restored else ""
+
+
+def _is_archive(name: str) -> bool:
+    return name in _ARCHIVES or name.endswith("ARCHIVE_ACCESS")
+
+
+def condition(replaces: str) -> dict[str, str]:
+    """Return the condition of an upload: the name has the ETag `replaces` or, if that is empty, is free."""
+    return {"IfMatch": f'"{replaces}"'} if replaces else {"IfNoneMatch": "*"}
+
+
+def accept_equal(bucket: Bucket, key: str, size: int, *, algorithm: str, expected: str) -> S3Object:
+    """Return the object whose name S3 refused to give away, if it has the bytes that were to be stored.
+
+    It has them if an earlier request, whose response was lost, stored it. If S3 has no checksum of this kind,
+    it is returned without a checksum, so that the caller reads it back. Raises VerificationError for others.
+    """
+    found = describe_object(bucket, key)
+    if found is None:
+        raise VerificationError(f"{key}: was removed while it was stored. Store the run again.")
+    is_known = found.checksum.get("algorithm") == algorithm
+    if found.size != size or (is_known and found.checksum["value"] != expected):
+        raise VerificationError(
+            f"{key}: the store holds other bytes under this name, and they were not replaced. What is stored "
+            "is never changed."
+        )
+    return found if is_known else replace(found, checksum={})
 
 
 def sha256_of(path: Path, pace: Pace) -> str:
@@ -79,21 +123,27 @@ class SinglePart:
     size: int
     sha256: str
     pace: Pace
-    is_compared: bool = False
+    replaces: str = ""
+    """ETag of the object that may be replaced; empty: the name must be free."""
 
     def commit(self) -> S3Object:
         digest = bytes.fromhex(self.sha256)
+        expected = _base64(digest)
         with self.path.open("rb", buffering=0) as file:
             body = _Blocks(file, self.size, self.pace)
             answer = self.bucket.create(
                 "put_object",
                 self.key,
+                unless=TAKEN + MISSING,
                 Body=body.read() if self.size <= BODY_BYTES else body,
                 Metadata=dict(self.metadata),
+                **condition(self.replaces),
                 **sha256_arguments(digest),
             )
+        if answer is None:
+            return accept_equal(self.bucket, self.key, self.size, algorithm="SHA256", expected=expected)
         stored = object_of(self.key, self.size, answer)
-        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=_base64(digest))
+        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=expected)
 
     def abort(self) -> None:
         """Do nothing, because nothing was sent."""
@@ -122,9 +172,7 @@ class _Blocks:
 def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
     """Return the object if S3's own checksum is the expected one or missing; else raise VerificationError."""
     for _ in range(1 + bucket.attempts):
-        # Some stores omit the number of parts after a composite checksum ("-12").
-        value = str(stored.checksum.get("value", "")).partition("-")[0]
-        if (stored.checksum.get("algorithm"), value) == (algorithm, expected):
+        if (stored.checksum.get("algorithm"), stored.checksum.get("value")) == (algorithm, expected):
             return stored
         # The checksum is missing, or comes from a response with truncated headers, so S3 is queried again.
         described = describe_object(bucket, stored.key)
@@ -138,26 +186,23 @@ def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expect
     )
 
 
-def object_of(key: str, size: int, answer: Mapping[str, Any], *, part_size: int = 0) -> S3Object:
-    """Return the object that S3's response describes; `part_size` is the one used for sending, if known."""
+def object_of(key: str, size: int, answer: Mapping[str, Any]) -> S3Object:
+    """Return the object that S3's response describes, with a checksum of all of its bytes if there is one."""
     etag = str(answer.get("ETag", "")).strip('"')
     for algorithm in ("SHA256", "CRC64NVME"):
         value = answer.get(f"Checksum{algorithm}")
-        if value is None:
+        # A SHA-256 of an object in parts is one of their digests. Some stores omit "-12" and the type.
+        is_composite = answer.get("ChecksumType") == "COMPOSITE" or "-" in (value or "")
+        if value is None or is_composite or (algorithm == "SHA256" and "-" in etag):
             continue
-        several = algorithm == "SHA256" and (part_size or "-" in value or "-" in etag)
-        if answer.get("ChecksumType") == "COMPOSITE" or several:
-            kind = {"type": "COMPOSITE", "part_size": part_size or part_bytes(size)}
-        else:
-            kind = {"type": "FULL_OBJECT"}
-        return S3Object(key, size, etag, {"algorithm": algorithm, **kind, "value": value})
+        return S3Object(key, size, etag, {"algorithm": algorithm, "type": "FULL_OBJECT", "value": value})
     return S3Object(key, size, etag)
 
 
 def matches_checksum(content: bytes, answer: Mapping[str, Any]) -> bool:
     """Return whether the bytes of a response match the SHA-256 in it, if it has one."""
     stated = object_of("", len(content), answer).checksum
-    if stated.get("algorithm") != "SHA256" or stated["type"] != "FULL_OBJECT":
+    if stated.get("algorithm") != "SHA256":
         return True
     return bool(stated["value"] == _base64(hashlib.sha256(content).digest()))
 

@@ -15,7 +15,6 @@ from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule,
 from trainyard.image.conflict.package_rules import PACKAGE_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
-    fact,
     row_of,
     rows_with,
     torch_row,
@@ -136,7 +135,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
             severity, why = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
         elif name == "FI_EFA_USE_DEVICE_RDMA":
-            severity, why = _device_rdma(declared, machine, value)
+            severity, why = _device_rdma(machine, value)
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
             severity = {LintSeverity.ERROR: ERROR, LintSeverity.WARNING: WARNING}.get(found.severity, "")
             why, remedy = found.reason, found.remedy
@@ -150,9 +149,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
             )
 
 
-def _device_rdma(declared: DeclaredVersions, machine: TargetMachine, value: str) -> tuple[str, str]:
-    if efa_plugin(declared) and efa_plugin(declared) < fact("efa", "modern_plugin"):
-        return "", ""
+def _device_rdma(machine: TargetMachine, value: str) -> tuple[str, str]:
     if value == "1" and machine.efa and machine.rdma is False:
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
     if value == "0" and machine.rdma:

@@ -36,11 +36,6 @@ def row_of(table: str, **facts: str) -> dict[str, Any]:
     return next((row for row in rows(table) if all(row.get(key) == facts[key] for key in facts)), {})
 
 
-def fact(table: str, key: str) -> Version:
-    """Return the version that the only row with this key states."""
-    return version(next(rows_with(table, key))[key])
-
-
 def torch_row(torch: Version) -> dict[str, Any]:
     """Return the row of torch's minor release; empty if there is none."""
     return row_of("torch", torch=version_text(minor(torch)))

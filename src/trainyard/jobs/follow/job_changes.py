@@ -5,7 +5,7 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from trainyard.jobs.job_labels import (
     RETRY_RECORD,
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.job_submission import owned_by, reference_to
+from trainyard.jobs.job_submission import reference_to, with_owner
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.resubmission import (
     Resubmission,
@@ -83,8 +83,15 @@ class NamedObject:
 class JobEditor:
     """Changes one job."""
 
-    def __init__(self, reader: JobReader, job: FoundJob) -> None:
-        self._reader, self._api, self._job = reader, reader.api, job
+    def __init__(
+        self,
+        reader: JobReader,
+        job: FoundJob,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._reader, self._api, self._job, self._clock, self._wait = reader, reader.api, job, clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
@@ -137,7 +144,7 @@ class JobEditor:
 
         Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
-        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
+        deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
         objects = self._belongings(keep_claims=keep_claims)
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
@@ -149,13 +156,13 @@ class JobEditor:
         if refusals:
             raise refusals[0]
         while remaining := self._remaining_parts(keep_claims=keep_claims):
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
                     f"{self._own} is deleted; after {seconds:.0f} seconds this remains: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         return [f"delete {each}" for each in (self._own, *objects)]
 
     def resubmission(self) -> Resubmission:
@@ -182,7 +189,7 @@ class JobEditor:
         """
         apply_all(self._api, new.parts)
         owner = reference_to(self._create(new.job))
-        apply_all(self._api, [owned_by(part, owner) for part in new.parts])
+        apply_all(self._api, [with_owner(part, owner) for part in new.parts])
 
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
@@ -306,15 +313,15 @@ class JobEditor:
     def _create(self, body: dict[str, Any]) -> Json:
         """Return the job that follows this one, as created now or by somebody else."""
         path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
-        deadline = time.monotonic() + _SEEN_SECONDS
+        deadline = self._clock() + _SEEN_SECONDS
         while True:
             try:
                 status, answer = self._api.create(path, body)
             except ServiceTroubleError:  # it may be created already; then a second try finds it
                 status, answer = self._api.create(path, body)
-            if status != 403 or UNSEEN not in str(answer.get("message")) or time.monotonic() >= deadline:
+            if status != 403 or UNSEEN not in str(answer.get("message")) or self._clock() >= deadline:
                 break
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         if status == 409:
             made = self._api.get(self._job.path_of(name_of(body))) or {}
             if annotations_of(made).get(BEFORE) == self._job.name:

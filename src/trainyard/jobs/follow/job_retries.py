@@ -86,13 +86,15 @@ class RetryLoop:
         target: ClusterTarget = DEFAULT_CLUSTER,
         newest_step: Callable[["Api", FoundJob], int | None] = newest_step_on_claim,
         times: RetryTimes = RetryTimes(),
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """`announce` receives states of jobs and actions; messages name commands for the cluster `target`.
 
         `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
         """
         self._api, self._announce, self._times, self._newest_step = api, announce, times, newest_step
-        self._reader, self._target = JobReader(api), target
+        self._reader, self._target, self._clock, self._wait = JobReader(api), target, clock, wait
 
     def follow_to_end(
         self, namespace: str, name: str, kind: str | None, seconds: float, *, retries: bool = True
@@ -101,7 +103,7 @@ class RetryLoop:
 
         Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         job = self._reader.find_job(namespace, name, kind)
         if not retries:
             return RetryOutcome(self._follow(job, deadline, lost_seconds=None), "")
@@ -151,7 +153,7 @@ class RetryLoop:
             namespace=job.namespace,
             name=job.name,
             kind=job.kind.name,
-            seconds=max(1.0, deadline - time.monotonic()),
+            seconds=max(1.0, deadline - self._clock()),
             on_state=lambda state: self._announce("job", f"{state.job}: {state.state}: {state.reason}"),
             lost_seconds=lost_seconds,
             find_other_zone=partial(find_other_zone, self._api, job),
@@ -239,14 +241,14 @@ class RetryLoop:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = time.monotonic() + self._times.node
+        until = self._clock() + self._times.node
         while True:
             left = [raw for raw in self._reader.raw_pods(job) if not _has_ended(raw)]
             nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or time.monotonic() > until:
+            if lost or not left or self._clock() > until:
                 return lost
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -261,9 +263,9 @@ class RetryLoop:
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
-            if time.monotonic() >= deadline:
+            if self._clock() >= deadline:
                 return False
-            time.sleep(min(left, _PAUSE))
+            self._wait(min(left, _PAUSE))
             if self._objection(job):
                 return True  # the caller checks again, and reports why
         return True
@@ -277,17 +279,17 @@ class RetryLoop:
 
     def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, requested = time.monotonic() + self._times.gone, False
+        until, requested = self._clock() + self._times.gone, False
         while self._is_writing(job):
             if not requested and any(not _is_deleting(raw) for raw in self._reader.raw_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
-            if time.monotonic() > until:
+            if self._clock() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""

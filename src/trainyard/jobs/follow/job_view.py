@@ -40,9 +40,9 @@ _logger = logging.getLogger(__name__)
 class JobView:
     """Known facts of one job. Use it with `with`: the watches end with it."""
 
-    def __init__(self, api: "Api", known: Observed) -> None:
+    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` names the job."""
-        self._api, self._reader = api, JobReader(api)
+        self._api, self._reader, self._clock = api, JobReader(api), clock
         self._known = known
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
@@ -121,10 +121,10 @@ class JobView:
         except queue.Empty:
             return False
         self._apply_report(report)
-        settled = time.monotonic() + _SETTLE_SECONDS
+        settled = self._clock() + _SETTLE_SECONDS
         while True:
             try:
-                left = settled - time.monotonic()
+                left = settled - self._clock()
                 self._apply_report(
                     self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait()
                 )
@@ -136,11 +136,11 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         while True:
             waits = not self.is_seen and self.trouble is None
             try:
-                self._apply_report(self._reports.get(waits, max(0.0, deadline - time.monotonic())))
+                self._apply_report(self._reports.get(waits, max(0.0, deadline - self._clock())))
             except queue.Empty:
                 return
 

@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.wrapped_program import kept_program
+from trainyard.jobs.recipes.wrapped_program import make_described_program
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
@@ -78,7 +78,7 @@ def program(config: Config, plan: JobPlan) -> Program:
         return any_program.program(config, plan)
     rendered = render_preset(preset, config, _values_in_pods(config, plan))
     torchrun = preset.launcher == "torchrun"
-    return kept_program(
+    return make_described_program(
         preset.name,
         config,
         plan,

@@ -54,7 +54,7 @@ def program(config: Config, plan: JobPlan) -> Program:
     return pod_program(NAME, config, plan)
 
 
-def settled_config(config: Config, *, efa: bool) -> Config:
+def config_in_pods(config: Config, *, efa: bool) -> Config:
     """The configuration that the pods train with: their network, and a folder of prepared data for all.
 
     `efa` says whether the pods have EFA interfaces, and decides a network of `auto`; `plan_problems` refuses

@@ -64,7 +64,7 @@ class ProgramDescription:
         )
 
 
-def kept_program(
+def make_described_program(
     recipe: str,
     config: Config,
     plan: JobPlan,

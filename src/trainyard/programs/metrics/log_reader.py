@@ -77,11 +77,6 @@ _TOTAL_IN_ROW = {
     "nemo": (re.compile(r"iteration \d+/(\d+) \|"), 1),  # it prints the last index
     "nanochat": (re.compile(r"step \d+/(\d+) \("), 0),
 }
-_END = re.compile(r"`?Trainer\.fit`? stopped: `?max_(?:steps|epochs)=\d+`? reached|\bTraining completed?\b")
-_CUT_OFF = re.compile(
-    r"\bexiting program after receiving SIG\w+|\bRun canceled\b|\bReceived SIGTERM: 15"
-    r"|\bDetected KeyboardInterrupt"
-)
 
 
 class LogReader:
@@ -100,7 +95,6 @@ class LogReader:
         self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._line_count = 0
         self._total: int | None = None
-        self._has_ended: bool | None = None
         self._bars = _HuggingFaceBar()
         self._summary: dict[str, Any] = {}
         self._diffusers: Row | None = None
@@ -127,16 +121,6 @@ class LogReader:
     def steps_per_epoch(self) -> float | None:
         """Optimizer steps per epoch of the Hugging Face trainer, by its bar or its summary."""
         return self._bars.steps_per_epoch or self._summary_steps_per_epoch()
-
-    @property
-    def is_finished(self) -> bool | None:
-        """Whether the program printed that it is done; False if it printed that it was stopped; else None.
-
-        The Hugging Face trainer prints its summary even if it was stopped; its bar shows the difference.
-        """
-        if self._has_ended is None and self._summary:
-            return self._bars.total is None or self._bars.done >= self._bars.total
-        return self._has_ended
 
     @property
     def has_epochs(self) -> bool:
@@ -266,7 +250,7 @@ class LogReader:
             rows += self._rows_of_composer(line)
         if "[step=" in line or self._olmo_step is not None:
             rows += self._rows_of_olmo(line)
-        self._read_totals_and_ends(line)
+        self._read_total(line)
         if not self._seen and not rows and len(self.unread) < _SHOWN_LINES and _PLAIN_FIGURE.search(line):
             self.unread.append(line.strip()[:_SHOWN_WIDTH])
         return rows
@@ -278,7 +262,7 @@ class LogReader:
             if found := pattern.search(line):
                 self._total = int(found[1]) + more
 
-    def _read_totals_and_ends(self, line: str) -> None:
+    def _read_total(self, line: str) -> None:
         if (
             "otal optimization steps" in line
             or "otal steps" in line
@@ -288,11 +272,6 @@ class LogReader:
             or "max_steps=" in line
         ) and (found := _TOTAL.search(line)):
             self._total = int(next(filter(None, found.groups())).replace(",", ""))
-        if "raining complete" in line or "stopped:" in line:
-            if self._has_ended is None and _END.search(line):
-                self._has_ended = True
-        elif ("SIG" in line or "canceled" in line or "KeyboardInterrupt" in line) and _CUT_OFF.search(line):
-            self._has_ended = False
 
     def _without_repeats(self, form: str, row: Row) -> Row:
         """Return the row without a repeated validation loss, and with the skipped steps since the last row.

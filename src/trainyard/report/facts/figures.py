@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from trainyard.report.facts.curve import sparkline
 from trainyard.report.facts.history import STEP_PARTS
@@ -69,6 +69,13 @@ class Figure:
     """Its text in the line of figures of Markdown and Slack."""
 
 
+class Shown(TypedDict, total=False):
+    """The fields of a `Figure` for the reports with tiles or markup."""
+
+    tile: tuple[int, Callable[[RunFacts], Tile | None]]
+    brief: Callable[[RunFacts, Markup], str]
+
+
 def text_figures(facts: RunFacts, group: FigureGroup) -> Iterable[tuple[str, str | None]]:
     """Yield label and value of each figure in a group."""
     return ((figure.label, figure.text(facts)) for figure in FIGURES if figure.group is group)
@@ -112,7 +119,9 @@ def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     return lambda facts: {name: facts.history.last.get(name) for name in names}
 
 
-def _logged(group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Any) -> Figure:
+def _logged(
+    group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Unpack[Shown]
+) -> Figure:
     """The value `name` of the last logged row, which `form` writes in the text report."""
     return Figure(
         group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name), **shown
@@ -126,7 +135,7 @@ def _computed(
     form: Callable[[float], str],
     *more: str,
     json: str = "",
-    **shown: Any,
+    **shown: Unpack[Shown],
 ) -> Figure:
     """The property `name` of the facts, which `form` writes in the text report.
 
@@ -151,7 +160,7 @@ def _share(
     form: Callable[[float], str] = "{:,.0f}".format,
     *,
     counted: str = "",
-    **shown: Any,
+    **shown: Unpack[Shown],
 ) -> Figure:
     """`340 / 600` from two properties of the facts; the first alone where the total is not known.
 

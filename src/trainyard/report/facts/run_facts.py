@@ -26,7 +26,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import instance_type, pod_requests
 from trainyard.run.records import Row, read_rows
 from trainyard.run.run_advice import advice
-from trainyard.run.run_lock import is_locked
+from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 from trainyard.watch.health import Alert, health_of
@@ -349,11 +349,15 @@ def read_facts(
 
 
 def _is_cut_off(directory: Path, proof: ProofRecord | None) -> bool:
-    """Return whether the newest records were judged as not trained, and no trainer holds the run."""
+    """Return whether the newest records were judged as not trained, and no trainer holds the run.
+
+    The program of a run may outlive the command that holds the lock.
+    """
     if proof is None or not any(part.name == "trained" for part in proof.failing):
         return False
     with suppress(OSError):
-        return not is_locked(directory)
+        program = leader_here(directory)
+        return not is_locked(directory) and not (program and Path("/proc", str(program[0])).exists())
     return False
 
 

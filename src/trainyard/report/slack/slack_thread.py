@@ -43,7 +43,7 @@ class SlackThread:
     """The `ts` of the first message; empty while there is none, and when a webhook posted it."""
     about: str = ""
     """The first message's text after its title."""
-    said: tuple[str, ...] = ()
+    posted: tuple[str, ...] = ()
     """The keys of the events that were posted, oldest first."""
 
     @property
@@ -53,10 +53,10 @@ class SlackThread:
 
     def after(self, key: str, *, channel: str = "", ts: str = "", about: str = "") -> "SlackThread":
         """The thread after posting the event `key`; the first message with a `ts` begins the thread."""
-        said = (*self.said, key)[-_REMEMBERED:]
+        posted = (*self.posted, key)[-_REMEMBERED:]
         if self.ts or not ts:
-            return replace(self, said=said)
-        return SlackThread(channel, ts, about, said)
+            return replace(self, posted=posted)
+        return SlackThread(channel, ts, about, posted)
 
 
 def parse_address(text: str) -> SlackThread:
@@ -75,7 +75,7 @@ def read_thread(path: Path) -> SlackThread:
     with suppress(FileNotFoundError, DamagedFileError, TypeError):
         value = read_json_object(path)
         texts = {name: str(value.get(name) or "") for name in ("channel", "ts", "about")}
-        return SlackThread(**texts, said=tuple(str(key) for key in value.get("said") or ()))
+        return SlackThread(**texts, posted=tuple(str(key) for key in value.get("posted") or ()))
     return SlackThread()
 
 
@@ -98,7 +98,7 @@ def event_of(
 
     Another start in a lineage that has started counts as a resumption.
     """
-    if event.begins and (thread.ts or thread.said) and _key(event, "", around.ci) not in thread.said:
+    if event.begins and (thread.ts or thread.posted) and _key(event, "", around.ci) not in thread.posted:
         event = RESUMED
     if event.is_trouble and not (around.reason or degradation(facts)):
         return None
@@ -127,7 +127,7 @@ def post_once(
     warning: the event has been posted.
     """
     message, thread = event.message, event.thread
-    if event.key in thread.said:
+    if event.key in thread.posted:
         return PostResult.POSTED_BEFORE, thread
     posted = messenger.post(
         message.text, message.blocks, channel=channel, thread=thread, broadcast=event.kind.ends

@@ -149,10 +149,8 @@ def with_values_of_run(config: Config, run_directory: Path | None) -> Config:
 
     There may be a newer commit by now.
     """
-    file, wanted = (
-        RunDirectory(run_directory).config_file if run_directory else None,
-        config.data.hugging_face,
-    )
+    wanted = config.data.hugging_face
+    file = RunDirectory(run_directory).config_file if run_directory else None
     if file is None or not file.is_file() or wanted.dataset is None or wanted.revision is not None:
         return config
     recorded = load_config(file).config.data.hugging_face

@@ -10,9 +10,8 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,10 +80,7 @@ def weights_of(model: HubModel) -> Path:
     if (cached := _cached_folder(model)) is not None:
         return cached
     _logger.info("weights of %s: downloading the files that are not in the Hugging Face cache", model)
-    start = time.monotonic()
     folder = _fetch(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    _logger.info("weights of %s: %.1f MB in %.1f s", model, size / 1e6, time.monotonic() - start)
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"model.path: {model} has no .safetensors files on the Hugging Face Hub. Name a model that has, "
@@ -107,7 +103,14 @@ def _cached_folder(model: HubModel) -> Path | None:
 
 
 def _fetch(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
-    with _explain_errors(model), nullcontext() if shows_progress else _hide_bars():
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:  # the library warns about a contradiction
+        if shows_progress:
+            enable_progress_bars()
+        else:
+            disable_progress_bars()  # they are noise in a log
+    with _explain_errors(model):
         return _snapshot(model, patterns, cached=False)
 
 
@@ -123,25 +126,6 @@ def _snapshot(model: HubModel, patterns: tuple[str, ...], *, cached: bool) -> Pa
         local_files_only=cached,
     )
     return Path(folder)
-
-
-@contextmanager
-def _hide_bars() -> Iterator[None]:
-    """Hide progress bars, which are noise in a log; respect the user's HF_HUB_DISABLE_PROGRESS_BARS."""
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    if are_progress_bars_disabled() or os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS"):
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
 
 
 @contextmanager

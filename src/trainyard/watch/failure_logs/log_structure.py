@@ -150,18 +150,12 @@ def _read_bare_exceptions(found: Tracebacks, lines: Sequence[tuple[str, str]]) -
     """Find exceptions near the end of a log without a traceback: it is cut, or has messages only."""
     begin = max(0, len(lines) - _LAST_LINES)
     for number, (_, line) in enumerate(lines[begin:], begin):
-        match = EXCEPTION.match(_without_marks(line))
+        match = EXCEPTION.match(line.strip())
         if match is not None and GOES_ON.search(line) is None:
             raised = _make_raised(match, number, None, caused=False)
             is_mistake = _MISTAKES.fullmatch(raised.name) is not None
             is_own = raised.is_own and hasattr(builtins, raised.name)
             found.raised[number] = replace(raised, is_own=is_own, in_library=not is_mistake)
-
-
-def _without_marks(line: str) -> str:
-    """Return a line without the brackets or marks of emphasis around it."""
-    line = line.strip(" \t*`")
-    return line[1:-1] if line.startswith("(") and line.endswith(")") else line
 
 
 def _read_line(found: Tracebacks, now: _Reading, number: int, line: str) -> None:

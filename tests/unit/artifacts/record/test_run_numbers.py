@@ -51,7 +51,7 @@ def test_the_same_run_comes_back_to_its_number(store: Store) -> None:
     assert (number_of_run(store, "b"), number_of_run(store, "c")) == (2, None)
     found = stored_claim_of_number(store, 2)
     assert found == Claim(2, "b", OTHER_KEY, claimed=found.claimed if found else 0)
-    assert stored_claim(store, "b") == Claim(2, "b", OTHER_KEY)
+    assert stored_claim(store, "b") == found
     assert (stored_claim(store, "c"), stored_claim_of_number(store, 3)) == (None, None)
 
 
@@ -182,13 +182,36 @@ class RacedStore(LocalStore):
     """Another run takes each number just before we do."""
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
-        super().put_new(key, b'{"run_id": "faster"}', metadata={})
+        if key.startswith("run-"):
+            super().put_new(key, b'{"run_id": "faster"}', metadata={})
         return super().put_new(key, content, metadata=metadata)
 
 
 def test_a_race_that_is_lost_every_time_ends(folder: Path) -> None:
     with pytest.raises(RunConflictError, match="other runs took 200 in a row"):
         claim(RacedStore(folder), "slow")
+
+
+class InterruptedStore(LocalStore):
+    """Stops the process before the claim that is the next one to be put, as a kill does."""
+
+    def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+        if key.startswith("run-"):
+            raise KeyboardInterrupt
+        return super().put_new(key, content, metadata=metadata)
+
+
+def test_a_claim_that_was_interrupted_goes_on_with_its_number_or_the_next(folder: Path) -> None:
+    store = LocalStore(folder)
+    for run_id in ("a", "b"):
+        with pytest.raises(KeyboardInterrupt):
+            claim(InterruptedStore(folder), run_id)
+        assert (stored_claim(store, run_id), number_of_run(store, run_id)) == (None, None)
+    assert claim(store, "a") == 1
+    assert claim(store, "b") == 2  # its id named 1, too
+    assert (number_of_run(store, "a"), number_of_run(store, "b")) == (1, 2)
+    with pytest.raises(NumberTakenError, match="The id b"):
+        claim(store, "b", key=OTHER_KEY)
 
 
 class SameRunElsewhere(LocalStore):

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -29,11 +28,9 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
-from trainyard.artifacts.verify.comparison import Depth
-from trainyard.artifacts.verify.verify import verify_directory, verify_run
+from trainyard.artifacts.verify.verify import verify_directory
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, TrainyardError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
-from trainyard.run import digests
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
@@ -158,22 +155,11 @@ class Breaking(LocalStore):
                     raise ServiceError("the store is down")
                 yield chunk[offset : offset + 100]
 
-    def read_pieces(self, key: str, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-        done = 0
-        for chunk in self.read_chunks(key, start=start, length=length):
-            left = room[done % len(room) :][: len(chunk)]
-            left[:] = chunk
-            yield left
-            done += len(chunk)
 
-
-@pytest.mark.parametrize("part", [digests.PART_BYTES, 7_000])
 def test_a_store_that_goes_down_leaves_no_half_run_and_large_files_go_on_where_they_were(
-    folder: Path, target: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch, part: int
+    folder: Path, target: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "PART_BYTES", part)
     monkeypatch.setattr(download, "_FILES_AT_ONCE", 1)
-    monkeypatch.setattr(download, "_PARTS_AT_ONCE", 1)
     run = make_run(steps=(100,), size=50_000)
     sync_run(open_store(folder.as_uri()), run, 1)
     with pytest.raises(ServiceError, match="the store is down"):
@@ -184,7 +170,7 @@ def test_a_store_that_goes_down_leaves_no_half_run_and_large_files_go_on_where_t
     again = Breaking(folder, 10_000_000)
     report = restore.restore(again, ALL, target)
     data = [start for key, start in again.asked if key.endswith("distcp")]
-    assert min(data) == (half if half < part else half - half % part)
+    assert min(data) == half
     assert report.fetched_bytes < report.bytes - min(data)
     assert report.kept >= 3
     assert tree(target) == tree(run.path)
@@ -205,11 +191,6 @@ KILLED = """
                     self.live()
                     yield chunk[offset:offset + 1000]
 
-        def read_pieces(self, key, start, length, room):
-            for piece in super().read_pieces(key, start, length, room[:1000]):
-                self.live()
-                yield piece
-
         def live(self):
             Killing.left -= 1
             if Killing.left < 0:
@@ -219,11 +200,9 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("part", [digests.PART_BYTES, 3_000])
 def test_killed_at_any_moment_it_goes_on_and_the_name_appears_when_all_is_whole(
-    store: Store, make_run: Any, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    store: Store, make_run: Any, folder: Path, target: Path
 ) -> None:
-    monkeypatch.setattr(digests, "PART_BYTES", part)
     run = make_run(size=20_000)
     sync_run(store, run, 1)
     for allowed in (3, 20, 30):
@@ -332,38 +311,6 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again_and_named_in_
         return
     with pytest.raises(VerificationError, match=r"checkpoint-200/\.metadata: replaced while it was read"):
         restore.restore(Replaced(folder), ALL, target)
-    assert not target.exists()
-
-
-def test_parts_that_are_not_those_of_the_file_are_neither_stored_nor_verified_nor_restored(
-    store: Store, folder: Path, make_run: Any, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SHA-256 of the file is right all the time; a check of the parts must fail nevertheless."""
-    monkeypatch.setattr(digests, "PART_BYTES", 1_000)
-    run = make_run(steps=(100,), size=2_500)
-    sync_run(store, run, 1)
-    path = run.checkpoint(100) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    parts = next(file["blake3"]["parts"] for file in manifest["files"] if "blake3" in file)
-    parts[1] = parts[0]
-    path.write_text(json.dumps(manifest))
-    told = r"__0_0\.distcp: BLAKE3 .* of bytes 1,000 to 2,000"
-    assert re.search(told, verify_directory(run).problems[0])
-    [problem] = sync_run(store, run, 1).problems
-    assert re.search(told, problem)
-    [problem] = sync_run(open_store(folder.with_name("other").as_uri()), run, 1).problems
-    assert re.search(told, problem)
-
-    stored = folder / "run-1/checkpoint-100/manifest.json"
-    stored.write_bytes(path.read_bytes())
-    objects = json.loads((folder / MANIFEST).read_text())["objects"]
-    entry = next(entry for entry in objects if entry["key"].endswith("checkpoint-100/manifest.json"))
-    entry |= {"size": stored.stat().st_size, "sha256": restore_sha256(stored), "checksum": {}}
-    edit(folder / MANIFEST, objects=objects)
-    wrong = verify_run(store, 1, depth=Depth.FULL).problems
-    assert [line for line in wrong if "__0_0.distcp: SHA-256 as the manifest says, but the BLAKE3" in line]
-    with pytest.raises(VerificationError, match=told):
-        restore.restore(store, ALL, target)
     assert not target.exists()
 
 

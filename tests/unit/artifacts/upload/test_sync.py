@@ -200,8 +200,8 @@ class SilentStore(LocalStore):
         found = super().describe(key)
         return LocalObject(found.key, found.size) if found else None
 
-    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], claim: object = None) -> Any:
-        return SilentUpload(super().stage(path, key, metadata=metadata, claim=claim))
+    def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = "") -> Any:
+        return SilentUpload(super().stage(path, key, metadata=metadata, replaces=replaces))
 
 
 class SilentUpload:
@@ -240,7 +240,7 @@ class InterruptedUpload:
     """Takes some time; the first one interrupts the main thread, as Ctrl-C does."""
 
     def __init__(self, upload: LocalUpload, made: list[str]) -> None:
-        self.sha256, self.size, self.is_compared = upload.sha256, upload.size, False
+        self.sha256, self.size = upload.sha256, upload.size
         self._upload, self._made = upload, made
 
     def commit(self) -> LocalObject:
@@ -284,17 +284,19 @@ class ForgeableStore(LocalStore):
         forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
         etag = found.checksum["value"]
         return LocalObject(
-            key, found.size, etag, forgeable, has_requested_encryption=self.has_requested_encryption
+            key,
+            found.size,
+            etag,
+            forgeable,
+            identity=found.identity,
+            has_requested_encryption=self.has_requested_encryption,
         )
 
     def list_objects(self, prefix: str) -> Iterator[LocalObject]:
         for found in super().list_objects(prefix):
             described = self.describe(found.key)
             assert described is not None
-            yield LocalObject(found.key, found.size, described.etag)
-
-    def is_checksum_of(self, path: Path, checksum: Mapping[str, Any]) -> bool:
-        return str(checksum["value"]) == "forged"
+            yield LocalObject(found.key, found.size, described.etag, identity=found.identity)
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

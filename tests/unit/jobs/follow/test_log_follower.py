@@ -95,15 +95,6 @@ def test_lines_come_while_they_are_written_from_pods_of_now_and_later(cluster: M
         heard.wait_for("b/pytorch", "later")
 
 
-def test_pods_of_others_are_not_read(cluster: MemoryCluster) -> None:
-    cluster.put(f"{PODS}/stranger", pod("stranger", labels={"trainyard.dev/job": "other"}))
-    heard, log = Heard(), runs(cluster, "a")
-    with LogFollower(api_of(cluster), "team", SELECTOR, heard):
-        writes(cluster, log, "mine")
-        heard.wait_for("a/pytorch", "mine")
-    assert not [r for r in cluster.requests if "/stranger/" in r.path]
-
-
 def test_a_restart_and_a_pod_made_anew_are_logs_of_their_own(cluster: MemoryCluster) -> None:
     heard, log = Heard(), runs(cluster, "a")
     writes(cluster, log, "first life")
@@ -246,17 +237,6 @@ def test_more_logs_than_can_be_followed_are_named(
     assert heard.of("c/pytorch") == []
 
 
-def test_pods_that_cannot_be_seen_now_are_said_and_read_later(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster.fault("GET", "/pods", CUT_BEFORE, times=2)
-    heard, log = Heard(), runs(cluster, "a")
-    writes(cluster, log, "one")
-    with caplog.at_level(logging.WARNING), LogFollower(api_of(cluster), "team", SELECTOR, heard):
-        heard.wait_for("a/pytorch", "one")
-    assert "the pods are not seen now" in caplog.text and cluster.server in caplog.text
-
-
 def test_lines_are_shown_and_written_to_a_file_of_each_life(tmp_path: Path) -> None:
     folder, heard = tmp_path / "new" / "logs", Heard()
     first, again = ContainerLog("a", "uid", "c", 0), ContainerLog("a", "uid", "c", 1)
@@ -268,9 +248,3 @@ def test_lines_are_shown_and_written_to_a_file_of_each_life(tmp_path: Path) -> N
     assert heard.lines == [("a/c", "one"), ("a/c#1", "two"), ("a/c", "")]
     assert (folder / first.file_name).read_bytes() == b"one\n\n"
     assert (folder / again.file_name).read_bytes() == b"two\n"
-
-
-def test_bytes_are_written_as_they_came(tmp_path: Path) -> None:
-    log = ContainerLog("a", "uid", "c", 0)
-    write_log_files(tmp_path / "new", lambda *_: None)(log, b"\xff\r")
-    assert (tmp_path / "new" / log.file_name).read_bytes() == b"\xff\r\n"

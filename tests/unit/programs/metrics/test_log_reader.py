@@ -80,7 +80,7 @@ def test_a_validation_is_a_row_of_its_own(form: str) -> None:
 def test_the_steps_of_the_run_are_read_where_they_are_printed(form: str) -> None:
     reader = LogReader()
     reader.take(printed(form, 3) + printed(form, 4))
-    assert (reader.steps_asked, reader.is_finished) == (PRINTED[form].total, None)
+    assert reader.steps_asked == PRINTED[form].total
     reader.close()
     assert reader.forms_seen == (form,)
 
@@ -164,7 +164,7 @@ def test_the_bar_drawn_after_a_row_gives_its_step(prefix: str, quote: str) -> No
     reader = LogReader()
     rows = reader.take(text) + reader.take(SUMMARY + bar(8)) + reader.close()
     assert rows == [step_row(step) for step in (3, 6, 8)]
-    assert (reader.steps_asked, reader.is_finished, reader.forms_seen) == (8, True, ("hf",))
+    assert (reader.steps_asked, reader.forms_seen) == (8, ("hf",))
 
 
 def test_the_bar_of_an_evaluation_is_not_the_trainings() -> None:
@@ -192,13 +192,7 @@ def test_rows_of_a_buffered_stdout_have_no_step_but_an_epoch() -> None:
 def test_without_a_bar_the_summary_shows_the_steps_of_an_epoch() -> None:
     reader = LogReader()
     reader.take(shown_row(1) + shown_row(8) + SUMMARY)
-    assert (reader.steps_per_epoch, reader.is_finished, reader.steps_asked) == (16, True, None)
-
-
-def test_a_summary_after_fewer_steps_is_no_end() -> None:
-    reader = LogReader()
-    reader.take(bar(0) + bar(4) + shown_row(4) + bar(4) + SUMMARY + bar(4))
-    assert reader.is_finished is False
+    assert (reader.steps_per_epoch, reader.steps_asked) == (16, None)
 
 
 def test_rows_of_trl_have_its_figures() -> None:
@@ -271,7 +265,7 @@ def test_lightnings_bar_is_read_when_nothing_else_has_rows() -> None:
     assert [row["step"] for row in rows] == list(range(1, 21))
     assert rows[4]["loss"] == 8.5
     assert [(row["step"], row["val_loss"]) for row in rows if "val_loss" in row] == [(10, 2.0)]
-    assert (reader.steps_asked, reader.is_finished) == (20, True)
+    assert reader.steps_asked == 20
     other = LogReader()
     rows = other.take(text + '\n{"step": 1, "loss": 2}\n') + other.close()
     assert rows == [{"step": 1, "loss": 2}]
@@ -457,23 +451,6 @@ def test_the_total_of_a_banner_is_read(line: str, steps: int | None) -> None:
     reader = LogReader()
     reader.take(f"{line}\n")
     assert reader.steps_asked == steps
-
-
-@pytest.mark.parametrize(
-    ("lines", "finished"),
-    [
-        ("`Trainer.fit` stopped: `max_epochs=3` reached.", True),
-        ("[titan] 2026-05-04 - root - INFO - Training completed", True),
-        ("Run canceled from rank 0. Reason: SIGTERM received\nTraining complete", False),
-        ("exiting program after receiving SIGTERM.", False),
-        ("[rank: 0] Received SIGTERM: 15", False),
-        ("Training starts", None),
-    ],
-)
-def test_the_end_of_a_program_is_read(lines: str, finished: bool | None) -> None:
-    reader = LogReader()
-    reader.take(f"{lines}\n")
-    assert reader.is_finished is finished
 
 
 def test_a_log_without_rows_is_described() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.identity import pod_requests, read_run, write_outcome
 from trainyard.run.records import RecordWriter, append_event
-from trainyard.run.run_lock import locked
+from trainyard.run.run_lock import locked, note_session
 
 NewRun = Callable[[], Any]
 START = 1_796_000_000.0
@@ -169,6 +170,8 @@ def test_a_run_that_was_judged_as_cut_off_does_not_run(new_run: NewRun) -> None:
     assert str(read_facts(run.path, now=now).state).startswith("INTERRUPTED (no outcome, last row ")
     with locked(run.path):  # its trainer has been started again
         assert str(read_facts(run.path, now=now).state) == "RUNNING"
+        note_session(run.path, os.getpid(), 1)
+    assert str(read_facts(run.path, now=now).state) == "RUNNING", "the program outlived its command"
     append_event(run.layout.events_file, "resumed", step=12, time=now)
     assert str(read_facts(run.path, now=now).state) == "RUNNING"
 

@@ -6,7 +6,7 @@ import pytest
 from tests.cases import each_case
 from tests.unit.jobs.state.shapes import ended, job, running, seen
 
-from trainyard.jobs.job_reader import event_records, listed_record
+from trainyard.jobs.job_reader import event_records, list_entry
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_text import (
@@ -74,7 +74,7 @@ def test_jobs_are_listed_with_their_age() -> None:
     raw = job("pytorchjob")
     raw["metadata"]["creationTimestamp"] = "2026-11-18T00:00:00Z"
     observed = seen("pytorchjob", raw, [*running(1), ended(1, rank=1)])
-    lines = list_lines([listed_record(judge_job(observed), observed)], width=200)
+    lines = list_lines([list_entry(judge_job(observed), observed)], width=200)
     assert lines[0].split()[:4] == ["namespace", "job", "kind", "state"]
     assert lines[1].split()[:4] == ["team", "job", "pytorchjob", "Restarting"]
     assert "no jobs" in list_lines([], width=80)[0]

@@ -31,7 +31,7 @@ def test_a_registered_event_has_a_message_and_a_place_in_the_thread(
     message = slack_message(paused, facts, AROUND)
     assert "paused at step 100 of 600 (the queue is full)" in message.text
     assert "the queue is full" in json.dumps(message.blocks[1:]), "the reason and what to do next"
-    posted = event_of(paused, facts, AROUND, SlackThread("C1", "1.0", said=("started-1",)))
+    posted = event_of(paused, facts, AROUND, SlackThread("C1", "1.0", posted=("started-1",)))
     assert posted is not None
     assert posted.key.startswith("paused-")
     assert posted.first.title == message.title

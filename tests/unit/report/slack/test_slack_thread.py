@@ -88,7 +88,7 @@ def test_posted_events_are_remembered_even_if_the_first_message_is_deleted(
     told = event(STOPPED, thread)
     result, after = post_once(told, Messenger(refuses_edits=True), memory)
     assert result is PostResult.POSTED
-    assert (after.address, told.key in after.said) == ("C1:1.1", True)
+    assert (after.address, told.key in after.posted) == ("C1:1.1", True)
     assert read_thread(memory) == after
     assert "message_not_found" in caplog.text
 
@@ -112,8 +112,8 @@ def test_nothing_is_remembered_while_slack_is_not_configured(tmp_path: Path) -> 
 def test_a_webhook_leaves_no_address_but_a_memory(tmp_path: Path) -> None:
     messenger, memory = Messenger(threads=False), tmp_path / "slack.json"
     _, thread = post_once(event(STARTED, SlackThread()), messenger, memory)
-    assert (thread.address, bool(thread.said), messenger.edited) == ("", True, [])
-    assert event(STARTED, thread).key in thread.said
+    assert (thread.address, bool(thread.posted), messenger.edited) == ("", True, [])
+    assert event(STARTED, thread).key in thread.posted
     assert event(STARTED, thread, ci=CI | {"run_attempt": "2"}).kind is RESUMED
 
 
@@ -140,7 +140,7 @@ def test_the_memory_of_posted_events_is_bounded() -> None:
     thread = SlackThread()
     for number in range(600):
         thread = thread.after(str(number))
-    assert (len(thread.said), thread.said[-1]) == (500, "599")
+    assert (len(thread.posted), thread.posted[-1]) == (500, "599")
 
 
 @pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])

@@ -22,9 +22,8 @@ import torch
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
-from trainyard.run import digests
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import describe_files, verify_checkpoint
+from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
@@ -94,17 +93,6 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
         assert saved[at]["manifest_sha256"] == sha256_of_file(manifest)
     assert not list(directory.checkpoints.glob(".*"))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
-
-
-def test_a_large_file_is_described_part_by_part_as_it_is_written(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digests, "PART_BYTES", 3_000)  # mode sync: a patch does not reach the writer process
-    run_training(tiny_config(), "run")
-    checkpoint = RunDirectory(tmp_path / "run").checkpoint(12)
-    manifest = verify_checkpoint(checkpoint)
-    assert manifest.files == describe_files(checkpoint)
-    assert "__0_0.distcp" in [file.path for file in manifest.files if file.parts]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.gateways.github_cli import CliAnswer
+from trainyard.gateways.github_api import ApiAnswer
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import SecretChange, SetupStep, exit_code_of_steps
@@ -211,14 +211,14 @@ def complete(github: GitHub | None = None) -> GitHub:
     return github
 
 
-def direct(github: GitHub) -> Callable[..., CliAnswer]:
+def direct(github: GitHub) -> Callable[..., ApiAnswer]:
     """Call the stand-in without `gh` and without a connection, for rules with hundreds of cases."""
 
-    def ask(method: str, path: str, body: Any = None) -> CliAnswer:
+    def ask(method: str, path: str, body: Any = None) -> ApiAnswer:
         reply = github.reply(method, f"/{path}", json.loads(json.dumps(body)))
         if reply is None or reply[1] == {"message": LIMIT}:
             raise ServiceTroubleError(f"{method} {path}: no answer")
-        return CliAnswer(*reply)
+        return ApiAnswer(*reply)
 
     return ask
 
@@ -257,7 +257,7 @@ def set_up(
         place = f"environments/{change.environment}" if change.environment else "actions"
         path = f"{repository.base}/{place}/secrets/{change.name}"
         answer = ask("PUT", path, {"encrypted_value": "sealed"})
-        if not answer.ok:
+        if answer.status >= 300:
             raise ServiceError(f"gh secret set {change.name}: {answer.message}")
 
     policy = ChangePolicy(dry_run, lambda _: yes, lambda _: True, set_secret)

@@ -3,37 +3,20 @@
 import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.scripts.conftest import Call
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.command import handler
 from trainyard.commands import report
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.markdown import escape_markdown
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
-
-Program = Callable[..., Any]
-
-
-@pytest.fixture
-def reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Program:
-    """Calls the command in the test's folder, in this process; returns exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        code = handler.exit_code_of(lambda: report.main([str(word) for word in words]))
-        return (int(code), *capsys.readouterr())
-
-    return run
-
 
 FORMS = {
     "text": "TRAINING PROGRESS REPORT\n  Status: SUCCEEDED\n",
@@ -44,40 +27,36 @@ FORMS = {
 
 
 def test_a_report_has_the_form_that_is_named_or_that_of_its_file(
-    reported: Program, finished_run: RunDirectory, tmp_path: Path
+    called: Call, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     run = finished_run.path
     for form, start in FORMS.items():
-        code, output, errors = reported(run, "--format", form)
-        assert (code, errors, output.startswith(start)) == (0, "", True), form
+        done = called("report", run, "--format", form)
+        assert (done.returncode, done.stderr, done.stdout.startswith(start)) == (0, "", True), form
         (tmp_path / f"link.{form}").symlink_to(f"linked.{form}")
         for name in (f"new/report.{form}", f"link.{form}"):
-            assert reported(run, "--output", name)[:2] == (0, "")
+            assert called("report", run, "--output", name).stdout == ""
             assert (tmp_path / name).read_text().startswith(start if form != "markdown" else FORMS["text"])
         assert (tmp_path / f"link.{form}").is_symlink(), "what it leads to is the report"
-    assert reported(run)[1].startswith(FORMS["text"])
-    reported(run, "--output", "report.html", "--format", "text")
+    assert called("report", run).stdout.startswith(FORMS["text"])
+    called("report", run, "--output", "report.html", "--format", "text")
     assert (tmp_path / "report.html").read_text().startswith(FORMS["text"])
-    one = json.loads(reported(run, "--json")[1])
+    one = json.loads(called("report", run, "--json").stdout)
     assert one["training_metrics"]["loss"] == 0.25
-    assert json.loads(reported(run, run, "--format", "json")[1]) == [one, one]
+    assert json.loads(called("report", run, run, "--format", "json").stdout) == [one, one]
 
 
-def test_the_job_summary_is_appended(
-    reported: Program, finished_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = (finished_run.path, "--github-summary")
-    assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in reported(*line)[2]
+def test_the_job_summary_is_appended(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:
+    line = ("report", finished_run.path, "--github-summary")
+    assert "summary: none written: GITHUB_STEP_SUMMARY is not set" in called(*line).stderr
     summary = tmp_path / "summary"
     summary.write_text("before\n")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    assert reported(*line)[:2] == (0, "")
+    done = called(*line, GITHUB_STEP_SUMMARY=str(summary))
+    assert (done.returncode, done.stdout) == (0, "")
     assert summary.read_text().startswith("before\n### ⚠ Trained, not proven yet")
 
 
-def test_what_is_no_run_and_what_cannot_be_written_is_named(
-    reported: Program, finished_run: RunDirectory
-) -> None:
+def test_what_is_no_run_and_what_cannot_be_written_is_named(called: Call, finished_run: RunDirectory) -> None:
     run, folder = finished_run.path, finished_run.report
     folder.rmdir()
     folder.touch()
@@ -89,14 +68,12 @@ def test_what_is_no_run_and_what_cannot_be_written_is_named(
         ((run, "--output", "/dev/null/report.html"), "/dev/null/report.html: the report cannot be written"),
         ((run, "--write"), f"{folder}: is a file and must be a folder"),
     ):
-        code, output, errors = reported(*words)
-        assert (code, output) == (2, "") and message in errors, words
+        done = called("report", *words)
+        assert (done.returncode, done.stdout) == (2, "") and message in done.stderr, words
 
 
-def test_the_pipeline_writes_three_reports_and_says_where(
-    program: Program, finished_run: RunDirectory
-) -> None:
-    done = program("report", finished_run.path, "--write")
+def test_the_pipeline_writes_three_reports_and_says_where(called: Call, finished_run: RunDirectory) -> None:
+    done = called("report", finished_run.path, "--write")
     assert done.returncode == 0
     assert done.stdout == ""
     assert f"report: {finished_run.path}/report/index.html" in done.stderr
@@ -106,14 +83,14 @@ def test_the_pipeline_writes_three_reports_and_says_where(
     assert json.loads((finished_run.report / "dashboard.json").read_text())["status"] == "SUCCEEDED"
 
 
-def test_a_run_that_has_only_its_empty_folders_is_a_report_too(program: Program, tmp_path: Path) -> None:
+def test_a_run_that_has_only_its_empty_folders_is_a_report_too(called: Call, tmp_path: Path) -> None:
     RunDirectory(tmp_path / "empty").create()
-    done = program("report", "empty")
+    done = called("report", "empty")
     assert done.returncode == 0
     assert "Status: EMPTY" in done.stdout
 
 
-def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirectory, tmp_path: Path) -> None:
+def test_two_runs_are_laid_side_by_side(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:
     other = tmp_path / "other run"
     shutil.copytree(finished_run.path, other)
     record = json.loads((other / "run.json").read_text())
@@ -121,20 +98,20 @@ def test_two_runs_are_laid_side_by_side(program: Program, finished_run: RunDirec
     (other / "run.json").write_text(json.dumps(record))
     text = (other / "config.yaml").read_text()
     (other / "config.yaml").write_text(text.replace("seed: 42", "seed: 43"))
-    done = program("report", finished_run.path, other, "--compare")
+    done = called("report", finished_run.path, other, "--compare")
     assert done.returncode == 0
     assert done.stdout.startswith("### Compared: ")
     assert "| loss | 0.25 | 0.50 | +100.0 % |" in done.stdout
-    same = program("report", finished_run.path, finished_run.path, "--compare")
+    same = called("report", finished_run.path, finished_run.path, "--compare")
     assert "| loss | 0.25 | 0.25 | none |" in same.stdout
     assert "The configurations are the same." in same.stdout
 
 
 def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
-    program: Program, finished_run: RunDirectory, tmp_path: Path
+    called: Call, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     def compare(*words: object) -> list[str]:
-        done = program("report", finished_run.path, head, "--compare", *words)
+        done = called("report", finished_run.path, head, "--compare", *words)
         assert done.returncode == 0, done.stderr
         return [line for line in done.stdout.splitlines() if line.startswith("|")]
 
@@ -166,7 +143,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     assert f"| {escape_markdown('a|b')} |  |  |  |  | {escape_markdown('< 3')} |" in found
     alone = compare("--last-green", tmp_path / "nothing")
     assert alone[0].endswith("| change | needs |")
-    refused = program("report", head, "--last-green", green)
+    refused = called("report", head, "--last-green", green)
     assert (refused.returncode, "--last-green needs --compare" in refused.stderr) == (2, True)
 
 

@@ -1,37 +1,32 @@
 """Whether a training fits, before its launch, by the command as people call it."""
 
 import json
-import subprocess
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.scripts.conftest import Call
 
 from trainyard.config.load import load_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EAGER = ["model.dtype=float32", "compute.compile=false"]
 SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
-Program = Callable[..., subprocess.CompletedProcess[str]]
-Plan = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def plan(program: Program) -> Plan:
-    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return program("plan", "--config", *arguments)
-
-    return run
+def plan(called: Call) -> Call:
+    return partial(called, "plan", "--config")
 
 
-def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Plan) -> None:
+def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> None:
     done = plan(SMOKE, "--set", "model.device=cpu")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("smoke-llama fits on ")
     assert "$" not in done.stdout
 
 
-def test_json_is_the_whole_of_stdout(plan: Plan) -> None:
+def test_json_is_the_whole_of_stdout(plan: Call) -> None:
     done = plan(LARGE, "--instance-type", "p5.48xlarge", "--json")
     assert done.returncode == 0
     data = json.loads(done.stdout)
@@ -40,7 +35,7 @@ def test_json_is_the_whole_of_stdout(plan: Plan) -> None:
     assert data["estimate"]["usd"] > 0
 
 
-def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Plan) -> None:
+def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Call) -> None:
     def settings(overrides: list[str]) -> list[str]:
         return [argument for override in overrides for argument in ("--set", override)]
 
@@ -56,13 +51,13 @@ def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Plan) -> None:
         assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
 
 
-def test_an_instance_can_be_planned_for_by_its_processors(plan: Plan) -> None:
+def test_an_instance_can_be_planned_for_by_its_processors(plan: Call) -> None:
     done = plan(SMOKE, "--set", "model.device=cpu", "--instance-type", "g6.4xlarge", "--json")
     device = json.loads(done.stdout)["device"]
     assert (device["kind"], device["name"]) == ("cpu", "8 CPU cores")
 
 
-def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Plan) -> None:
+def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Call) -> None:
     line = (LARGE, "--instance-type", "p5.48xlarge", "--json", "--mfu")
     slow = json.loads(plan(*line, "0.2").stdout)["estimate"]
     fast = json.loads(plan(*line, "0.4", "--num-nodes", "3").stdout)["estimate"]
@@ -82,7 +77,7 @@ def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Plan) ->
         (("--set", "model.device=cuda:97"), "--instance-type"),
     ],
 )
-def test_wrong_usage_is_named(plan: Plan, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_named(plan: Call, arguments: tuple[str, ...], said: str) -> None:
     done = plan(SMOKE, *arguments)
     assert done.returncode == 2
     assert said in done.stderr

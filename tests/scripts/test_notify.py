@@ -1,22 +1,18 @@
 """trainyard notify with a local server as Slack: it reports the record, and never fails a run."""
 
-import importlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.answering import Slack, answering_slack
 from tests.cases import each_case
+from tests.scripts.conftest import Call
 
-from trainyard.command import handler
 from trainyard.run.directory import RunDirectory
 
-Program = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = {
     "GITHUB_ACTIONS": "true",
@@ -28,34 +24,6 @@ WORKFLOW = {
     "GITHUB_REF": "refs/heads/main",
     "GITHUB_SHA": "3f2c1ab" + "0" * 33,
 }
-
-
-@dataclass(frozen=True)
-class Done:
-    """The result of the script, with the fields of a process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    """Runs the script in this process, which saves forty starts, in the test's folder and outside CI."""
-    script = importlib.import_module("trainyard.commands.notify")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith(("GITHUB_", "SLACK_", "RUNNER_", "CI"))]:
-        monkeypatch.delenv(name)
-
-    def run(_name: str, *arguments: str | Path, **variables: str) -> Done:
-        with monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            code = handler.exit_code_of(lambda: script.main([str(argument) for argument in arguments]))
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
-
-    return run
 
 
 @pytest.fixture
@@ -73,8 +41,8 @@ def loud_run(finished_run: RunDirectory) -> RunDirectory:
     return finished_run
 
 
-def test_started_works_before_there_is_a_run(program: Program, slack: Slack) -> None:
-    done = program(
+def test_started_works_before_there_is_a_run(called: Call, slack: Slack) -> None:
+    done = called(
         *("notify", "started", "--run-dir", "runs/gh-99"),
         SLACK_WEBHOOK_URL=slack.url + "/s",
         **WORKFLOW,
@@ -86,9 +54,9 @@ def test_started_works_before_there_is_a_run(program: Program, slack: Slack) -> 
 
 
 def test_a_bot_token_posts_to_the_channel_of_the_configuration(
-    program: Program, slack: Slack, loud_run: RunDirectory
+    called: Call, slack: Slack, loud_run: RunDirectory
 ) -> None:
-    done = program(
+    done = called(
         *("notify", "succeeded", "--run-dir", loud_run.path, "--json"),
         SLACK_BOT_TOKEN="xoxb-verysecret",
         SLACK_API_URL=slack.url + "/api/",
@@ -102,10 +70,8 @@ def test_a_bot_token_posts_to_the_channel_of_the_configuration(
     assert "verysecret" not in done.stderr + done.stdout
 
 
-def test_a_dry_run_sends_nothing(program: Program, slack: Slack, loud_run: RunDirectory) -> None:
-    done = program(
-        *("notify", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url
-    )
+def test_a_dry_run_sends_nothing(called: Call, slack: Slack, loud_run: RunDirectory) -> None:
+    done = called(*("notify", "failed", "--run-dir", loud_run.path, "--dry-run"), SLACK_WEBHOOK_URL=slack.url)
     assert done.returncode == 0
     first, *others = done.stdout.splitlines()
     assert first.startswith("Would be sent to Slack: ")
@@ -128,7 +94,7 @@ STATES: dict[str, tuple[int, str, bool]] = {
 
 @each_case("state", STATES)
 def test_no_state_of_slack_fails_the_run_and_the_output_says_whether_anybody_can_have_heard(
-    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path, state: str
+    called: Call, slack: Slack, loud_run: RunDirectory, tmp_path: Path, state: str
 ) -> None:
     """A job that ends while Slack does not answer has not reported its end: the last job tries again."""
     slack.requests.clear()
@@ -140,7 +106,7 @@ def test_no_state_of_slack_fails_the_run_and_the_output_says_whether_anybody_can
     enabled = str(state != "switched off").lower()
     loud_run.config_file.write_text(f"notifications: {{slack: {{enabled: {enabled}}}}}\n")
     arguments = ("notify", "failed", "--run-dir", loud_run.path)
-    done = program(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
+    done = called(*arguments, GITHUB_OUTPUT=str(output), GITHUB_ACTIONS="true", **variables)
     assert done.returncode == 0
     assert logged in done.stderr and "verysecret" not in done.stderr + done.stdout
     assert done.stdout.startswith("Would be sent to Slack: ❌ Training") is (state == "not set")
@@ -150,12 +116,12 @@ def test_no_state_of_slack_fails_the_run_and_the_output_says_whether_anybody_can
 
 @each_case("torn", ["{", "[]", '{"run_id": 3, "outcome": "x"}', '{"said": 3}'])
 def test_torn_records_still_make_a_message(
-    program: Program, slack: Slack, loud_run: RunDirectory, torn: str
+    called: Call, slack: Slack, loud_run: RunDirectory, torn: str
 ) -> None:
     slack.requests.clear()
     for name, text in (("run.json", torn), ("slack.json", torn), ("config.yaml", "a: [")):
         (loud_run.path / name).write_text(text)
-    assert program("notify", "failed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
+    assert called("notify", "failed", "--run-dir", loud_run.path, **bot(slack)).returncode == 0
     assert slack.methods == ["chat.postMessage"]
     assert json.loads((loud_run.path / "slack.json").read_text())["ts"] == "1700.0001"
 
@@ -173,13 +139,13 @@ def attempt(number: int) -> dict[str, str]:
 
 
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
-    program: Program, slack: Slack, loud_run: RunDirectory, tmp_path: Path
+    called: Call, slack: Slack, loud_run: RunDirectory, tmp_path: Path
 ) -> None:
     where = ("--run-dir", loud_run.path, "--lineage", "812")
     plan = json.dumps({"estimate": {"seconds": 22320.0, "usd": 209.6}})
     outputs = tmp_path / "outputs"
     assert (
-        program(
+        called(
             *("notify", "started", *where, "--plan", plan),
             **bot(slack) | {"GITHUB_OUTPUT": str(outputs)},
         ).returncode
@@ -194,7 +160,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert "C0123:1700.0001" in outputs.read_text()
 
     reason = ("--segment", "2/3", "--reason", "runner's time limit")
-    assert program("notify", "resumed", *where, *reason, **bot(slack)).returncode == 0
+    assert called("notify", "resumed", *where, *reason, **bot(slack)).returncode == 0
     answer, edited = slack.bodies[1:]
     assert slack.methods[1:] == ["chat.postMessage", "chat.update"]
     assert answer["text"] == "Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)"
@@ -211,7 +177,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     # Another machine does not know the thread; --thread names it.
     (loud_run.path / "slack.json").unlink()
     thread = ("--thread", "C0123:1700.0001")
-    assert program("notify", "succeeded", *where, *thread, **bot(slack)).returncode == 0
+    assert called("notify", "succeeded", *where, *thread, **bot(slack)).returncode == 0
     end, edited = slack.bodies[3:]
     assert (end["thread_ts"], end["reply_broadcast"]) == ("1700.0001", True)
     assert end["text"].startswith("⚠ Training 812: trained, not proven yet")
@@ -220,19 +186,19 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
 
 
 def test_a_second_attempt_that_starts_goes_on_in_the_thread(
-    program: Program, slack: Slack, tmp_path: Path
+    called: Call, slack: Slack, tmp_path: Path
 ) -> None:
     say = ("notify", "started", "--run-dir", "runs/gh-99")
     for number in (1, 1, 2):
-        assert program(*say, **bot(slack) | attempt(number)).returncode == 0
+        assert called(*say, **bot(slack) | attempt(number)).returncode == 0
     assert slack.methods == ["chat.postMessage", "chat.postMessage", "chat.update"]
     assert slack.bodies[1]["text"] == "Training 812 resumed"
     assert slack.bodies[1]["thread_ts"] == "1700.0001"
 
 
-def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Program, slack: Slack) -> None:
+def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, slack: Slack) -> None:
     why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
-    done = program("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
+    done = called("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 7 failed · the runner was lost"
     assert (
@@ -241,21 +207,21 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(program: Progr
 
 
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
-def test_a_plan_that_is_none_is_a_warning(program: Program, slack: Slack, plan: str) -> None:
-    done = program("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
+def test_a_plan_that_is_none_is_a_warning(called: Call, slack: Slack, plan: str) -> None:
+    done = called("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
     assert (done.returncode, slack.bodies) == (0, [])
     assert "WARN  No message was sent to Slack: --plan: " in done.stderr
 
 
-def test_a_thread_that_is_none_is_wrong_usage(program: Program) -> None:
-    done = program("notify", "started", "--run-dir", "r", "--thread", "#training")
+def test_a_thread_that_is_none_is_wrong_usage(called: Call) -> None:
+    done = called("notify", "started", "--run-dir", "r", "--thread", "#training")
     assert done.returncode == 2
     assert "C0123ABCD:1732140000.000100" in done.stderr
 
 
-def test_wrong_usage_is_still_an_error(program: Program, tmp_path: Path) -> None:
-    assert program("notify", "finished", "--run-dir", tmp_path).returncode == 2
-    assert program("notify", "started").returncode == 2
+def test_wrong_usage_is_still_an_error(called: Call, tmp_path: Path) -> None:
+    assert called("notify", "finished", "--run-dir", tmp_path).returncode == 2
+    assert called("notify", "started").returncode == 2
 
 
 NEEDS = {
@@ -279,14 +245,14 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
     return answer
 
 
-@each_case("called", [False, True])
+@each_case("is_called", [False, True])
 def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
-    program: Program, slack: Slack, serve_github: Callable[..., str], called: bool
+    called: Call, slack: Slack, serve_github: Callable[..., str], is_called: bool
 ) -> None:
     """`test_job_ends.py` has the causes. GitHub names the job of a called workflow behind its caller."""
     slack.requests.clear()
     needs, name, more = NEEDS, "Train and prove", ""
-    if called:
+    if is_called:
         needs = {
             "plan": {"result": "success"},
             "send": {"result": "cancelled"},
@@ -295,33 +261,33 @@ def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
         name, more = "Train on EKS / Send the job", ": the job may have been sent"
     address = serve_github(noted("The run was canceled by @anna.", name=name))
     where = {"GITHUB_API_URL": address, "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
-    done = program(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    done = called(*TELL, json.dumps(needs), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0, done.stderr
     [message] = slack.bodies
     assert message["text"].startswith("❌ Training 812 cancelled")
-    assert f"@anna cancelled the run{more}" in message["text"]
-    assert called or '\\nNext: gh run rerun 99"' in json.dumps(message)
+    assert f"(The run was canceled by @anna){more}" in message["text"]
+    assert is_called or '\\nNext: gh run rerun 99"' in json.dumps(message)
 
 
 @pytest.mark.parametrize("token", ["", "t"])
 def test_a_github_that_does_not_answer_keeps_no_message_back(
-    program: Program, slack: Slack, serve_github: Callable[..., str], token: str
+    called: Call, slack: Slack, serve_github: Callable[..., str], token: str
 ) -> None:
     refuses = serve_github(lambda *_: (403, {"message": "Resource not accessible by integration"}))
     where = {"GITHUB_API_URL": refuses, "GITHUB_TOKEN": token, "GITHUB_RUN_ATTEMPT": "1"}
-    done = program(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    done = called(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0
     assert "GitHub names no cause" in slack.bodies[0]["text"]
     assert "which name the cause, were not read: " in done.stderr
 
 
-def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, slack: Slack) -> None:
+def test_nothing_is_sent_where_each_job_reported_its_own_end(called: Call, slack: Slack) -> None:
     needs = NEEDS | {"train": {"result": "cancelled", "outputs": {"reported": "1"}}}
     where = {"SLACK_WEBHOOK_URL": slack.url, "GITHUB_RUN_ATTEMPT": "1", **WORKFLOW}
-    done = program(*TELL, json.dumps(needs), **where)
+    done = called(*TELL, json.dumps(needs), **where)
     assert (done.returncode, slack.bodies) == (0, [])
     assert "each job reported its own end: nothing sent" in done.stderr
-    done = program(*TELL, "[]", **where)
+    done = called(*TELL, "[]", **where)
     assert done.returncode == 2
     assert "--needs: '[]' is not the JSON" in done.stderr
 
@@ -335,12 +301,12 @@ def test_nothing_is_sent_where_each_job_reported_its_own_end(program: Program, s
     ],
 )
 def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
-    program: Program, slack: Slack, minutes: int | None, said: str
+    called: Call, slack: Slack, minutes: int | None, said: str
 ) -> None:
     started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
     line = ("notify", "failed", "--run-dir", "gh-99", "--job-status")
     where = {"SLACK_WEBHOOK_URL": slack.url, **WORKFLOW, **started}
-    assert program(*line, "cancelled", **where).returncode == 0
+    assert called(*line, "cancelled", **where).returncode == 0
     assert said in slack.bodies[0]["text"]
-    assert program(*line, "failure", "--reason", "gpu: none", **where).returncode == 0
+    assert called(*line, "failure", "--reason", "gpu: none", **where).returncode == 0
     assert "gpu: none" in slack.bodies[1]["text"]

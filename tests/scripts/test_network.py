@@ -1,13 +1,11 @@
 """The verdict on NCCL's logs, by the command as people call it."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.scripts.conftest import Call
 
-Program = Callable[..., subprocess.CompletedProcess[str]]
 EFA, SOCKET = "NET/Libfabric/0/GDRDMA", "NET/Socket/0"
 
 
@@ -38,19 +36,19 @@ def write_logs(folder: Path, by: str, *lines: str) -> list[Path]:
     ],
 )
 def test_the_type_of_the_machines_decides_what_is_expected(
-    by: str, type_: str, code: int, verdict: str, program: Program, tmp_path: Path
+    by: str, type_: str, code: int, verdict: str, called: Call, tmp_path: Path
 ) -> None:
     logs = write_logs(tmp_path, by)
-    done = program("network", "--log", *logs, "--instance-type", type_, "--num-nodes", "2", "--json")
+    done = called("network", "--log", *logs, "--instance-type", type_, "--num-nodes", "2", "--json")
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["verdict"]) == (code, verdict), done.stderr
     assert (answer["ranks_seen"], answer["world_size"]) == (2, 2)
     assert any(by in line for line in answer["evidence"])
 
 
-def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> None:
+def test_a_fallback_is_explained_in_words(called: Call, tmp_path: Path) -> None:
     logs = write_logs(tmp_path, SOCKET, "NET/Plugin: Could not find: libnccl-net.so.")
-    done = program("network", "--log", *logs, "--instance-type", "p5.48xlarge")
+    done = called("network", "--log", *logs, "--instance-type", "p5.48xlarge")
     assert done.returncode == 1
     first, *_, cause, fix = done.stdout.splitlines()
     assert first.startswith(
@@ -69,7 +67,7 @@ def test_a_fallback_is_explained_in_words(program: Program, tmp_path: Path) -> N
         (("--log", "x", "--num-nodes", "0"), "--num-nodes"),
     ],
 )
-def test_what_cannot_be_read_is_exit_code_2(words: tuple[str, ...], said: str, program: Program) -> None:
-    done = program("network", *words)
+def test_what_cannot_be_read_is_exit_code_2(words: tuple[str, ...], said: str, called: Call) -> None:
+    done = called("network", *words)
     assert done.returncode == 2
     assert said in done.stderr

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.cases import each_case
-from tests.scripts.setup_github.stand_in import complete, fresh, set_up
+from tests.scripts.init_github.stand_in import complete, fresh, set_up
 
 from trainyard.github.setup import WantedSetup
 from trainyard.github.setup_step import SetupVerdict

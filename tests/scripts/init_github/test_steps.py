@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.cases import each_case
-from tests.scripts.setup_github.stand_in import Done, GitHub, complete, direct, fresh, set_up
+from tests.scripts.init_github.stand_in import Done, GitHub, complete, direct, fresh, set_up
 
 from trainyard.errors import ServiceTroubleError
 from trainyard.github.setup import WantedSetup

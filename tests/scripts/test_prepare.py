@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests import warm_start
+from tests.scripts.conftest import Call, Program
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """\
@@ -15,11 +15,6 @@ training: {{max_steps: 2, warmup_steps: 0}}
 data: {{train_path: {train}, prepared_directory: {prepared}, sequence_length: 16,
         validation_fraction: 0.0}}
 """
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainyard", "prepare", *arguments]
-    return warm_start.run(command, timeout=240)
 
 
 @pytest.fixture
@@ -34,24 +29,24 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("files", "said"), [(1, "(a part of it)"), (2, "(a part of each file)")])
-def test_says_what_is_held_out_of_few_files(config: Path, files: int, said: str) -> None:
+def test_says_what_is_held_out_of_few_files(config: Path, called: Call, files: int, said: str) -> None:
     for number in range(files, 5):
         (config.parent / "train" / f"{number}.txt").unlink()
     config.write_text(config.read_text().replace("fraction: 0.0", "fraction: 0.02"))
-    result = run("--config", config)
+    result = called("prepare", "--config", config)
     assert result.returncode == 0, result.stderr
     assert f"validation {said} [ok]" in result.stderr
 
 
-def test_says_what_was_prepared(config: Path) -> None:
-    result = run("--config", config)
+def test_says_what_was_prepared(config: Path, called: Call) -> None:
+    result = called("prepare", "--config", config)
     assert result.returncode == 0, result.stderr
     assert "train: 5 files, 5.0 kB train, no validation [ok]" in result.stderr
     assert result.stdout == ""
 
 
-def test_gives_the_facts_as_json(config: Path) -> None:
-    first, second = (json.loads(run("--config", config, "--json").stdout) for _ in range(2))
+def test_gives_the_facts_as_json(config: Path, called: Call) -> None:
+    first, second = (json.loads(called("prepare", "--config", config, "--json").stdout) for _ in range(2))
     assert first["train_files"] == 5
     assert first["train_tokens"] == 5005
     assert (first["reused"], second["reused"]) == (False, True)
@@ -59,8 +54,8 @@ def test_gives_the_facts_as_json(config: Path) -> None:
     assert Path(first["train_path"]).stat().st_size == 5005
 
 
-def test_a_dry_run_writes_nothing(config: Path) -> None:
-    result = run("--config", config, "--dry-run", "--json")
+def test_a_dry_run_writes_nothing(config: Path, called: Call) -> None:
+    result = called("prepare", "--config", config, "--dry-run", "--json")
     assert result.returncode == 0
     assert "5 files to train on, 0 held out" in result.stderr
     planned = json.loads(result.stdout)
@@ -68,45 +63,51 @@ def test_a_dry_run_writes_nothing(config: Path) -> None:
     assert not Path(planned["directory"]).parent.exists()
 
 
-def test_the_shipped_smoke_configuration_needs_no_files(tmp_path: Path) -> None:
+def test_the_shipped_smoke_configuration_needs_no_files(tmp_path: Path, called: Call) -> None:
     smoke = ROOT / "configs" / "smoke.yaml"
-    result = run("--config", smoke, "--set", f"data.prepared_directory={tmp_path}", "--json")
+    result = called("prepare", "--config", smoke, "--set", f"data.prepared_directory={tmp_path}", "--json")
     assert result.returncode == 0, result.stderr
     assert "MB train" in result.stderr
     assert json.loads(result.stdout)["validation_tokens"] > 100_000
 
 
 def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, program: Program
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    values = ("--set", "data.train_path=null", "--set", "data.hugging_face.validation_split=null")
-    here = run("--config", config, "--json", *values, "--set", f"data.hugging_face.dataset={tmp_path}/train")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    line: list[str | Path] = [
+        "--config",
+        config,
+        "--set",
+        "data.hugging_face.validation_split=null",
+        "--json",
+    ]
+    line += ["--set", "data.train_path=null", "--set"]
+    here = program("prepare", *line, f"data.hugging_face.dataset={tmp_path}/train", **offline)
     assert here.returncode == 0, here.stderr
     assert "train: read while training, nothing to prepare [ok]" in here.stderr
     assert len(json.loads(here.stdout)["fingerprint"]) == 64
     assert not (tmp_path / "prepared").exists()
-    away = run("--config", config, *values, "--set", "data.hugging_face.dataset=allenai/c4")
+    away = program("prepare", *line, "data.hugging_face.dataset=allenai/c4", **offline)
     assert away.returncode == 4
     assert "\nallenai/c4 cannot be read from the Hugging Face Hub (" in f"\n{away.stderr}"
     assert "HF_HUB_OFFLINE is set: unset it" in away.stderr
 
 
-def test_data_that_is_missing_exits_2_without_a_traceback(config: Path) -> None:
-    result = run("--config", config, "--set", "data.train_path=nowhere")
+def test_data_that_is_missing_exits_2_without_a_traceback(config: Path, called: Call) -> None:
+    result = called("prepare", "--config", config, "--set", "data.train_path=nowhere")
     assert result.returncode == 2
     assert "\ndata.train_path: nowhere does not exist." in f"\n{result.stderr}"
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
 def test_binary_and_empty_files_exit_2_named_and_counted(
-    config: Path, tmp_path: Path, fraction: float
+    config: Path, tmp_path: Path, called: Call, fraction: float
 ) -> None:
     for file in (tmp_path / "train").iterdir():
         file.write_bytes(b"\0")
     (tmp_path / "train" / "4.txt").write_bytes(b"")
-    result = run("--config", config, "--set", f"data.validation_fraction={fraction}")
+    result = called("prepare", "--config", config, "--set", f"data.validation_fraction={fraction}")
     assert result.returncode == 2
     assert "4 binary files (" in result.stderr
     assert "1 empty file (4.txt)" in result.stderr
@@ -124,14 +125,11 @@ def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "prepared").iterdir())) == 1
 
 
-def test_a_failure_is_in_the_job_summary(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
-    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+def test_a_failure_is_in_the_job_summary(config: Path, tmp_path: Path, called: Call) -> None:
+    files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
     for text in (tmp_path / "train").iterdir():
         text.write_text("")
-    result = run("--config", config)
+    result = called("prepare", "--config", config, **files)
     assert result.returncode == 2
     summary = (tmp_path / "summary").read_text()
     assert summary.startswith("### ❌ Not started: the data could not be prepared\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.scripts.setup_github.stand_in import fresh, set_up
+from tests.scripts.init_github.stand_in import fresh, set_up
 
 from trainyard.commands.init_github import parse_args, wanted_setup
 from trainyard.config.load import load_config

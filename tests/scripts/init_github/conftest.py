@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.setup_github.stand_in import LIMIT, REPOSITORY, GitHub, fresh
+from tests.scripts.init_github.stand_in import LIMIT, REPOSITORY, GitHub, fresh
 
 ROOT = Path(__file__).resolve().parents[3]
 GH = Path(sys.executable).parent / "gh"
@@ -49,7 +49,7 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
             raw = self.body()
             path = self.path.removeprefix("/api/v3")
             reply = serving["now"].reply(self.command, path, json.loads(raw) if raw else None)
-            if self.headers.get("Authorization") != f"token {TOKEN}":
+            if self.headers.get("Authorization") not in (f"token {TOKEN}", f"Bearer {TOKEN}"):
                 reply = 401, {"message": "Bad credentials"}
             if reply is None:
                 self.close_connection = True

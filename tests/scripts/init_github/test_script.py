@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.scripts.setup_github.conftest import INIT
-from tests.scripts.setup_github.stand_in import ENVIRONMENTS, REGISTRATION, GitHub, complete
+from tests.scripts.init_github.conftest import INIT
+from tests.scripts.init_github.stand_in import ENVIRONMENTS, REGISTRATION, GitHub, complete
 
 from trainyard.command import handler
 from trainyard.commands import init_github
