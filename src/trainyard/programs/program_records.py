@@ -33,7 +33,7 @@ class TakenCheckpoint:
 
     step: int
     manifest_sha256: str
-    tensors: Tensors | None = None
+    tensors: Tensors | None = field(default=None, compare=False)
     """None if they were read when it was taken before."""
 
 

@@ -125,9 +125,10 @@ def test_what_the_program_wrote_since_replaces_what_was_taken(
     folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
     before = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
     old = (folder / "optimizer.pt").read_bytes()
+    shapes.archive(later := tmp_path / "later.pt", 3000, {})
     with (folder / "optimizer.pt").open("r+b") as file:  # the same inode
-        file.seek(100)
-        file.write(b"later")
+        file.write(later.read_bytes())
+        file.truncate()
     verify_checkpoint(directory.checkpoint(20))
     assert (directory.checkpoint(20) / "optimizer.pt").read_bytes() == old
     after = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
