@@ -228,7 +228,8 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
     directory = run.program.directory
     if not (facts := repository_facts(directory)):
         return code_facts(directory)
-    files = untracked_inputs(directory, named_files(run.program.command, directory))
+    named = named_files(run.program.command, directory, metrics=run.program.metrics)
+    files = untracked_inputs(directory, named)
     return {**facts, "files": files} if files else facts
 
 

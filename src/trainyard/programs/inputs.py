@@ -45,15 +45,18 @@ _NO_NAMED_INPUTS = (
 _MOST_NAMED_BYTES = 64 * 2**20
 
 
-def named_files(command: Sequence[str], directory: Path) -> list[Path]:
-    """Return the files that the arguments of a command name: as a word, or after the `=` of an option."""
+def named_files(command: Sequence[str], directory: Path, *, metrics: str = "") -> list[Path]:
+    """Return the files that the arguments of a command name: as a word, or after the `=` of an option.
+
+    The file of `metrics`, which the program writes, is none.
+    """
     found = []
     for word in command[1:]:
         for text in (word, word.partition("=")[2]):
             path = directory / text
             with suppress(OSError, ValueError):
                 is_input = bool(text) and not text.endswith(_NO_NAMED_INPUTS) and path.is_file()
-                if is_input and path.stat().st_size <= _MOST_NAMED_BYTES:
+                if is_input and path != directory / metrics and path.stat().st_size <= _MOST_NAMED_BYTES:
                     found.append(path)
     return found
 
