@@ -343,9 +343,12 @@ def _differences(run: ProgramRun) -> tuple[str, ...]:
         "git": _code_of(run),
         "lock_sha256": None if lock is None else sha256_of_file(lock),
         "program": program.facts,
-        "program_sha256": program.sha256,
+        "program_sha256": program.sha256_in(run.directory.path),
     }
-    return differences_from_run(run.directory, run.config, facts, data=(run.data() or {}).get("fingerprint"))
+    data = (run.data() or {}).get("fingerprint")
+    found = differences_from_run(run.directory, run.config, facts, data=data)
+    steps = read_run(run.directory.run_file).get("plan", {}).get("steps")
+    return found if found or steps == program.steps else (f"steps: {steps}, now {program.steps}",)
 
 
 def is_done(run: ProgramRun) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import read_description
@@ -24,6 +25,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
+from trainyard.run_choice import trainer_facts
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
 
@@ -57,6 +59,18 @@ class KilledError(Exception):
     """The pod is gone."""
 
 
+SHEET = {
+    "recipe": "deepspeed",
+    "command": ["false"],
+    "torchrun": False,
+    "steps": 400,
+    "checkpoints": "/nowhere",
+    "environment": {},
+    "nodes": 1,
+}
+"""The description of another program."""
+
+
 def resolved(config: Config) -> Config:
     """As the trainer records it: no value is left open."""
     model, data = config.model, config.data
@@ -79,6 +93,7 @@ class Pod:
         self.config = ROOT / "configs" / f"{config}.yaml"
         apart = APART if launcher == "apart" else ()
         self.given = [*(WEIGHTS if config == "fine_tuning" else ()), STORED, *apart]
+        self.run_dir.with_name("program.json").write_text(json.dumps(SHEET))
         self.ran: list[str] = []
         self.answers: dict[str, int | None] = {}
 
@@ -86,7 +101,7 @@ class Pod:
         words = ["--config", str(self.config), "--run-dir", str(self.run_dir)]
         words += [word for value in self.given for word in ("--set", value)]
         more = {
-            "program": ["--program", "program.json"],
+            "program": ["--program", str(self.run_dir.with_name("program.json"))],
             "in place": ["--restarts", "2"],
             "by operator": ["--restarts", "2", "--restart-by", "operator"],
         }
@@ -108,7 +123,11 @@ class Pod:
 
     def train(self) -> None:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
-        config = given if self.launcher == "program" else resolved(given)
+        if self.launcher == "program":
+            program = read_description(self.run_dir.with_name("program.json")).program(ROOT)
+            finish(self.run_dir, given, program_sha256=program.sha256, git={})
+            return
+        config = resolved(given)
         finish(self.run_dir, config)
         if self.launcher == "apart":
             write_node(directory, NodeFolder("job", 0, 2))
@@ -157,8 +176,9 @@ def test_a_finished_run_is_never_trained_again(
     assert pod.start() == 0
     assert "train" not in pod.ran
     pod.given.append("training.max_steps=12345")
-    assert pod.start() == 0
-    assert "train" in pod.ran, "another configuration is another training"
+    with pytest.raises(ConfigError, match=r"training\.max_steps: "):
+        pod.start()
+    assert "train" not in pod.ran, "another configuration is another run"
 
 
 def test_the_pod_names_the_parts_that_do_not_hold(
@@ -240,13 +260,14 @@ def test_starts_are_counted_since_the_last_checkpoint_and_not_for_days(
     assert starts.add(1e9) == 1, "a damaged file is none"
 
 
-def finish(run_dir: Path, config: Config, processes: int = 2) -> None:
+def finish(run_dir: Path, config: Config, processes: int = 2, **facts: Any) -> None:
     directory = RunDirectory(run_dir)
     directory.create()
     directory.config_file.write_text(dump_yaml(config))
-    facts = {"config_sha256": config_sha256(config), "hardware": {"world_size": processes}}
+    facts = {**trainer_facts(), **facts, "config_sha256": config_sha256(config)}
+    facts["hardware"] = {"world_size": processes}
     write_identity(directory.run_file, "job", {**facts, "plan": {"steps": 400}})
-    write_outcome(directory.run_file, {"status": "succeeded", "steps": 400})
+    write_outcome(directory.run_file, {"status": "succeeded", "steps": 400, "exit_code": 0})
     directory.checkpoint(400).mkdir(parents=True, exist_ok=True)
     (directory.checkpoint(400) / MANIFEST_NAME).write_text("{}")
 
@@ -300,31 +321,24 @@ def test_a_corrected_store_does_not_make_another_run(change: str, same: bool, tm
 
 
 def test_another_program_of_a_finished_run_is_not_started_again(tmp_path: Path) -> None:
-    sheet = {
-        "recipe": "deepspeed",
-        "command": ["false"],
-        "torchrun": False,
-        "steps": 400,
-        "checkpoints": str(tmp_path / "program"),
-        "environment": {},
-        "nodes": 1,
-    }
+    sheet = {**SHEET, "checkpoints": str(tmp_path / "program")}
     for name in ("program.json", "known.json"):
         (tmp_path / name).write_text(json.dumps(sheet))
     path = ROOT / "configs" / "smoke.yaml"
     order = ProgramOrder(config=path, run_dir=tmp_path / "job", program=tmp_path / "program.json")
 
     def finish_known() -> None:
-        finish(tmp_path / "job", load_config(path).config)
-        run = json.loads((tmp_path / "job" / "run.json").read_text())
-        run["program_sha256"] = read_description(tmp_path / "known.json").program(ROOT).sha256
-        (tmp_path / "job" / "run.json").write_text(json.dumps(run))
+        program = read_description(tmp_path / "known.json").program(ROOT)
+        known: dict[str, Any] = {"program_sha256": program.sha256, "git": {}}
+        finish(tmp_path / "job", load_config(path).config, **known)
 
     finish_known()
     assert train_program(order) == 0
     other = replace(order, changes=["training.max_steps=500"])
-    assert train_program(other) != 0, "another configuration is run"
+    with pytest.raises(ConfigError, match=r"training\.max_steps: "):
+        train_program(other)
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
         (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
         finish_known()
-        assert train_program(order) != 0, "another command is run"
+        with pytest.raises(ConfigError, match=r"steps: 400, now 800|command: "):
+            train_program(order)

@@ -51,8 +51,14 @@ from trainyard.report.terminal.training_progress import ProgressDisplay, summary
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, collect_provenance, grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, launcher_options, place_in_run
+from trainyard.run.run_advice import other_inputs
 from trainyard.run.storing_speed import deadline_for_storing
-from trainyard.training.data.config_of_run import config_of_run, has_been_trained, has_changed_since
+from trainyard.training.data.config_of_run import (
+    config_of_run,
+    differences_from_run,
+    has_been_trained,
+    has_changed_since,
+)
 from trainyard.training.runtime.before_torch import before_torch
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.weights.pretrained import load_with_weights
@@ -161,7 +167,22 @@ def was_trained_here(args: argparse.Namespace, processes: int) -> bool:
     """Return whether the run is finished. Does not wait for the other nodes, which may have ended."""
     if args.run_dir is None or not has_been_trained(args.run_dir, args.config, args.set):
         return False
-    return not has_changed_since(args.run_dir, processes)
+    if has_changed_since(args.run_dir, processes):
+        return False
+    directory = RunDirectory(args.run_dir)
+    if directory.run_file.is_file():  # the first machine has it
+        data = (read_run(directory.run_file).get("data") or {}).get("fingerprint")
+        config = config_of_run(args.config, args.set, args.run_dir)
+        if found := differences_from_run(directory, config, origin_of(args), data=data):
+            raise other_inputs(directory, found)
+    return True
+
+
+def origin_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the commit, the lock and what else `run.json` has of the trainer of this repository."""
+    code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)
+    lock = REPOSITORY_ROOT / "requirements-training.txt"
+    return collect_provenance(code, lock=lock, config_file=args.config)
 
 
 def print_recorded_outcome(args: argparse.Namespace) -> None:
@@ -257,10 +278,7 @@ def request_factory(
             f"from {package}, so the recorded commit would not be that of the training. "
             "Run `make install` there, and unset PYTHONPATH."
         )
-    code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)
-    origin = collect_provenance(
-        code, lock=REPOSITORY_ROOT / "requirements-training.txt", config_file=args.config
-    )
+    origin = origin_of(args)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     expected = expectation_here(

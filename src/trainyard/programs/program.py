@@ -14,7 +14,14 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
-from trainyard.programs.own_files import OUTPUT_VARIABLE, Places, in_run, names_run, places_of
+from trainyard.programs.own_files import (
+    OUTPUT_VARIABLE,
+    RUN_DIRECTORY,
+    Places,
+    in_run,
+    names_run,
+    places_of,
+)
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher, launcher_options, nccl_log, nccl_log_variables
@@ -91,6 +98,18 @@ class Program:
             facts["files"] = dict(self.files)
         return values_sha256(facts)
 
+    def sha256_in(self, run_directory: Path) -> str:
+        """Return the digest of the command and its variables, as if the run directory were anywhere else."""
+
+        def hide(value: Any) -> Any:
+            if isinstance(value, str):
+                return value.replace(str(run_directory), RUN_DIRECTORY)
+            if isinstance(value, Mapping):
+                return {name: hide(each) for name, each in value.items()}
+            return tuple(map(hide, value))
+
+        return self.with_words(hide).sha256
+
     def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
         """Return the program with the texts that `change` makes of its own, which it gets by their key."""
         names = ("command", "environment", "resume", "files")
@@ -102,7 +121,8 @@ class Program:
 
     def places_in(self, run_directory: Path) -> Places:
         """Return where it keeps its files."""
-        return places_of(self.directory, run_directory, self.command, self.checkpoints, self.metrics)
+        settings = {"checkpoints": self.checkpoints, "metrics": self.metrics}
+        return places_of(self.directory, run_directory, self.command, **settings)
 
     @property
     def searched(self) -> Path | None:

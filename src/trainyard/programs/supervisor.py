@@ -214,7 +214,7 @@ class ProgramRun:
             "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
             "data": self.data(),
             "program": None if is_planned else program.facts,
-            "program_sha256": program.sha256,
+            "program_sha256": program.sha256_in(self.directory.path),
         }
         origin = collect_provenance(self.code, lock=program.lock, config_file=self.directory.config_file)
         facts = {**origin, **_without_none(known)}

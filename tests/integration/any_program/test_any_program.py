@@ -423,8 +423,8 @@ def test_a_program_that_is_stopped_is_stored_and_resumes(repository: Repository)
             failures.append((number.name, found, outcome, error))
     assert failures == []
 
-    command = ("--run-dir", "runs/SIGINT", "--", sys.executable, "train.py", "--steps", "12")
-    assert repository.run(*command, "--output_dir", "out-SIGINT").returncode in (0, 1)
+    command = ("--run-dir", "runs/SIGINT", "--", sys.executable, "train.py", "--pause", "0.3")
+    assert repository.run(*command, "--steps", "12", "--output_dir", "out-SIGINT").returncode in (0, 1)
     rows = (repository.folder / "runs/SIGINT/metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
 
