@@ -4,7 +4,7 @@
 A model of 100 million parameters (1.2 GB of state) trains in this process with the shipped step. Three savers
 take turns: `dcp.save`; `dcp.async_save` at its best settings (a process, and a stager thread with shared
 memory, pinned on a GPU, that is kept and is awaited before the optimizer's update); and the shipped saver,
-which also computes SHA-256 and BLAKE3. All write to a disk and fsync. The first saves of each kind, which
+which also computes SHA-256. All write to a disk and fsync. The first saves of each kind, which
 allocate memory and start processes, do not count; old checkpoints are removed between saves.
 
 `blocked` is the time that training waited. `lost` is the extra time of the save and of the steps until it is

@@ -101,7 +101,7 @@ def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
     assert prune(store, plan, by="ada", rules=rules) == []
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=stored)
     assert (found.problems, found.notes) == ((), ())
-    [run] = list_runs(store, [1], judge=lambda _: (), price=1.0)
+    [run] = list_runs(store, [1], judge=lambda *_: (), price=1.0)
     assert [(each.step, each.promoted) for each in run.checkpoints] == [(100, ("best",)), (400, ())]
     assert (run.ok, run.pruned) == (True, 2)
     assert all(each.age_seconds is not None and abs(each.age_seconds) < 60 for each in run.checkpoints)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.promotion import find_promotable, list_promotions, promote
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_of_run, stored_claim
 from trainyard.artifacts.store.object_store import Store
@@ -156,6 +157,32 @@ def test_a_check_refuses_a_store_that_ignores_conditions(
     if operation == "put_object":
         with pytest.raises(UnsupportedOperationError, match="is not conditional"):
             claim_of_run(remote, {"run_id": "a", "key": KEYS[0]}, None)
+
+
+def test_what_is_in_an_archive_is_neither_proven_nor_promoted_and_listed_as_such(
+    remote: Store, make_run: Callable[..., RunDirectory], request: pytest.FixtureRequest
+) -> None:
+    """As a lifecycle rule leaves it; on moto it is also brought back."""
+    run = make_run()
+    sync_run(remote, run, 1)
+    data, name = "run-1/checkpoint-200/__0_0.distcp", remote.url.split("/")[2]
+    server = request.node.callspec.params["remote"]
+    client = request.getfixturevalue(server).client
+    given = {"Bucket": name, "Key": f"runs/{data}", "ChecksumAlgorithm": "SHA256"}
+    content = (run.checkpoint(200) / "__0_0.distcp").read_bytes()
+    client.put_object(**given, Body=content, StorageClass="GLACIER")
+    for depth in Depth:
+        (problem,) = verify_run(remote, 1, depth=depth, run_directory=run).problems
+        assert f"{data}: is in the archive GLACIER" in problem
+    with pytest.raises(VerificationError, match=f"{data}: is in the archive GLACIER"):
+        find_promotable(remote, 1, 200, depth=Depth.LISTING)
+    (listed,) = list_runs(remote, [1], judge=lambda *_: (), price=None)
+    assert f"{data}: is in the archive GLACIER" in listed.problems[0]
+    if server == "moto":
+        client.restore_object(Bucket=name, Key=f"runs/{data}", RestoreRequest={"Days": 1})
+        assert verify_run(remote, 1, depth=Depth.FULL, run_directory=run).problems == ()
+        (listed,) = list_runs(remote, [1], judge=lambda *_: (), price=None)
+        assert listed.problems == ()
 
 
 @pytest.fixture

@@ -37,11 +37,7 @@ def test_a_dump_has_records_ends_of_logs_versions_and_the_cause_and_no_secret(
     file = tmp_path / "dump.tar.gz"
     assert debug_dump.main([str(run), "--output", str(file)]) == 0
     assert capsys.readouterr().out.strip() == str(file)
-    with tarfile.open(file) as archive:
-        texts = {
-            member.name.partition("/")[2]: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
-            for member in archive
-        }
+    texts = read_archive(file)
     assert {"run.json", "config.yaml", "explanation.json", "machine/versions.json"} <= set(texts)
     assert json.loads(texts["explanation.json"])["class"] == "disk-full"
     assert json.loads(texts["machine/environment.json"])["NCCL_DEBUG"] == "WARN"

@@ -88,13 +88,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for name in (
-        *(
-            "TRAINYARD_RUN_ID",
-            "TRAINYARD_AWS_ROLE",
-            "TRAINYARD_AWS_ACCESS",
-            "TRAINYARD_SIGNING",
-            "JOB_MINUTES",
-        ),
+        *("TRAINYARD_RUN_ID", "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_ACCESS", "TRAINYARD_SIGNING"),
         *("JOB_MINUTES", "TRAINYARD_JOB_MINUTES", "AWS_REGION", "RUNNER_ENVIRONMENT"),
         *("GITHUB_RUN_ATTEMPT", "STEPS", "NEEDS", "GITHUB_EVENT_NAME"),
         *("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN", "TRAINYARD_SUPERSEDE", "TRAINYARD_FOLLOW", "RESUME"),

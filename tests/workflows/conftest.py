@@ -83,7 +83,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def pipeline() -> list[str]:
     """The steps that make a run, in their order, wherever it is made."""
-    return ["machine", "readiness", "prepare", "train", "store", "prove", "report", "notify"]
+    return ["machine", "readiness", "prepare", "claim", "train", "store", "prove", "report", "notify"]
 
 
 @pytest.fixture(scope="session")

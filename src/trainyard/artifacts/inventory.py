@@ -18,7 +18,7 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.layout import manifest_prefix
-from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.store.object_store import Store, StoredObject, snapshot
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
 
@@ -27,7 +27,10 @@ S3_USD_PER_GB_MONTH = 0.023
 _GB = 1 << 30
 """The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
-Judge = Callable[[int], Sequence[str]]
+# Runs whose proof is judged without a depth: it takes 30 ms of processor time or more for each.
+MOST_JUDGED = 20
+NOT_JUDGED = "not judged"
+Judge = Callable[[Store, int], Sequence[str]]
 _Names = Sequence[Promotion]
 
 
@@ -51,7 +54,7 @@ class ListedRun:
     status: str
     """Status of the outcome; `running` while the run is followed, empty if no manifest says."""
     proof: str
-    """`proven`, or `not proven` and the parts that fail."""
+    """`proven`; `not proven` and the parts that fail; or `not judged`, for an older run."""
     age_seconds: float | None
     """Seconds since its newest manifest was put."""
     created: float | None
@@ -91,17 +94,28 @@ def price_for(url: str, given: float | None) -> float | None:
 def list_runs(
     store: Store, numbers: Iterable[int], *, judge: Judge, price: float | None, depth: Depth | None = None
 ) -> list[ListedRun]:
-    """Return the runs, oldest first; `judge` returns the parts of its proof that a run fails.
+    """Return the runs, oldest first.
 
-    Raises ServiceError when the store cannot be reached.
+    `judge` returns the parts of its proof that a run in the store fails. It restores the run's records, so it
+    is asked for the newest runs only, or for all if a `depth` is given. Raises ServiceError when the store
+    cannot be reached.
     """
-    one = partial(_list_run, store, list(list_promotions(store)), judge=judge, price=price, depth=depth)
+    wanted, store = sorted(numbers), snapshot(store)
+    judged = frozenset(wanted if depth else wanted[-MOST_JUDGED:])
+    judge_run = partial(judge, store)
+    one = partial(_list_run, store, list(list_promotions(store)), price=price, depth=depth)
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
-        return list(pool.map(one, sorted(numbers)))
+        return list(pool.map(lambda number: one(number, judge_run if number in judged else None), wanted))
 
 
 def _list_run(
-    store: Store, names: _Names, number: int, *, judge: Judge, price: float | None, depth: Depth | None
+    store: Store,
+    names: _Names,
+    number: int,
+    judge: "Callable[[int], Sequence[str]] | None",
+    *,
+    price: float | None,
+    depth: Depth | None,
 ) -> ListedRun:
     _, manifest, problems = newest_manifest(store, number)
     listed = listed_objects(store, number)
@@ -109,7 +123,7 @@ def _list_run(
     if depth is not None:
         problems = list(verify_run(store, number, depth=depth).problems)
     elif manifest is not None:
-        problems = problems + _missing(manifest, listed)
+        problems = problems + _missing(manifest, listed) + _archived(store, manifest, listed)
     size = sum(found.size for found in (*listed.values(), *manifests.values()))
     put = max((found.modified for found in manifests.values()), default=0.0)
     return ListedRun(
@@ -151,16 +165,33 @@ def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[
     return found
 
 
+def _archived(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
+    """Report a run in an archive. One object is described: a listing does not say what was restored."""
+    there = [listed[entry.key] for entry in manifest.objects if entry.key in listed]
+    archived = [found for found in there if found.archived]
+    first = store.describe(archived[0].key) if archived else None
+    if first is None or not first.archived:
+        return []
+    return [
+        f"{first.key}: is in the archive {first.archived}, and so are {len(archived) - 1} other objects of "
+        "the run: they cannot be restored from there now"
+    ]
+
+
 def _status(manifest: RunManifest | None) -> str:
     if manifest is None:
         return ""
     return "running" if manifest.is_open else str(manifest.outcome.get("status", "no outcome"))
 
 
-def _proof(manifest: RunManifest | None, judge: Judge, problems: Sequence[str]) -> str:
+def _proof(
+    manifest: RunManifest | None, judge: "Callable[[int], Sequence[str]] | None", problems: Sequence[str]
+) -> str:
     if manifest is None or _status(manifest) != "succeeded":
         return "not proven"
-    failing = ("stored",) if problems else judge(manifest.run_number)
+    if judge is None and not problems:
+        return NOT_JUDGED
+    failing = ("stored",) if problems or judge is None else judge(manifest.run_number)
     return f"not proven: {', '.join(failing)}" if failing else "proven"
 
 

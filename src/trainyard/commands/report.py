@@ -24,7 +24,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,8 +165,8 @@ def store_index(url: str, form: Format) -> str:
     """Return the index of all runs of a store. Raises ServiceError when the store cannot be reached."""
 
     store = open_store(url)
-    numbers, judge = runs_in_question(store, None), partial(failing_parts, store)
-    runs = inventory.list_runs(store, numbers, judge=judge, price=inventory.price_for(url, None))
+    numbers = runs_in_question(store, None)
+    runs = inventory.list_runs(store, numbers, judge=failing_parts, price=inventory.price_for(url, None))
     match form:
         case Format.HTML:
             return html_index(store.url, runs, now=time.time())

@@ -12,7 +12,6 @@ Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 
 from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
@@ -43,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     store = open_store(args.store, call_seconds=args.call_seconds)
     price = inventory.price_for(args.store, args.price_per_gb_month)
     depth = Depth(args.depth) if args.depth else None
-    numbers, judge = runs_in_question(store, args.run_number), partial(failing_parts, store)
-    runs = inventory.list_runs(store, numbers, judge=judge, price=price, depth=depth)
+    numbers = runs_in_question(store, args.run_number)
+    runs = inventory.list_runs(store, numbers, judge=failing_parts, price=price, depth=depth)
     if args.json:
         value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
         output.print_json(value)

@@ -6,8 +6,6 @@ cannot fit, and one that is not refused may still not fit. `device_memory` has t
 trainer's own step.
 """
 
-from dataclasses import dataclass
-
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan.parallel_degrees import Degrees
@@ -16,30 +14,24 @@ _HALF = 2
 """Bytes of a bfloat16."""
 
 
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes per parameter that a program holds."""
+MEGATRON = (2 + 4, 12)
+"""Bytes per parameter on every process that has it, and bytes divided over the data-parallel processes.
 
-    kept: int
-    """Bytes on every process that has the parameter."""
-    shared: int
-    """Bytes that are divided over the data-parallel processes."""
-
-
-MEGATRON = StateBytes(kept=2 + 4, shared=12)
-"""Bfloat16 weight and float32 gradient; float32 weight and both moments in the distributed optimizer."""
-SHARDED = StateBytes(kept=0, shared=16)
+Bfloat16 weight and float32 gradient; float32 weight and both moments in the distributed optimizer.
+"""
+SHARDED = (0, 16)
 """FSDP, and ZeRO of stage 3: everything is divided; float32 weight, gradient and both moments."""
 
 
-def least_bytes(config: Config, found: Degrees, state: StateBytes) -> int:
+def least_bytes(config: Config, found: Degrees, state: tuple[int, int]) -> int:
     """Return the least bytes on the GPU that has most of the model."""
     shape = config.model.architecture
     counts = count_parameters(shape)
     layers = shape.num_layers // found.pipeline * counts.block
     tables = counts.embedding if found.pipeline > 1 else counts.embedding + counts.output
     parameters = (layers + tables) // found.tensor
-    states = parameters * state.kept + parameters * state.shared // (found.data * found.context)
+    kept, shared = state
+    states = parameters * kept + parameters * shared // (found.data * found.context)
     return states + _kept_inputs(config, found)
 
 

@@ -91,7 +91,7 @@ def names_run(command: Sequence[str]) -> bool:
 
 
 def places_of(
-    directory: Path, run_directory: Path, command: Sequence[str], checkpoints: str, metrics: str
+    directory: Path, run_directory: Path, command: Sequence[str], *, checkpoints: str, metrics: str
 ) -> Places:
     """Return the places of a program that runs in `directory`.
 

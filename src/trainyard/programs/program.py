@@ -121,7 +121,8 @@ class Program:
 
     def places_in(self, run_directory: Path) -> Places:
         """Return where it keeps its files."""
-        return places_of(self.directory, run_directory, self.command, self.checkpoints, self.metrics)
+        settings = {"checkpoints": self.checkpoints, "metrics": self.metrics}
+        return places_of(self.directory, run_directory, self.command, **settings)
 
     @property
     def searched(self) -> Path | None:

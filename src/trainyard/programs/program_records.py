@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
@@ -25,16 +26,6 @@ INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
 """The cause of a stop after which a run is not continued automatically."""
-
-
-@dataclass(frozen=True)
-class TakenCheckpoint:
-    """A checkpoint of the program that was copied into the run directory."""
-
-    step: int
-    manifest_sha256: str
-    tensors: Tensors | None = None
-    """None if they were read when it was taken before."""
 
 
 @dataclass

@@ -30,14 +30,18 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     move_partial_aside,
     state_of,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, tensors_of
+from trainyard.programs.checkpoints.taken_checkpoint import (
+    TakenCheckpoint,
+    restorable_path,
+    take_checkpoint,
+    tensors_of,
+)
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_records import (
     Reach,
-    TakenCheckpoint,
     has_other_rows,
     note_checkpoint,
     steps_of_states,

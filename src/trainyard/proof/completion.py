@@ -120,6 +120,9 @@ def _program_records_problem(
     from_zero = read.counts_from_zero and read.last_step == done
     if read.problem is None and outcome.get("counts_from_zero") is True and not from_zero:
         return f"the outcome says that the steps are 0 to {done:,}, the rows differ"
+    tensors = course.tensors.get(str(section_or_empty(outcome, "checkpoint").get("manifest_sha256")), {})
+    if read.problem is None and tensors.get("nan"):
+        return "the last checkpoint has NaN in its tensors"
     return read.problem or _other_figures(
         outcome, read.figures, ("first_loss", "final_loss", "validation_loss")
     )

@@ -9,12 +9,13 @@ from trainyard.artifacts.inventory import inventory_table, list_runs, price_for
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
+from trainyard.run.identity import write_outcome
 
 
 def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[..., Any], store: Store) -> None:
     sync_run(store, make_run("one"), 1)
     sync_run(store, make_run("two", steps=(300,)), 2)
-    one, two = list_runs(store, [1, 2], judge=lambda _: (), price=1000.0, depth=Depth.FULL)
+    one, two = list_runs(store, [1, 2], judge=lambda *_: (), price=1000.0, depth=Depth.FULL)
     assert one.ok
     assert two.ok
     text = inventory_table([one, two])
@@ -23,11 +24,37 @@ def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[...
     assert [len(run.to_json()["checkpoints"]) for run in (one, two)] == [2, 1]
 
 
+def test_many_runs_take_one_listing_and_the_newest_are_judged(
+    make_run: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_JUDGED", 2)
+    asked, listings, list_objects = list[int](), list[str](), type(store).list_objects
+    for number in range(1, 5):
+        run = make_run(f"run-{number}", steps=(100,))
+        write_outcome(run.run_file, {"status": "succeeded"})
+        sync_run(store, run, number)
+
+    def judge(_: Store, number: int) -> tuple[str, ...]:
+        asked.append(number)
+        return ()
+
+    def noted(self: Any, prefix: str) -> Any:
+        listings.append(prefix)
+        return list_objects(self, prefix)
+
+    monkeypatch.setattr(type(store), "list_objects", noted)
+    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None)
+    assert [run.proof for run in runs] == ["not judged", "not judged", "proven", "proven"]
+    assert (sorted(asked), listings) == ([3, 4], [""])
+    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None, depth=Depth.LISTING)
+    assert [run.proof for run in runs] == ["proven"] * 4
+
+
 def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., Any], store: Store) -> None:
     sync_run(store, make_run("one"), 1)
     lost = next(found.key for found in store.list_objects("run-1/") if "checkpoint-200" in found.key)
     store.delete(lost)
-    (listed,) = list_runs(store, [1], judge=lambda _: (), price=None)
+    (listed,) = list_runs(store, [1], judge=lambda *_: (), price=None)
     assert not listed.ok
     assert listed.proof == "not proven"
     assert any(lost in problem for problem in listed.problems)

@@ -235,12 +235,14 @@ def test_a_file_that_is_replaced_before_or_during_a_read_is_noticed(
 def test_a_file_that_is_removed_meanwhile_counts_as_missing(
     store: LocalStore, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for key in ("run-1/a", "run-1/b", "run-1/c"):
+    for key in ("run-1/a", "run-1/b/c", "run-1/c", "run-10/a"):
         store.stage(file, key, metadata={}).commit()
-    listing = store.list_objects("run-1/")
-    assert next(listing).key == "run-1/a"
-    (folder / "run-1/b").unlink()
-    assert [found.key for found in listing] == ["run-1/c"]
+    keys = ["run-1/a", "run-1/b/c", "run-1/c"]
+    assert [found.key for found in store.list_objects("run-1/")] == keys
+    assert [found.key for found in store.list_objects("run-1")] == [*keys, "run-10/a"]
+    assert [found.key for found in store.list_objects("run-1/b/c")] == ["run-1/b/c"]
+    (folder / "run-1/b/c").unlink()
+    assert [found.key for found in store.list_objects("run-1/b")] == []
     with monkeypatch.context() as patch:
         patch.setattr(
             "trainyard.gateways.local_store.folder.hash_stored_file",

@@ -5,7 +5,7 @@ import pytest
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
-from trainyard.plan.minimum_memory import MEGATRON, SHARDED, StateBytes, least_bytes
+from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
 from trainyard.plan.parallel_degrees import Degrees
 
 
@@ -21,7 +21,7 @@ def degrees(*, world: int = 8, tensor: int = 1, pipeline: int = 1, context: int 
 
 
 @pytest.mark.parametrize("state", [MEGATRON, SHARDED])
-def test_every_degree_takes_from_what_a_gpu_holds(state: StateBytes) -> None:
+def test_every_degree_takes_from_what_a_gpu_holds(state: tuple[int, int]) -> None:
     whole = least_bytes(config(), degrees(world=1), state)
     for other in (degrees(), degrees(tensor=2), degrees(pipeline=2, world=2), degrees(context=2, world=2)):
         assert 0 < least_bytes(config(), other, state) < whole

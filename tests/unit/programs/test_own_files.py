@@ -64,7 +64,8 @@ def test_places_are_shared_where_both_may_hold_one_file(mine: Places, theirs: Pl
 def test_the_settings_and_the_command_say_where_files_are(
     command: Sequence[str], checkpoints: str, metrics: str, found: Places
 ) -> None:
-    assert places_of(Path("/w"), Path(RUN), command, checkpoints, metrics) == found
+    settings = {"checkpoints": checkpoints, "metrics": metrics}
+    assert places_of(Path("/w"), Path(RUN), command, **settings) == found
 
 
 def places(run: Path, searched: Path | None = None, *named: Path) -> Places:

@@ -421,6 +421,35 @@ def test_of_another_program_no_more_is_claimed_than_its_log_shows(recipe: Any, c
     assert ("what-is-proven-of-other-programs" in step) is not claimed
 
 
+@each_case(
+    ("tensors", "holds", "words"),
+    [
+        ({"count": 3}, True, "last weights finite (3 tensors), no retries"),
+        ({"count": 1, "infinite": ["mask"]}, True, "last weights without NaN (1 tensor)"),
+        ({"unread": ["a.pkl: not a zip"]}, True, "last weights not read (unread: a.pkl: not a zip)"),
+        ({"count": 1, "unread": ["a.pkl: x", "b.pkl: x"]}, True, "(1 tensor) (unread: a.pkl: x and 1 more)"),
+        (None, True, "every logged figure finite, no retries"),
+        ({"count": 3, "nan": ["w"]}, False, "NaN"),
+    ],
+)
+def test_the_proof_says_what_was_read_of_a_programs_last_weights(
+    tensors: Any, holds: bool, words: str
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    saved = SAVED | ({} if tensors is None else {"tensors": tensors})
+    trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
+    assert (trained.holds, words in trained.evidence) == (holds, True), trained.evidence
+
+
+def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
+    older, newer = ({"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} for word in "ab")
+    resumed = {"event": "resumed", "step": 500, "manifest_sha256": "a" * 64}
+    stored = part(
+        judge(events=[STARTED, older, resumed, newer, SAVED, FINISHED], found=Found(checkpoints={})), "stored"
+    )
+    assert not stored.holds and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
+
+
 def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
     run = changed("outcome", "validation_loss", to=math.inf)
     assert "validation loss is inf" in part(judge(run), "trained").evidence

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,15 +72,11 @@ class LocalStore:
             what = "is a file and no folder." if self._root.exists() else "does not exist."
             raise ServiceError(f"The store's folder {self._root} {what}")
         with name_refusals(self._root):
-            for path in sorted(self._files_below(prefix)):
-                key = path.relative_to(self._root).as_posix()
-                if key.startswith(prefix):
-                    refuse_link(path)
-                    with contextlib.suppress(FileNotFoundError):  # removed since
-                        found = path.stat()
-                        yield LocalObject(
-                            key, found.st_size, modified=found.st_mtime, identity=_identity(found)
-                        )
+            for key, found in sorted(self._files_below(prefix)):
+                if stat.S_ISLNK(found.st_mode):
+                    refuse_link(self._root / key)
+                modified, identity = found.st_mtime, _identity(found)
+                yield LocalObject(key, found.st_size, modified=modified, identity=identity)
 
     def describe(self, key: str) -> LocalObject | None:
         path = self._path(key)
@@ -241,15 +238,28 @@ class LocalStore:
                 refuse_link(self._root / folder)
         return path
 
-    def _files_below(self, prefix: str) -> Iterator[Path]:
-        start = self._path(prefix.rpartition("/")[0])
+    def _files_below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the key and the description of each file and link whose key has the prefix."""
+        folder = prefix.rpartition("/")[0]
+        start = self._path(folder)
         if start != self._root:
             refuse_link(start)
-        for folder, names, files in os.walk(start):
-            if Path(folder) == self._root:  # in deeper folders the name is an ordinary one
-                names[:] = [name for name in names if name != _INCOMING]
-            links = [name for name in names if Path(folder, name).is_symlink()]  # not entered
-            yield from (Path(folder, name) for name in (*files, *links))
+        pending = [f"{folder}/" if folder else ""]
+        while pending:
+            above = pending.pop()
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self._root / above) as entries,
+            ):
+                for entry in entries:
+                    key = above + entry.name
+                    if key == _INCOMING or not (key.startswith(prefix) or prefix.startswith(f"{key}/")):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{key}/")
+                    else:
+                        with contextlib.suppress(FileNotFoundError):  # removed since
+                            yield key, entry.stat(follow_symlinks=False)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ Each file is read once, in order, in constant memory. torch writes a zip with ch
 
 import hashlib
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -255,22 +256,22 @@ def _tensors_of_pickle(file: IO[bytes], members: Iterable[_Range]) -> list[_Tens
                 place = places.get(f"{root}/data/{storage.key}")
                 if place is not None and all(isinstance(n, int) and n >= 0 for n in (*shape, *stride)):
                     kind = getattr(rest[2], "__name__", "") if len(rest) > 2 else ""
-                    tensors.append(_tensor_at(name, place, kind or storage.kind, offset, shape, stride))
+                    kind = kind or storage.kind
+                    tensors.append(_tensor_at(name, place, kind, (offset, shape, stride)))
     return tensors
 
 
 def _tensor_at(
-    name: str, place: _Range, kind: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
+    name: str, place: _Range, kind: str, view: tuple[int, tuple[int, ...], tuple[int, ...]]
 ) -> _Tensor:
+    """Return a tensor of a type of torch; `view` has its offset, size and stride in numbers."""
     place.kind = place.kind or _KINDS.get(kind)
-    numbers = 1
-    for each in shape:
-        numbers *= each
-    width = _BYTES.get(place.kind or "", 1) * (2 if "omplex" in kind else 1)
-    is_complete = offset == 0 and numbers * width == place.end - place.start
+    offset, shape, stride = view
+    is_complex = "omplex" in kind
+    width = _BYTES.get(place.kind or "", 1) * (1 + is_complex)
+    is_complete = offset == 0 and math.prod(shape) * width == place.end - place.start
     facts = f"{kind}:{shape}:{offset}:{stride}"
-    view = None if is_complete or "omplex" in kind else (offset, shape, stride)
-    return _Tensor(name, place, facts, view)
+    return _Tensor(name, place, facts, None if is_complete or is_complex else view)
 
 
 def _views_in(content: Any) -> Iterator[tuple[str, _View]]:

@@ -19,8 +19,11 @@ from trainyard.training.data.skipped_counts import SkipTally, skip_sentence
 
 OTHER_SUFFIX = "files with another suffix"
 NOT_UTF8 = "files that are not UTF-8"
+# The index names the type of the tokens, and read as another type they would be wrong without an error.
+_INDEXED = ".bin files with a Megatron index"
 _FIXES = {
     NOT_UTF8: " Save it as UTF-8 (iconv -f latin1 -t utf-8 OLD.txt > NEW.txt).",
+    _INDEXED: " If it is bare tokens of data.bin_dtype, move its .idx file away.",
     OTHER_SUFFIX: " Convert PDF and Word documents to .txt first.",
 }
 SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet", ".bin")
@@ -172,6 +175,8 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
         relative = path.relative_to(root).as_posix()
         if path.suffix.lower() not in SUFFIXES:
             skips.add(OTHER_SUFFIX, relative)
+        elif path.suffix == ".bin" and path.with_suffix(".idx").is_file():
+            skips.add(_INDEXED, relative)
         elif (status := _status(path)) is None:
             skips.add("unreadable files", relative)
         elif status.st_size == 0:

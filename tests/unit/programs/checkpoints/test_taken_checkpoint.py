@@ -18,9 +18,9 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoints,
     find_program_checkpoints,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint, restorable_path, take_checkpoint
 from trainyard.programs.program import Program
-from trainyard.programs.program_records import TakenCheckpoint, begin
+from trainyard.programs.program_records import begin
 from trainyard.programs.run_checkpoints import RunCheckpoints
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory
@@ -125,9 +125,10 @@ def test_what_the_program_wrote_since_replaces_what_was_taken(
     folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
     before = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
     old = (folder / "optimizer.pt").read_bytes()
+    shapes.archive(later := tmp_path / "later.pt", 3000, {})
     with (folder / "optimizer.pt").open("r+b") as file:  # the same inode
-        file.seek(100)
-        file.write(b"later")
+        file.write(later.read_bytes())
+        file.truncate()
     verify_checkpoint(directory.checkpoint(20))
     assert (directory.checkpoint(20) / "optimizer.pt").read_bytes() == old
     after = take_checkpoint(newest(tmp_path / "out"), directory, "llama")
