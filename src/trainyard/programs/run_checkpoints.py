@@ -174,9 +174,12 @@ class RunCheckpoints:
         own = [self._as_declared(one) for one in complete.values() if self._earlier_file(one) is None]
         begun = [one for one in partial.values() if any(map(self._has_written, _paths(one)))]
         folders = {one.path for one in (*own, *begun)}
+        # A file of a checkpoint is none by itself, even if another file there is of an earlier run.
+        any_folders = {one.path for one in (*complete.values(), *partial.values())}
 
         def sort(found: list[ProgramCheckpoint]) -> tuple[ProgramCheckpoint, ...]:
             outer = [one for one in found if not folders.intersection(one.path.parents)]
+            outer = [one for one in outer if one.path.is_dir() or one.path.parent not in any_folders]
             return tuple(sorted(outer, key=_order, reverse=True))
 
         if not own and self._program.checkpoints != AUTO:
@@ -406,10 +409,11 @@ def _search(
             elif entry.name.endswith(_FILES):
                 holds = holds or is_own(path)
         if holds or any(map(is_own, folders)):
-            found.append(folder)
+            # Files that are written again in place do not change the folder of their checkpoint.
+            found += [folder.parent, folder] if holds and depth else [folder]
         if depth < _MOST_DEPTH:
             (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
-    return found, seen if waiting or last else None
+    return list(dict.fromkeys(found)), seen if waiting or last else None
 
 
 def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
