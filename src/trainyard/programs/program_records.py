@@ -307,7 +307,7 @@ def program_outcome(
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = named
     if end.fallback is not None:
-        failure = Failure(FailureKind.TCP_FALLBACK, mend=end.fallback[1])
+        failure = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1])
         outcome["failure"] = failure.to_json()
     if end.hang is not None and end.fallback is None:
         remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
