@@ -159,8 +159,8 @@ BUDGETS = {
     "gateways": (7_500, 8_874),
     "jobs": (6_500, 7_530),
     "artifacts": (6_500, 7_241),
-    "programs": (5_500, 7_737),
-    "report": (4_800, 5_222),
+    "programs": (5_500, 7_741),
+    "report": (4_800, 5_224),
     "image": (3_900, 4_614),
     "cluster": (3_700, 3_752),
     "github": (2_400, 3_183),
@@ -170,8 +170,8 @@ BUDGETS = {
     "config": (1_500, 2_436),
     "proof": (2_400, 2_620),
     REST: (2_200, 4_354),
-    "src": (72_000, 87_346),
-    "tests": (75_000, 94_146),
+    "src": (72_000, 87_352),
+    "tests": (75_000, 94_152),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
