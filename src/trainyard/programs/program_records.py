@@ -167,6 +167,16 @@ def note_other_rows(directory: RunDirectory, step: int) -> None:
     append_event(directory.events_file, _NOT_RESUMED, step=step)
 
 
+def trains_again(directory: RunDirectory) -> bool:
+    """Return whether the newest attempt printed other rows of steps up to the checkpoint that it got."""
+    for event in reversed(read_rows(directory.events_file)):
+        if event.get("event") in ("started", "resumed"):
+            return False
+        if event.get("event") == _NOT_RESUMED:
+            return True
+    return False
+
+
 def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
     """Return whether an attempt that resumed from a checkpoint in this state trained earlier steps again."""
     at_start = None

@@ -45,6 +45,7 @@ from trainyard.programs.program_records import (
     has_other_rows,
     note_checkpoint,
     steps_of_states,
+    trains_again,
 )
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
@@ -463,9 +464,10 @@ def newest_taken(directory: RunDirectory) -> ResumePoint | None:
 def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:
     """Return the run's own copy of the checkpoint that it resumed from; None if that is not of this run.
 
-    A program that was killed after its last save has nothing left to save when it starts again.
+    A program that was killed after its last save has nothing left to save when it starts again. One that
+    trained its steps again has other weights than that copy.
     """
-    if found is None or found.parent_sha256 is not None:
+    if found is None or found.parent_sha256 is not None or trains_again(directory):
         return None
     with suppress(CheckpointError, OSError):
         manifest = directory.checkpoint(found.step) / MANIFEST_NAME
