@@ -39,7 +39,7 @@ def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]
     return {"run_id": "r", "outcome": outcome} | ({"command_line": started_with} if started_with else {})
 
 
-@each_case(("kind", "command_line", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
+@each_case(("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
 def test_only_a_failure_that_heals_is_answered_with_the_same_run(
     kind: FailureKind, started_with: list[str], from_step: int | None
 ) -> None:

@@ -111,7 +111,7 @@ def test_a_sync_stays_one_command_whatever_the_names() -> None:
     assert words == ["trainyard", "store", "sync", *flags]
 
 
-@pytest.mark.parametrize(("command_line", "is_bare"), [("trainyard run", True), ("make ", False)])
+@pytest.mark.parametrize(("started_with", "is_bare"), [("trainyard run", True), ("make ", False)])
 def test_the_path_that_make_sets_for_itself_is_not_that_of_the_shell(
     started_with: str, is_bare: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
