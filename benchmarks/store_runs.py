@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from trainyard.artifacts.inventory import list_runs
+from trainyard.artifacts.inventory import MOST_JUDGED, list_runs
 from trainyard.artifacts.record.run_numbers import claim_run, stored_claim_of_number, used_numbers
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -92,23 +93,34 @@ def problems_of(url: str, taken: dict[int, str]) -> Iterator[str]:
 
 
 def fill(store: Path, run_dir: Path, runs: int) -> None:
-    """Store one small run under many numbers, each time with an identity of its own."""
+    """Store small runs: the newest ones, which are judged, by a sync, the others as copies of the first."""
+    store_run(store, run_dir, 1)
+    for number in range(2, runs - MOST_JUDGED + 1):
+        shutil.copytree(store / "run-1", store / f"run-{number}")
+        shutil.copy(store / "metrics/metrics-1.json", store / f"metrics/metrics-{number}.json")
+        text = (store / "manifests/run-1-manifest.json").read_text().replace("run-1/", f"run-{number}/")
+        text = text.replace("metrics-1.json", f"metrics-{number}.json")
+        text = text.replace('"run_number": 1', f'"run_number": {number}')
+        (store / f"manifests/run-{number}-manifest.json").write_text(text)
+    for number in range(runs - MOST_JUDGED + 1, runs + 1):
+        store_run(store, run_dir.with_name(f"run-{number}"), number)
+
+
+def store_run(store: Path, run_dir: Path, number: int) -> None:
+    """Store a small run that succeeded."""
     run = RunDirectory(run_dir)
     run.create()
     run.config_file.write_text("artifacts:\n  store: null\n")
+    write_identity(run.run_file, run_dir.name, {"key": secrets.token_hex(16)})
     append_event(run.events_file, "started")
-    for number in range(1, runs + 1):
-        run.run_file.unlink(missing_ok=True)
-        write_identity(run.run_file, f"run-{number}", {"key": secrets.token_hex(16)})
-        append_event(run.metrics_file, "metrics", step=100, loss=1.0)
-        checkpoint = run.checkpoint(100)
-        checkpoint.mkdir(exist_ok=True)
-        (checkpoint / "model.bin").write_bytes(b"x" * 100)
-        (checkpoint / "manifest.json").unlink(missing_ok=True)
-        write_manifest(checkpoint, CheckpointManifest(100, f"run-{number}", 0.0, describe_files(checkpoint)))
-        write_outcome(run.run_file, {"status": "succeeded", "steps": 100, "exit_code": 0})
-        sync_run(open_store(store.as_uri()), run, number)
-        run.metrics_file.unlink()
+    append_event(run.metrics_file, "metrics", step=100, loss=1.0)
+    checkpoint = run.checkpoint(100)
+    checkpoint.mkdir()
+    (checkpoint / "model.bin").write_bytes(b"x" * 100)
+    write_manifest(checkpoint, CheckpointManifest(100, run_dir.name, 0.0, describe_files(checkpoint)))
+    write_outcome(run.run_file, {"status": "succeeded", "steps": 100, "exit_code": 0})
+    report = sync_run(open_store(store.as_uri()), run, number)
+    assert not report.problems, report.problems
 
 
 def measure_listing(url: str, runs: int) -> dict[str, float]:
@@ -120,6 +132,7 @@ def measure_listing(url: str, runs: int) -> dict[str, float]:
     before = time.process_time()
     number, _ = claim(url, 0)
     assert (len(listed), number) == (runs, runs + 1)
+    assert not [problem for run in listed for problem in run.problems]
     return {
         "runs": runs,
         "ls_cpu_seconds": round(listing, 2),

@@ -128,8 +128,8 @@ def dashboard_schema() -> dict[str, Any]:
     number, text, truth = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
     numbers = {"type": "array", "items": number}
     checkpoint = {"step": number, "path": text, "bytes": number, "files": number, "created": text}
-    part = {"name": text, "holds": truth, "is_judged": truth, "evidence": text, "next_step": text}
-    figure = {"name": text, "value": number, "was": number, "needs": text}
+    part = {"name": text, "passed": truth, "is_judged": truth, "evidence": text, "next_step": text}
+    figure = {"name": text, "value": number, "baseline": number, "threshold": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA_VERSION},

@@ -53,7 +53,7 @@ def stand_in(name):
     def apply(**values):
         with (folder / "calls").open("a") as calls:
             calls.write(" ".join([name, *([values["notice"].event] if "notice" in values else [])]) + "\\n")
-        (folder / "started_with").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
+        (folder / "command_line").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
         plan = folder / name
         how = plan.read_text() if plan.exists() else "0"
         if how == "waits":
@@ -236,5 +236,5 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
 def test_make_says_that_it_started_the_run_and_with_which_store(stage: Stage) -> None:
     line = stage.line("train", "STORE=file:///my/store")
     subprocess.run(line, env=ENVIRONMENT, check=True, capture_output=True, timeout=240)
-    assert (stage.folder / "started_with").read_text() == "make 'STORE=file:///my/store'"
+    assert (stage.folder / "command_line").read_text() == "make 'STORE=file:///my/store'"
     assert stage.calls == [*BEFORE, *STARTED, *STEPS[len(BEFORE) :], *REPORTED]

@@ -92,7 +92,7 @@ def test_a_run_whose_channels_are_all_of_efa_is_proven(
         assert "NCCL INFO" not in errors, "the log of NCCL stays in its file"
     assert len(list((nodes.folder / name / "logs").glob("nccl-*.log"))) == 2
     part = network_part(nodes.folder / name, capsys)
-    assert part["holds"], part
+    assert part["passed"], part
     assert part["evidence"].startswith(
         "2 processes on several machines, every channel over EFA with GPUDirect"
     )
@@ -115,7 +115,7 @@ def test_pods_without_a_rank_are_numbered_by_their_names(
     assert [json.loads(line)["event"] for line in lines].count("started") == 1
     rows = (nodes.folder / "agent" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
-    assert network_part(nodes.folder / "agent", capsys)["holds"]
+    assert network_part(nodes.folder / "agent", capsys)["passed"]
 
 
 def test_a_run_that_opened_sockets_is_ended_and_red(
@@ -134,7 +134,7 @@ def test_a_run_that_opened_sockets_is_ended_and_red(
     )
     assert outcome["failure"]["class"] == "tcp-fallback"
     part = network_part(nodes.folder / name, capsys)
-    assert not part["holds"]
+    assert not part["passed"]
     assert part["evidence"].startswith("tcp-fallback: NCCL did not find the plugin of EFA")
     log = nodes.folder / "errors.log"
     for code, errors in both:

@@ -103,7 +103,7 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
     both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
     wait_for(both, lambda: rows_of(events, "grace_too_short"))
     (told,) = rows_of(events, "grace_too_short")
-    saved = rows_of(events, "checkpoint_saved")[0]["whole_after_seconds"]
+    saved = rows_of(events, "checkpoint_saved")[0]["complete_after_seconds"]
     assert (told["grace_seconds"], saved > 0.1) == (3.0, True)
     assert told["needed_seconds"] >= 2 + saved / 2 + 2, "the slowest step of any rank, a save, and the end"
     both[0].send_signal(signal.SIGTERM)

@@ -167,7 +167,7 @@ def test_a_second_start_says_what_trains_and_stops_it_only_when_asked(tmp_path: 
 
 @pytest.mark.slow
 def test_the_pipeline_stops_what_trains_and_resumes(tmp_path: Path) -> None:
-    """Nothing is stored of a run whose command was killed until a command has recorded its end.
+    """Nothing but a claim is stored of a run without checkpoints whose command was killed.
 
     The pipeline, the supervisor and the holder of the lock are one process: the program outlives all three.
     """
@@ -180,7 +180,7 @@ def test_the_pipeline_stops_what_trains_and_resumes(tmp_path: Path) -> None:
         assert (refused.returncode, runs(first.program)) == (2, True), refused.stderr
         assert "--takeover" in refused.stderr
         assert "outcome" not in json.loads((run / "run.json").read_text())
-        assert not (store / "run-1").exists()
+        assert [each.name for each in (store / "run-1").iterdir()] == ["identity.json"], "its claim alone"
         (first.folder / "program.py").write_text("print('step 1: loss 1.0')\n")
         subprocess.run([*words, "--takeover"], cwd=first.folder, capture_output=True, check=False)
         assert not runs(first.program)

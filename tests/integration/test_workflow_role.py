@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -187,18 +188,19 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
 ) -> None:
     bucket, found = role_store.endpoint.new_bucket(), list[RunRequest]()
 
-    def prepare(request: RunRequest) -> Pipeline:
+    @contextmanager
+    def prepared(request: RunRequest) -> Iterator[Pipeline]:
         variables = dict(os.environ)
         keys = {name.lower(): variables[name] for name in variables if name in KEYS}
         client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
         client.put_object(Bucket=bucket, Key="by-the-program", Body=b"1")
         found.append(request)
-        return Pipeline(run_dir=Path("x"), config=Path("x"), store="")
+        yield Pipeline(run_dir=Path("x"), config=Path("x"), store="")
 
     in_step(TRAINYARD_AWS_REGION="us-west-2", TRAINYARD_PASS=" ".join((*KEYS, "AWS_REGION")))
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
-    monkeypatch.setattr(step_action, "prepare_start", prepare)
+    monkeypatch.setattr(step_action, "prepared", prepared)
     monkeypatch.setattr(step_action, "run_pipeline", lambda _pipeline: 0)
     request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
     assert step_action.train(request) == 0

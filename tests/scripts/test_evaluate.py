@@ -89,10 +89,14 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     assert code == 1
     proof = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
     learned, stored = (next(p for p in proof["parts"] if p["name"] == name) for name in ("learned", "stored"))
-    assert (learned["holds"], stored["holds"]) == (False, True)
-    assert {"name": "accuracy", "value": 0.41, "was": None, "needs": ">= 0.60", "is_missed": True} in proof[
-        "figures"
-    ]
+    assert (learned["passed"], stored["passed"]) == (False, True)
+    assert {
+        "name": "accuracy",
+        "value": 0.41,
+        "baseline": None,
+        "threshold": ">= 0.60",
+        "is_missed": True,
+    } in proof["figures"]
     name = ("--store", store, "--run-number", 1, "--step", 20, "--name", "best")
     code, text = call(store_promote.main, *name)
     assert code == 1

@@ -39,7 +39,7 @@ def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
 ) -> None:
     failure = {
         "class": "nan",
-        "mend": "Lower training.learning_rate",
+        "fix": "Lower training.learning_rate",
         "set": {"training.learning_rate": 1e-5},
     }
     outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
@@ -65,7 +65,7 @@ def test_a_run_that_trained_is_explained_by_its_proof(
     outcome = {"status": "succeeded", "exit_code": 0, "finished": 5.0}
     run = make_run(tmp_path / "run", "pretraining", outcome, "OSError: [Errno 28] No space left on device\n")
     assert "trainyard prove" in explain("--run-dir", run, capsys=capsys)["fix"]
-    parts = [{"name": name, "holds": name != "stored"} for name in PARTS]
+    parts = [{"name": name, "passed": name != "stored"} for name in PARTS]
     parts[3] |= {"evidence": "manifest: missing", "next_step": "sync it"}
     (run / "report").mkdir()
     records = digests_now(RunDirectory(run))

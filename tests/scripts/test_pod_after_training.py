@@ -329,8 +329,7 @@ def test_another_program_of_a_finished_run_is_not_started_again(tmp_path: Path) 
 
     def finish_known() -> None:
         program = read_description(tmp_path / "known.json").program(ROOT)
-        known = {"program_sha256": program.sha256, "git": {}}
-        finish(tmp_path / "job", load_config(path).config, **known)
+        finish(tmp_path / "job", load_config(path).config, program_sha256=program.sha256, git={})
 
     finish_known()
     assert train_program(order) == 0

@@ -32,7 +32,7 @@ def proof_of(layout: RunDirectory) -> dict[str, Any]:
 
 
 def failing(proof: dict[str, Any]) -> list[str]:
-    return [part["name"] for part in proof["parts"] if not part["holds"]]
+    return [part["name"] for part in proof["parts"] if not part["passed"]]
 
 
 @pytest.mark.parametrize("number", ["auto", "1"])

@@ -153,15 +153,15 @@ def yard(trained: Yard, tmp_path: Path) -> Yard:
 
 
 def failing(proof: dict[str, Any]) -> list[str]:
-    return [part["name"] for part in proof["parts"] if not part["holds"]]
+    return [part["name"] for part in proof["parts"] if not part["passed"]]
 
 
 def evidence(proof: dict[str, Any]) -> str:
-    return "\n".join(part["evidence"] for part in proof["parts"] if not part["holds"])
+    return "\n".join(part["evidence"] for part in proof["parts"] if not part["passed"])
 
 
 def next_steps(proof: dict[str, Any]) -> str:
-    return "\n".join(part["next_step"] for part in proof["parts"] if not part["holds"])
+    return "\n".join(part["next_step"] for part in proof["parts"] if not part["passed"])
 
 
 def logged_steps(run: RunDirectory) -> list[int]:

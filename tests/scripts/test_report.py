@@ -121,8 +121,8 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     record = json.loads((green / "run.json").read_text())
     record["outcome"] |= {"final_loss": 0.125, "validation_loss": 1.1}
     (green / "run.json").write_text(json.dumps(record))
-    figures = [{"name": "accuracy", "value": 0.61, "needs": ">= 0.60"}]
-    parts = [{"name": name, "holds": True, "evidence": ""} for name in PARTS]
+    figures = [{"name": "accuracy", "value": 0.61, "threshold": ">= 0.60"}]
+    parts = [{"name": name, "passed": True, "evidence": ""} for name in PARTS]
     known = {"run_id": record["run_id"], "finished": record["outcome"].get("finished"), "run_number": 812}
     for proven in (False, True):
         proof = {"proven": proven, "parts": parts, "figures": figures, "time": 1.0, **known}

@@ -223,7 +223,7 @@ def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     """A proof that cannot be made fails, whatever an earlier report says."""
     monkeypatch.setattr(pod, "OUTCOME_SECONDS", 0.1)
     (tmp_path / "report").mkdir()
-    parts = [{"name": name, "holds": True} for name in PARTS]
+    parts = [{"name": name, "passed": True} for name in PARTS]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
     one = pod.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri(), program=Path("x"))

@@ -149,7 +149,7 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     proven = program("prove", *store, "--json")
     assert proven.returncode == 1, proven.stderr
     parts = {part["name"]: part for part in json.loads(proven.stdout)["parts"]}
-    assert [name for name in parts if parts[name]["holds"]] == ["trained", "learned", "network", "stored"]
+    assert [name for name in parts if parts[name]["passed"]] == ["trained", "learned", "network", "stored"]
     assert "by what verl printed; nothing else of its training was examined" in parts["trained"]["evidence"]
     assert "digests of the final state" in parts["repeatable"]["evidence"]
 
@@ -204,7 +204,7 @@ def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Progra
     ]
     proven = program("prove", "--run-dir", world.run_dir, "--json")
     trained = json.loads(proven.stdout)["parts"][0]
-    assert trained["holds"], trained
+    assert trained["passed"], trained
     assert "1 retry (resumed after step 2)" in trained["evidence"]
 
 

@@ -23,7 +23,14 @@ POSITIONAL = 4
 PURE = {"config", "run", "errors"}
 SHARED = PURE | {"plan"}
 # They may import every part.
-EVERYWHERE = {"checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"}
+EVERYWHERE = {
+    "checkpoint_functions",
+    "commands",
+    "deployment_checks",
+    "pipeline",
+    "program_training",
+    "run_choice",
+}
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}
 MAY_IMPORT = {
     "": set(),
@@ -147,24 +154,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_785),
-    "training": (9_500, 11_753),
-    "gateways": (7_500, 9_024),
-    "jobs": (6_500, 7_894),
-    "artifacts": (6_500, 7_169),
-    "programs": (5_500, 6_688),
-    "report": (4_800, 5_363),
-    "image": (3_900, 4_999),
-    "cluster": (3_700, 4_094),
-    "github": (2_400, 3_579),
-    "run": (2_500, 3_023),
-    "plan": (2_500, 2_780),
-    "watch": (1_800, 2_919),
-    "config": (1_500, 2_617),
-    "proof": (2_400, 2_554),
-    REST: (2_200, 4_105),
-    "src": (72_000, 89_346),
-    "tests": (75_000, 97_749),
+    "commands": (8_000, 10_616),
+    "training": (9_500, 10_733),
+    "gateways": (7_500, 8_874),
+    "jobs": (6_500, 7_530),
+    "artifacts": (6_500, 7_241),
+    "programs": (5_500, 7_741),
+    "report": (4_800, 5_224),
+    "image": (3_900, 4_614),
+    "cluster": (3_700, 3_752),
+    "github": (2_400, 3_183),
+    "run": (2_500, 3_250),
+    "plan": (2_500, 2_511),
+    "watch": (1_800, 2_673),
+    "config": (1_500, 2_436),
+    "proof": (2_400, 2_620),
+    REST: (2_200, 4_354),
+    "src": (72_000, 87_352),
+    "tests": (75_000, 94_152),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

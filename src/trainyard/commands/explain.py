@@ -201,7 +201,7 @@ def failed_run(path: Path) -> FailureEvidence:
     if failure is None or not is_certain:
         cause = "" if outcome else cause_without_outcome(path)
         return FailureEvidence(logs, code, command=command, if_unknown=cause)
-    fix = f"{failure.mend}: {command}" if failure.mend else command
+    fix = f"{failure.fix}: {command}" if failure.fix else command
     who = "configuration" if failure.changes else ""
     evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
     recorded = LogExplanation(FailureClass(name), evidence, False, reason, who, fix)

@@ -168,7 +168,7 @@ def pipeline_of(plan: Json) -> Pipeline:
             changes=tuple(str(plan["overrides"]).splitlines()),
             store=plan["store"],
             run_number=parse_run_number(str(plan["run_number"])),
-            run_id=plan["run_id"],
+            run_id=plan.get("run_id"),
             may_adopt=is_again or plan["fetch"] == "true",
             # A repeated job has the plan of the first attempt.
             resume="auto" if is_again and plan["resume"] == "none" else plan["resume"],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
@@ -25,16 +26,6 @@ INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
 """The cause of a stop after which a run is not continued automatically."""
-
-
-@dataclass(frozen=True)
-class TakenCheckpoint:
-    """A checkpoint of the program that was copied into the run directory."""
-
-    step: int
-    manifest_sha256: str
-    tensors: Tensors | None = field(default=None, compare=False)
-    """None if they were read when it was taken before."""
 
 
 @dataclass
@@ -174,6 +165,16 @@ def _require_resumable(
 def note_other_rows(directory: RunDirectory, step: int) -> None:
     """Record that this attempt printed another row of `step`, so it did not resume after that step."""
     append_event(directory.events_file, _NOT_RESUMED, step=step)
+
+
+def trains_again(directory: RunDirectory) -> bool:
+    """Return whether the newest attempt printed other rows of steps up to the checkpoint that it got."""
+    for event in reversed(read_rows(directory.events_file)):
+        if event.get("event") in ("started", "resumed"):
+            return False
+        if event.get("event") == _NOT_RESUMED:
+            return True
+    return False
 
 
 def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
@@ -316,7 +317,7 @@ def program_outcome(
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = named
     if end.fallback is not None:
-        failure = Failure(FailureKind.TCP_FALLBACK, mend=end.fallback[1])
+        failure = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1])
         outcome["failure"] = failure.to_json()
     if end.hang is not None and end.fallback is None:
         remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"

@@ -30,17 +30,22 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     move_partial_aside,
     state_of,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint, tensors_of
+from trainyard.programs.checkpoints.taken_checkpoint import (
+    TakenCheckpoint,
+    restorable_path,
+    take_checkpoint,
+    tensors_of,
+)
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_records import (
     Reach,
-    TakenCheckpoint,
     has_other_rows,
     note_checkpoint,
     steps_of_states,
+    trains_again,
 )
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
@@ -170,9 +175,12 @@ class RunCheckpoints:
         own = [self._as_declared(one) for one in complete.values() if self._earlier_file(one) is None]
         begun = [one for one in partial.values() if any(map(self._has_written, _paths(one)))]
         folders = {one.path for one in (*own, *begun)}
+        # A file of a checkpoint is none by itself, even if another file there is of an earlier run.
+        any_folders = {one.path for one in (*complete.values(), *partial.values())}
 
         def sort(found: list[ProgramCheckpoint]) -> tuple[ProgramCheckpoint, ...]:
             outer = [one for one in found if not folders.intersection(one.path.parents)]
+            outer = [one for one in outer if one.path.is_dir() or one.path.parent not in any_folders]
             return tuple(sorted(outer, key=_order, reverse=True))
 
         if not own and self._program.checkpoints != AUTO:
@@ -402,10 +410,11 @@ def _search(
             elif entry.name.endswith(_FILES):
                 holds = holds or is_own(path)
         if holds or any(map(is_own, folders)):
-            found.append(folder)
+            # Files that are written again in place do not change the folder of their checkpoint.
+            found += [folder.parent, folder] if holds and depth else [folder]
         if depth < _MOST_DEPTH:
             (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
-    return found, seen if waiting or last else None
+    return list(dict.fromkeys(found)), seen if waiting or last else None
 
 
 def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
@@ -455,9 +464,10 @@ def newest_taken(directory: RunDirectory) -> ResumePoint | None:
 def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:
     """Return the run's own copy of the checkpoint that it resumed from; None if that is not of this run.
 
-    A program that was killed after its last save has nothing left to save when it starts again.
+    A program that was killed after its last save has nothing left to save when it starts again. One that
+    trained its steps again has other weights than that copy.
     """
-    if found is None or found.parent_sha256 is not None:
+    if found is None or found.parent_sha256 is not None or trains_again(directory):
         return None
     with suppress(CheckpointError, OSError):
         manifest = directory.checkpoint(found.step) / MANIFEST_NAME

@@ -67,13 +67,13 @@ class ComparedFigure:
 
     name: str
     value: float | None
-    was: float | None = None
+    baseline: float | None = None
     """The figure of the compared run."""
-    needs: str = ""
+    threshold: str = ""
     """The threshold, such as `>= 0.6`."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "is_missed": bool(self.needs) and not _meets(self.value, self.needs)}
+        return {**asdict(self), "is_missed": bool(self.threshold) and not _meets(self.value, self.threshold)}
 
 
 @dataclass(frozen=True)

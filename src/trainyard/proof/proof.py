@@ -125,7 +125,7 @@ class Part:
 
     name: str
     """One of `PARTS`."""
-    holds: bool
+    passed: bool
     evidence: str
     """The facts that were compared, or the fact that is missing."""
     next_step: str | None = None
@@ -150,17 +150,17 @@ class Proof:
 
     @property
     def proven(self) -> bool:
-        return len(self.parts) == len(PARTS) and all(part.holds is True for part in self.parts)
+        return len(self.parts) == len(PARTS) and all(part.passed is True for part in self.parts)
 
     @property
     def failing(self) -> tuple[Part, ...]:
         """The parts that do not hold, in order."""
-        return tuple(part for part in self.parts if part.holds is not True)
+        return tuple(part for part in self.parts if part.passed is not True)
 
     @property
     def holding(self) -> frozenset[str]:
         """The names of the parts that hold."""
-        return frozenset(part.name for part in self.parts if part.holds is True)
+        return frozenset(part.name for part in self.parts if part.passed is True)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -170,7 +170,7 @@ class Proof:
     def to_json(self, *, now: float) -> dict[str, Any]:
         """Return the content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
         parts = [
-            {"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step}
+            {"name": p.name, "passed": p.passed, "evidence": p.evidence, "next_step": p.next_step}
             | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]

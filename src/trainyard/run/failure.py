@@ -68,7 +68,7 @@ class Failure:
     kind: str
     step: int | None = None
     """The step that failed, counted from 1; `outcome.steps` is the last one that completed."""
-    mend: str = ""
+    fix: str = ""
     """Advice, as a sentence without its full stop."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Settings to change, by their dotted key; without them the run would fail again."""
@@ -79,7 +79,7 @@ class Failure:
         facts = {
             "class": self.kind,
             "step": self.step,
-            "mend": self.mend or None,
+            "fix": self.fix or None,
             "set": dict(self.changes) or None,
             "from_step": self.from_step,
         }
@@ -93,8 +93,8 @@ def failure_of(error: BaseException) -> Failure:
         return known
     for classes, kind in _KINDS:
         if isinstance(error, classes):
-            return Failure(kind, mend=_ADVICE.get(kind, ""))
-    return Failure(FailureKind.BUG, mend=_ADVICE[FailureKind.BUG])
+            return Failure(kind, fix=_ADVICE.get(kind, ""))
+    return Failure(FailureKind.BUG, fix=_ADVICE[FailureKind.BUG])
 
 
 _KINDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], FailureKind], ...] = (
@@ -112,11 +112,11 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
     value = outcome.get("failure")
     if not isinstance(value, Mapping) or not isinstance(value.get("class"), str):
         return None
-    changes, mend = value.get("set"), value.get("mend")
+    changes, fix = value.get("set"), value.get("fix")
     return Failure(
         value["class"],
         _integer_or_none(value.get("step")),
-        mend if isinstance(mend, str) else "",
+        fix if isinstance(fix, str) else "",
         {str(key): new for key, new in changes.items()} if isinstance(changes, Mapping) else {},
         _integer_or_none(value.get("from_step")),
     )
@@ -132,8 +132,8 @@ def short_reason(outcome: Mapping[str, Any]) -> str:
 def with_advice(reason: str, outcome: Mapping[str, Any]) -> str:
     """Return `reason` and, after a failure, the advice: `out of main memory. Train on shorter sequences.`"""
     failure = read_failure(outcome)
-    mend = failure.mend if failure is not None and failure.changes else ""
-    return f"{reason.rstrip('.')}. {mend}." if reason and mend else reason
+    fix = failure.fix if failure is not None and failure.changes else ""
+    return f"{reason.rstrip('.')}. {fix}." if reason and fix else reason
 
 
 def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
@@ -171,7 +171,7 @@ def command_after(failure: Failure | None, directory: Path, *, started_with: Seq
 
 def started_with(run: Mapping[str, Any]) -> list[str]:
     """Return the command words in `run.json` that started the run; empty if a script did."""
-    words = run.get("started_with")
+    words = run.get("command_line")
     return [str(word) for word in words] if isinstance(words, list) else []
 
 

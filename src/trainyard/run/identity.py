@@ -212,7 +212,7 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file
         "ci": ci_facts_at(git.get("commit")),
         "instance_type": instance_type(),
         "requests": pod_requests(),
-        "started_with": made_by() or None,
+        "command_line": made_by() or None,
         "owner": os.environ.get("TRAINYARD_OWNER"),
         **image_facts(),
     }

@@ -93,7 +93,7 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
 
     assert found["exit_code"] == 0
     assert found["outcome"]["status"] == "succeeded"
-    assert [part for part in parts_of(found).values() if not part["holds"]] == []
+    assert [part for part in parts_of(found).values() if not part["passed"]] == []
     assert found["proof"]["proven"] is True
     promise = "same inputs on record; the program's own determinism is not checked"
     assert promise in parts_of(found)["repeatable"]["evidence"]
@@ -249,7 +249,7 @@ def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(repository: Repository)
     rows = repository.records("metrics")
     assert "loss" not in rows[0] and rows[0]["step"] == 0, "the evaluation before the first step"
     assert found["outcome"]["checkpoint"]["step"] == 60
-    wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["holds"]}
+    wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["passed"]}
     assert (done.returncode, wrong) == (0, {}), done.stderr
     assert found["outcome"]["steps"] == rows[-1]["step"] == 60
     assert "step 61 is not in the record" in done.stderr
@@ -393,7 +393,7 @@ def test_what_did_not_train_is_red_and_says_why(
     found = json.loads(done.stdout)
     assert (done.returncode, found["exit_code"], found["outcome"]["status"]) == (1, 1, "failed")
     assert reason in found["outcome"]["reason"]
-    assert not parts_of(found)["trained"]["holds"]
+    assert not parts_of(found)["trained"]["passed"]
 
 
 def wait_for_step(repository: Repository, run: str) -> None:

@@ -205,7 +205,7 @@ def _object_beside(key: str) -> Callable[[Yard], None]:
 def _leftover(key: str) -> Callable[[Yard], None]:
     def plant(yard: Yard) -> None:
         _object_beside(key)(yard)
-        _rewrite_manifest(yard, lambda manifest: replace(manifest, leftovers=(key,)))
+        _rewrite_manifest(yard, lambda manifest: replace(manifest, unlisted_objects=(key,)))
 
     return plant
 

@@ -64,7 +64,7 @@ def words_for(name: str, yard: Yard) -> list[str]:
 def parts_of(answer: Answer) -> list[tuple[str, bool]]:
     """Return whether each part of a proof holds."""
     proof: dict[str, Any] = json.loads(answer.out)
-    return [(part["name"], part["holds"]) for part in proof["parts"]]
+    return [(part["name"], part["passed"]) for part in proof["parts"]]
 
 
 def require_usual_answers(yard: Yard) -> None:

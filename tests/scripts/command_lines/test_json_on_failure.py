@@ -71,12 +71,12 @@ def test_a_command_that_has_answered_adds_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main() -> int:
-        sys.stdout.write('{"holds": false}')
+        sys.stdout.write('{"passed": false}')
         return 1
 
     monkeypatch.setattr(sys, "argv", ["name", "--json"])
     assert exit_code_of(main) == 1
-    assert json.loads(capsys.readouterr().out) == {"holds": False}
+    assert json.loads(capsys.readouterr().out) == {"passed": False}
 
 
 def test_every_command_whose_data_people_read_has_the_option() -> None:

@@ -10,9 +10,10 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ExitCode
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
-from trainyard.programs.program_records import ProgramEnd, TakenCheckpoint, begin, finish
+from trainyard.programs.program_records import ProgramEnd, begin, finish
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
 

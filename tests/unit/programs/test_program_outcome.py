@@ -7,11 +7,11 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ExitCode
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.program_records import (
     COST_LIMIT,
     ProgramEnd,
     Reach,
-    TakenCheckpoint,
     program_outcome,
 )
 

@@ -88,7 +88,7 @@ def test_each_case_of_each_version_and_each_request(version: str, name: str) -> 
     for asked in ("auto", "efa", "tcp", None):
         found = network(shown(facts_of(name, version=version), expected_of(name, version)), asked=asked)
         green = asked == "tcp" or (asked or "auto") in GREEN.get(name, ())
-        assert found.holds is green, (asked, found)
+        assert found.passed is green, (asked, found)
         assert (found.next_step is None) is green
         if not green:
             assert "; then train it again: " in str(found.next_step)
@@ -103,7 +103,7 @@ def test_an_incomplete_record_is_never_green(version: str, name: str) -> None:
     for damage, asked in itertools.product(DAMAGES, ("auto", "efa")):
         logs = [process(form, cases(form)[name], rank, 4) for rank in range(4)]
         parts = facts_in(damage(logs, random.Random(name)))
-        assert not network(shown(merge_facts(parts), expected_of(name, version)), asked=asked).holds
+        assert not network(shown(merge_facts(parts), expected_of(name, version)), asked=asked).passed
 
 
 @each_case("name", list(cases(VERSIONS[NEW])))
@@ -129,16 +129,16 @@ def test_a_field_that_was_changed_proves_no_more(field: str, value: Any) -> None
         event["facts"][field] = value
         found = network(event)
         may_hold = case == "direct" and field not in ("shown", "communicators", "channels", "joined_hosts")
-        assert not found.holds or may_hold, (case, found)
+        assert not found.passed or may_hold, (case, found)
     for expected in ("requested", "efa", "rdma", "instance_type", "infiniband", "nodes", "processes"):
         event = shown(facts_of("sockets"))
         event["expected"][expected] = value
-        assert not network(event).holds
+        assert not network(event).passed
 
 
 def test_what_the_event_claims_counts_for_nothing() -> None:
     event = shown(facts_of("sockets")) | {"verdict": Network.EFA_GPUDIRECT.value, "cause": ""}
-    assert not network(event).holds
+    assert not network(event).passed
     assert "cannot be read" in network({"event": EVENT, "verdict": "efa-gpudirect"}).evidence
 
 
@@ -152,30 +152,30 @@ def test_nothing_on_record_is_red_and_says_what_to_do(asked: str | None) -> None
 
 @pytest.mark.parametrize("here", [None, 1, "4", True])
 def test_unknown_processes_per_machine_are_several_machines(here: Any) -> None:
-    assert not network(here=here).holds
+    assert not network(here=here).passed
     is_one_each = type(here) is int  # 4 machines, and the logs show 2
-    assert network(shown(facts_of("direct")), here=here).holds is not is_one_each
+    assert network(shown(facts_of("direct")), here=here).passed is not is_one_each
 
 
 def test_a_type_that_is_not_on_record_needs_gpudirect() -> None:
     plain = facts_of("not direct")
-    assert network(shown(plain, G6_TYPE)).holds
-    assert network(shown(plain, replace(P5_TYPE, rdma=None, instance_type="p5.4xlarge"))).holds
+    assert network(shown(plain, G6_TYPE)).passed
+    assert network(shown(plain, replace(P5_TYPE, rdma=None, instance_type="p5.4xlarge"))).passed
     assert "TRAINYARD_INSTANCE_TYPE" in str(network(shown(plain, Expectation(efa=1))).next_step)
     red = network(shown(plain, P5_TYPE))
-    assert not red.holds
+    assert not red.passed
     assert "memory of the host" in red.evidence
 
 
 def test_fewer_interfaces_than_requested_are_in_the_evidence() -> None:
     found = network(shown(facts_of("direct", version="nccl 2.18, plugin 1.7")))
-    assert found.holds
+    assert found.passed
     assert found.evidence.endswith("; 4 of 32 EFA interfaces were found by a process")
 
 
 def test_a_log_of_fewer_processes_than_the_run_has_is_red() -> None:
     found = network(shown(facts_of("direct", processes=2)), world=8, here=4)
-    assert not found.holds
+    assert not found.passed
     assert "4 of 8 processes show channels" in found.evidence
 
 
@@ -203,7 +203,7 @@ def test_each_start_whose_steps_count_must_show_its_channels(name: str) -> None:
         else shown(NetworkFacts() if each == "nothing" else facts_of(each))
         for each in course
     ]
-    assert network(*events).holds is green
+    assert network(*events).passed is green
 
 
 @pytest.mark.parametrize("last", ["direct", "sockets"])
@@ -217,7 +217,7 @@ def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str
     found = part(
         judge(run, events=[event for start in starts for event in start], settings=settings), "network"
     )
-    assert found.holds is (last == "direct")
+    assert found.passed is (last == "direct")
     assert "nothing shows" not in found.evidence
 
 
@@ -227,7 +227,7 @@ def test_a_part_on_one_machine_needs_no_record() -> None:
     several = copy.deepcopy(alone) | {"world_size": 4}
     resumed = {"event": "resumed", "step": 100, "manifest_sha256": "ab" * 32}
     direct = shown(facts_of("direct"))
-    assert network(resumed, direct, history=[alone]).holds
-    assert network(direct, resumed, history=[several], world=2).holds
+    assert network(resumed, direct, history=[alone]).passed
+    assert network(direct, resumed, history=[several], world=2).passed
     red = network(resumed, direct, history=[several])
     assert red.evidence.startswith("until step 100: ")

@@ -229,7 +229,7 @@ def test_a_resumed_run_is_judged_as_one() -> None:
     rows = rows_of(series("falling early", 400))
     events = [{"event": "started", "step": 0}, {"event": "resumed", "step": 300}]
     proof = prove(proven_run(), rows, events, _nothing_stored())
-    assert part(proof, "learned").holds
+    assert part(proof, "learned").passed
     assert change_of(_curves(rows[300:]), 0, has_weights=False) is not None
     assert judge(rows[300:]).is_red
 
@@ -276,7 +276,7 @@ def test_a_compared_run_must_not_be_better_by_more_than_the_tolerance(figure: st
         assert learned.is_red is is_red, was
         assert "last green run 7" in learned.evidence
         assert not judge(rows, run=run, compared=compared(was)).is_red
-        assert [row.was for row in learned.figures] == [was]
+        assert [row.baseline for row in learned.figures] == [was]
     other = judge(rows, wanted, run=run, compared=compared(0.1, data="f" * 64))
     assert not other.is_red
     assert "other data or another tokenizer" in other.evidence
@@ -290,7 +290,7 @@ def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 @each_case(
-    ("threshold", "value", "holds"),
+    ("threshold", "value", "passed"),
     [
         (">= 0.60", 0.6, True),
         (">= 0.60", 0.59, False),
@@ -374,9 +374,9 @@ def test_the_gates_are_read_from_the_configuration() -> None:
     assert setting(settings, "proof.learned.max_validation_loss") == 0.5
     proof = prove(proven_run(), rows, [], _nothing_stored(), configuration=Configuration(settings=settings))
     learned = part(proof, "learned")
-    assert not learned.holds
+    assert not learned.passed
     assert "trainyard train" in str(learned.next_step)
-    assert proof.to_json(now=0.0)["figures"][0]["needs"] == "<= 0.5"
+    assert proof.to_json(now=0.0)["figures"][0]["threshold"] == "<= 0.5"
 
 
 def test_a_training_loss_is_not_called_a_validation_loss() -> None:

@@ -171,7 +171,7 @@ def test_an_empty_run_proves_nothing() -> None:
 
 
 def proven_names(proof: Proof) -> list[str]:
-    return [p.name for p in proof.parts if p.holds]
+    return [p.name for p in proof.parts if p.passed]
 
 
 AGAIN = "trainyard train --config runs/a/config.yaml"
@@ -213,7 +213,7 @@ AGAIN = "trainyard train --config runs/a/config.yaml"
 )
 def test_the_rows_must_confirm_the_outcome(rows: list[Any], words: str) -> None:
     trained = part(judge(rows=rows), "trained")
-    assert not trained.holds
+    assert not trained.passed
     assert words in trained.evidence
     assert trained.next_step == AGAIN
 
@@ -266,8 +266,8 @@ def test_rows_under_an_earlier_configuration_may_follow_another_cadence() -> Non
     run = proven_run()
     run["history"] = [{"until": 250, "config_sha256": "f" * 64}]
     early = [{"step": step, "loss": 5.0 / 100} for step in (50, 250)]
-    assert part(judge(run, [*early, *whole_rows()[2:]]), "trained").holds
-    assert not part(judge(run, [*early, *whole_rows()[3:]]), "trained").holds
+    assert part(judge(run, [*early, *whole_rows()[2:]]), "trained").passed
+    assert not part(judge(run, [*early, *whole_rows()[3:]]), "trained").passed
 
 
 def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
@@ -291,9 +291,9 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
     given: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
     anew: dict[str, Any] = {"event": "not_resumed", "step": 50}
-    assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").holds
+    assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
-    assert trained.holds
+    assert trained.passed
     words = "no retries; it was given the checkpoint of step 200 and began at step 50"
     assert trained.evidence.endswith(words)
 
@@ -344,7 +344,7 @@ def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
 )
 def test_the_events_must_confirm_the_outcome(events: list[Any], words: str) -> None:
     trained = part(judge(events=events), "trained")
-    assert not trained.holds
+    assert not trained.passed
     assert words in trained.evidence
     assert trained.next_step == AGAIN
 
@@ -372,7 +372,7 @@ def test_a_stopped_run_shows_where_it_stopped_and_the_resume_command() -> None:
         "final_loss": 2.0,
     }
     trained = part(judge(changed("outcome", to=outcome), rows=whole_rows(300)), "trained")
-    assert not trained.holds
+    assert not trained.passed
     assert trained.evidence == "stopped at step 340 of 600: deadline of 8h"
     assert "--resume auto" in str(trained.next_step)
 
@@ -401,11 +401,11 @@ def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
 
 
 @each_case("key", ["nan_steps", "skipped_steps"])
-@each_case(("value", "holds"), [(0, True), (1, False), (None, False), ("0", False)])
+@each_case(("value", "passed"), [(0, True), (1, False), (None, False), ("0", False)])
 def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: Any, holds: bool) -> None:
     rows = whole_rows()
     rows[-1][key] = value
-    assert part(judge(rows=rows), "trained").holds is holds
+    assert part(judge(rows=rows), "trained").passed is holds
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_of_another_program_no_more_is_claimed_than_its_log_shows(recipe: Any, c
 
 
 @each_case(
-    ("tensors", "holds", "words"),
+    ("tensors", "passed", "words"),
     [
         ({"count": 3}, True, "last weights finite (3 tensors), no retries"),
         ({"count": 1, "infinite": ["mask"]}, True, "last weights without NaN (1 tensor)"),
@@ -438,7 +438,7 @@ def test_the_proof_says_what_was_read_of_a_programs_last_weights(
     run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
     saved = SAVED | ({} if tensors is None else {"tensors": tensors})
     trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
-    assert (trained.holds, words in trained.evidence) == (holds, True), trained.evidence
+    assert (trained.passed, words in trained.evidence) == (holds, True), trained.evidence
 
 
 def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
@@ -447,7 +447,7 @@ def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> N
     stored = part(
         judge(events=[STARTED, older, resumed, newer, SAVED, FINISHED], found=Found(checkpoints={})), "stored"
     )
-    assert not stored.holds and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
+    assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
 def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
@@ -467,7 +467,7 @@ def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
 def test_retries_are_counted_from_the_events(steps: list[int | None], words: str) -> None:
     events = [{"event": "resumed", "step": step} for step in steps]
     trained = part(judge(events=[STARTED, *events, SAVED, FINISHED]), "trained")
-    assert trained.holds
+    assert trained.passed
     assert trained.evidence.endswith(words)
 
 
@@ -475,7 +475,7 @@ def test_several_processes_on_one_machine_use_no_network() -> None:
     run = changed("hardware", "world_size", to=8)
     run["hardware"]["local_world_size"] = 8
     network = part(judge(run), "network")
-    assert network.holds
+    assert network.passed
     assert network.evidence == "8 processes on one machine: no network was used"
 
 
@@ -489,8 +489,8 @@ def test_each_segment_of_a_run_must_show_its_network(size: Any, here: Any, asked
     run["history"][0] |= {"world_size": size, "local_world_size": here}
     network = part(judge(run, settings={**SETTINGS, "compute": {"network": asked}}), "network")
     is_count = isinstance(size, int) and not isinstance(size, bool) and size > 0
-    assert network.holds is (is_count and (size == 1 or size == here or asked == "tcp"))
-    if not network.holds:
+    assert network.passed is (is_count and (size == 1 or size == here or asked == "tcp"))
+    if not network.passed:
         assert network.evidence.startswith("until step 100: ")
 
 
@@ -509,7 +509,7 @@ def test_each_segment_of_a_run_must_show_its_network(size: Any, here: Any, asked
 )
 def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, words: str) -> None:
     stored = part(judge(found=Found(verdict)), "stored")
-    assert not stored.holds
+    assert not stored.passed
     assert words in stored.evidence
     assert stored.next_step == (
         "trainyard store sync --run-dir runs/a --store file:///store --run-number 7 --once"
@@ -536,7 +536,7 @@ def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
     checkpoints: dict[int, Stored], words: str
 ) -> None:
     stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
-    assert not stored.holds
+    assert not stored.passed
     assert words in stored.evidence
 
 
@@ -549,19 +549,19 @@ def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
         found = Found(checkpoints={STEPS: Stored(), 500: Stored(sha256, step=500)})
         return part(judge(events=[STARTED, *events, SAVED, FINISHED], found=found), "stored")
 
-    assert stored("a" * 64, [first]).holds
+    assert stored("a" * 64, [first]).passed
     assert "step 500 is not the one" in stored("b" * 64, [first]).evidence
-    assert stored("b" * 64, [first, back, second]).holds
+    assert stored("b" * 64, [first, back, second]).passed
     stale = stored("a" * 64, [first, back, second])
-    assert not stale.holds
+    assert not stale.passed
     assert stale.next_step == "trainyard store prune --store file:///store --run-number 7 --keep-last 1"
-    assert stored("c" * 64, []).holds, "nothing is on record of it"
-    assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).holds, "it went on from it"
+    assert stored("c" * 64, []).passed, "nothing is on record of it"
+    assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).passed, "it went on from it"
 
 
 def test_the_events_name_the_last_checkpoint_too() -> None:
     saved = SAVED | {"manifest_sha256": "f" * 64}
-    assert not part(judge(events=[STARTED, saved, FINISHED]), "stored").holds
+    assert not part(judge(events=[STARTED, saved, FINISHED]), "stored").passed
 
 
 @pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
@@ -603,14 +603,14 @@ def test_a_taken_run_number_leads_to_a_sync_under_another_number() -> None:
 
 def test_a_store_that_could_not_be_asked_is_named_and_does_not_hold() -> None:
     stored = part(judge(found=Found(trouble="The bucket ml-runs does not answer.")), "stored")
-    assert not stored.holds
+    assert not stored.passed
     assert stored.evidence == "The bucket ml-runs does not answer."
 
 
 def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
     failed = changed("outcome", "status", to="failed")
     stored = part(judge(failed, found=Found(trouble="There are no AWS credentials for s3://a.")), "stored")
-    assert not stored.holds
+    assert not stored.passed
     assert stored.evidence == "this run failed and was not stored; its files are in runs/a"
     assert "trainyard train" in str(stored.next_step)
     nothing = part(judge(failed, found=Found(None)), "stored")
@@ -647,7 +647,7 @@ def test_a_dirty_tree_holds_with_the_hash_of_its_difference_and_is_shown_as_dirt
     assert "state of the working tree" in part(judge(run), "repeatable").evidence
     run["git"]["diff_sha256"] = "ab12" + "0" * 60
     repeatable = part(judge(run), "repeatable")
-    assert repeatable.holds
+    assert repeatable.passed
     assert "commit 3f2c1ab (dirty, difference ab12…)" in repeatable.evidence
 
 
@@ -666,7 +666,7 @@ def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:
     other = part(
         prove(run, rows, EVENTS, Found(), configuration=Configuration(frozenset({"f" * 64}))), "repeatable"
     )
-    assert not other.holds
+    assert not other.passed
     assert "no longer the run's" in other.evidence
 
 
@@ -674,10 +674,10 @@ def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
     run = proven_run()
     same = {"until": 100, **read_origin(run)}
     run["history"] = [same]
-    assert part(judge(run), "repeatable").holds
+    assert part(judge(run), "repeatable").passed
     run["history"] = [{**same, "config_sha256": "f" * 64, "commit": "0" * 40}, same]
     repeatable = part(judge(run), "repeatable")
-    assert not repeatable.holds
+    assert not repeatable.passed
     assert repeatable.evidence == "until step 100 it ran with another commit and another config"
     run["history"] = "lost"
     assert part(judge(run), "repeatable").evidence == "not on record: history of the segments"
@@ -699,7 +699,7 @@ def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: 
     run = proven_run()
     run["history"] = [{"until": 100, **read_origin(changed(*path, to=value))}]
     repeatable = part(judge(run), "repeatable")
-    assert not repeatable.holds
+    assert not repeatable.passed
     assert repeatable.evidence == f"until step 100 it ran with {words}"
 
 
@@ -733,7 +733,7 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
     before = read_origin({**run, "hardware": run["hardware"] | {name: value}})
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
-    assert repeatable.holds
+    assert repeatable.passed
     said = f"seed 42; repeatable up to rounding, not to the bit: until step 100 it ran with {words}"
     assert repeatable.evidence.endswith(said)
     run["history"] = [{"until": 100, **read_origin(run)}]
@@ -751,12 +751,12 @@ def test_another_config_is_another_division_only_where_it_computes_the_same(same
     }
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
-    assert repeatable.holds == same
+    assert repeatable.passed == same
     words = "another division of the global batch" if same else "another config"
     assert repeatable.evidence.endswith(f"until step 100 it ran with {words}")
     del run["computation_sha256"], before["computation_sha256"]
     run["history"] = [{"until": 100, **before}]
-    assert not part(judge(run), "repeatable").holds
+    assert not part(judge(run), "repeatable").passed
 
 
 def test_a_named_image_or_parent_must_have_a_hash() -> None:
@@ -771,10 +771,10 @@ def test_a_named_image_or_parent_must_have_a_hash() -> None:
 def test_an_image_that_its_registry_lost_cannot_be_trained_in_again() -> None:
     run = changed("image_digest", to="sha256:0c4d" + "0" * 60)
     lost = part(judge(run, recomputed=Recomputed(image_problem="r holds no image a@b")), "repeatable")
-    assert (lost.holds, lost.evidence) == (False, "r holds no image a@b")
+    assert (lost.passed, lost.evidence) == (False, "r holds no image a@b")
     assert "push that image again" in str(lost.next_step)
     kept = part(judge(run, recomputed=Recomputed(image_note="r holds the image")), "repeatable")
-    assert kept.holds
+    assert kept.passed
     assert kept.evidence.endswith("seed 42; r holds the image")
 
 
@@ -782,7 +782,7 @@ def test_prepared_data_that_changed_since_they_were_hashed_repeat_nothing() -> N
     changed_data = part(
         judge(recomputed=Recomputed(data_problem="train.bin: its content changed")), "repeatable"
     )
-    assert (changed_data.holds, changed_data.evidence) == (False, "train.bin: its content changed")
+    assert (changed_data.passed, changed_data.evidence) == (False, "train.bin: its content changed")
 
 
 def test_a_proof_with_a_part_missing_is_no_proof() -> None:
@@ -794,7 +794,7 @@ def test_a_proof_with_a_part_missing_is_no_proof() -> None:
 def test_the_proof_is_saved_with_each_part() -> None:
     saved = judge(found=Found(None)).to_json(now=0.0)
     assert saved["proven"] is False
-    assert [(p["name"], p["holds"]) for p in saved["parts"]] == [
+    assert [(p["name"], p["passed"]) for p in saved["parts"]] == [
         ("trained", True),
         ("learned", True),
         ("network", True),
@@ -828,7 +828,7 @@ def skip(step: int) -> dict[str, Any]:
 )
 def test_skipped_updates_are_stated(events: list[Any], rows: dict[int, Any], words: str) -> None:
     trained = part(judge(rows=skipped_rows(rows), events=events), "trained")
-    assert trained.holds
+    assert trained.passed
     assert words in trained.evidence
 
 
@@ -851,7 +851,7 @@ def test_a_skip_that_the_records_contradict_is_no_training(
     events: list[Any], rows: dict[int, Any], words: str
 ) -> None:
     trained = part(judge(rows=skipped_rows(rows), events=events), "trained")
-    assert not trained.holds
+    assert not trained.passed
     assert words in trained.evidence
 
 

@@ -107,7 +107,7 @@ class RecordedRun:
         parts = [
             {
                 "name": name,
-                "holds": name != failing,
+                "passed": name != failing,
                 "evidence": text,
                 "next_step": command if name == failing else None,
             }

@@ -36,7 +36,7 @@ def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]
     outcome: dict[str, Any] = {"status": "failed", "steps": 7}
     if failure is not None:
         outcome["failure"] = failure.to_json()
-    return {"run_id": "r", "outcome": outcome} | ({"started_with": started_with} if started_with else {})
+    return {"run_id": "r", "outcome": outcome} | ({"command_line": started_with} if started_with else {})
 
 
 @each_case(("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
@@ -95,7 +95,7 @@ def test_a_record_that_is_no_failure_is_none(value: object) -> None:
     assert read_failure({"failure": value}) is None
 
 
-@pytest.mark.parametrize("value", [{"class": "nan", "step": "x", "set": 3, "mend": [], "from_step": True}])
+@pytest.mark.parametrize("value", [{"class": "nan", "step": "x", "set": 3, "fix": [], "from_step": True}])
 def test_parts_of_a_wrong_type_are_unknown(value: object) -> None:
     assert read_failure({"failure": value}) == Failure("nan")
 

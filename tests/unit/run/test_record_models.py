@@ -63,7 +63,7 @@ MANIFEST = {
     "prefix": "p/",
     "provenance": {"a": 1},
     "outcome": {},
-    "leftovers": ["p/run-1/x"],
+    "unlisted_objects": ["p/run-1/x"],
     "records": f"p/{records_prefix(1, 2)}",
     "statement": {},
     "supersedes": {"key": "p/manifests/run-1-manifest.json", "sha256": DIGEST},

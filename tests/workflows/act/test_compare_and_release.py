@@ -65,7 +65,7 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
         {"configs/smoke.yaml": tiny.replace("max_steps: 12", "max_steps: 12\n  learning_rate: 1.0e-9")}
     )
     outcome = {"status": "succeeded", "exit_code": 0, "steps": 5000, "finished": 9.0, "validation_loss": 1.1}
-    parts = [{"name": name, "holds": True, "evidence": ""} for name in PARTS]
+    parts = [{"name": name, "passed": True, "evidence": ""} for name in PARTS]
     proof = {"proven": True, "parts": parts, "time": 9.0, "run_id": "g", "finished": 9.0, "run_number": 8}
     (tmp_path / "green" / "report").mkdir(parents=True)
     (tmp_path / "green" / "run.json").write_text(json.dumps({"run_id": "g", "outcome": outcome}))

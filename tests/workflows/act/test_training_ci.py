@@ -53,7 +53,7 @@ def outcome(played: Any) -> dict[str, Any]:
 def proof(played: Any) -> dict[str, bool]:
     """Which of the five parts hold."""
     record = json.loads((played.run_directory / "report" / "proof.json").read_text())
-    return {part["name"]: part["holds"] for part in record["parts"]}
+    return {part["name"]: part["passed"] for part in record["parts"]}
 
 
 @pytest.fixture(scope="module")

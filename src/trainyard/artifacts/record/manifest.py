@@ -133,7 +133,7 @@ class RunManifest:
     """The key of the run that owns the number; empty for a run of an earlier version."""
     supersedes: Annotated[dict[str, Any], AfterValidator(_require_reference)] = field(default_factory=dict)
     """`key` (relative) and `sha256` of the manifest before this one; empty for the first."""
-    leftovers: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
+    unlisted_objects: Annotated[tuple[Annotated[Text, AfterValidator(_any_key)], ...], FailFast()] = ()
     """Keys of checkpoint files that an interrupted sync sent and that can no longer be verified."""
     records: Annotated[Text, AfterValidator(_any_key)] = ""
     """Prefix of this manifest's records if the run was still going; else empty."""
@@ -198,7 +198,7 @@ class RunManifest:
             "provenance": dict(self.provenance),
             "outcome": dict(self.outcome),
             "supersedes": self.supersedes and {**self.supersedes, "key": prefix + self.supersedes["key"]},
-            "leftovers": [prefix + key for key in self.leftovers],
+            "unlisted_objects": [prefix + key for key in self.unlisted_objects],
             "records": self.records and prefix + self.records,
             "pruned": [asdict(each) for each in self.pruned],
             "statement": dict(self.statement),

@@ -72,7 +72,7 @@ def _put_remaining_manifest(store: Store, plan: RunPruning, *, by: str, signer: 
     """Put a manifest without the removed objects; superseded records are leftovers until they are deleted."""
     newest, removals = plan.chain[-1].manifest, plan.removals
     gone = {entry.key for each in removals for entry in each.checkpoint.objects} | plan.superseded.keys()
-    leftovers = tuple(sorted({*newest.leftovers, *plan.superseded}))
+    leftovers = tuple(sorted({*newest.unlisted_objects, *plan.superseded}))
     now = time.time()
     records = [
         PrunedCheckpoint(
@@ -88,7 +88,7 @@ def _put_remaining_manifest(store: Store, plan: RunPruning, *, by: str, signer: 
     objects = tuple(entry for entry in newest.objects if entry.key not in gone)
     pruned = tuple(sorted((*newest.pruned, *records), key=lambda each: (each.step, each.time)))
     try:
-        rest = replace(newest, objects=objects, pruned=pruned, leftovers=leftovers)
+        rest = replace(newest, objects=objects, pruned=pruned, unlisted_objects=leftovers)
         _put(store, plan.chain, rest, signer=signer)
     except RunConflictError:
         raise RunConflictError(

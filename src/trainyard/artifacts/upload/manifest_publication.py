@@ -109,7 +109,7 @@ def build_manifest(
         outcome=run.get("outcome", {}),
         version=before.version,
         supersedes=supersedes,
-        leftovers=tuple(leftovers),
+        unlisted_objects=tuple(leftovers),
         records=records_prefix(number, before.version) if is_open else "",
         pruned=pruned,
         statement=statement_of(run, number, objects, config=config, supersedes=supersedes),
@@ -152,7 +152,7 @@ def put_manifest(
 
 
 def _statement(manifest: RunManifest) -> tuple[Any, ...]:
-    return manifest.objects, manifest.leftovers, manifest.is_open
+    return manifest.objects, manifest.unlisted_objects, manifest.is_open
 
 
 def _sign(

@@ -122,7 +122,7 @@ def verify_run(
         depth=str(depth),
         seed=seed,
         compared=_comparison_text(depth, manifest, disk),
-        leftovers=tuple(sorted((listed.keys() & {*manifest.leftovers}) | being_removed)),
+        leftovers=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
         records=_records(manifest),
     )
 
@@ -225,7 +225,7 @@ def _compare_names(manifest: RunManifest, listed: set[str]) -> list[str]:
     Missing objects are found one by one elsewhere.
     """
     known = manifest.by_key()
-    leftovers = {key for key in manifest.leftovers if manifest.may_be_left_over(key)}
+    leftovers = {key for key in manifest.unlisted_objects if manifest.may_be_left_over(key)}
     extra = sorted(key for key in listed - known.keys() - leftovers if not attempt_of(key))
     problems = [f"{key}: extra, the manifest does not list it" for key in extra]
     if not any(belongs_to_checkpoint(key) for key in known):

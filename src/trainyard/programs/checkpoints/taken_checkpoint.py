@@ -11,12 +11,12 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, summary_of
-from trainyard.programs.program_records import TakenCheckpoint
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -32,6 +32,16 @@ from trainyard.run.directory import RunDirectory, step_name
 
 _PIECE = 1 << 30
 """Most bytes of one call of copy_file_range."""
+
+
+@dataclass(frozen=True)
+class TakenCheckpoint:
+    """A checkpoint of the program that was copied into the run directory."""
+
+    step: int
+    manifest_sha256: str
+    tensors: Tensors | None = field(default=None, compare=False)
+    """None if they were read when it was taken before."""
 
 
 def take_checkpoint(

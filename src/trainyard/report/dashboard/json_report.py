@@ -58,12 +58,14 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
     if facts.proof is None:
         return None
     parts = [
-        _drop_unknown({"name": p.name, "holds": p.holds, "evidence": p.evidence, "next_step": p.next_step})
+        _drop_unknown({"name": p.name, "passed": p.passed, "evidence": p.evidence, "next_step": p.next_step})
         | ({} if p.is_judged else {"is_judged": False})
         for p in facts.proof.parts
     ]
     figures = [
-        _drop_unknown({"name": f.name, "value": f.value, "was": f.was, "needs": f.needs or None})
+        _drop_unknown(
+            {"name": f.name, "value": f.value, "baseline": f.baseline, "threshold": f.threshold or None}
+        )
         for f in facts.proof.figures
     ]
     proof = {"proven": facts.proof.proven, "parts": parts}

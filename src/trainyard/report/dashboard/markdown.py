@@ -118,11 +118,11 @@ def _proof_table(facts: RunFacts) -> str:
 def _figure_table(facts: RunFacts) -> str:
     """The figures of the proof, beside those of the last green run and their thresholds."""
     proof = facts.proof
-    if proof is None or not (proof.compared_with or any(each.needs for each in proof.figures)):
+    if proof is None or not (proof.compared_with or any(each.threshold for each in proof.figures)):
         return ""
     rows = [
-        f"| {escape_markdown(each.name)} | {each.mark} {_figure(each.value)} | {_figure(each.was)} "
-        f"| {escape_markdown(each.needs)} |"
+        f"| {escape_markdown(each.name)} | {each.mark} {_figure(each.value)} | {_figure(each.baseline)} "
+        f"| {escape_markdown(each.threshold)} |"
         for each in proof.figures[:_CHANGES]
     ]
     was = escape_markdown(proof.compared_with or "last green run")

@@ -69,4 +69,4 @@ def _proof_heading(facts: RunFacts) -> str:
 def _proof(facts: RunFacts) -> Iterable[Line]:
     for part in facts.proof.parts if facts.proof else ():
         yield part.name.capitalize(), part.evidence
-        yield "  Next", None if part.holds else part.next_step
+        yield "  Next", None if part.passed else part.next_step

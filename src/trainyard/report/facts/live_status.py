@@ -173,7 +173,7 @@ def _is_stored(facts: RunFacts, step: int) -> bool | None:
     """Return whether the proof shows that the checkpoint is in the store; None without a proof of it."""
     if facts.proof is None:
         return None
-    stored = next((part.holds for part in facts.proof.parts if part.name == "stored"), None)
+    stored = next((part.passed for part in facts.proof.parts if part.name == "stored"), None)
     return stored if step == facts.step else None
 
 
@@ -193,7 +193,7 @@ def network_of(facts: RunFacts) -> dict[str, Any]:
             return {"verdict": event["verdict"], "evidence": str(first or event["verdict"])}
     for part in facts.proof.parts if facts.proof else ():
         if part.name == "network":
-            return {"verdict": "proven" if part.holds else "not proven", "evidence": part.evidence}
+            return {"verdict": "proven" if part.passed else "not proven", "evidence": part.evidence}
     size = finite_or_none(facts.section("hardware").get("world_size"))
     if size == 1:
         return {"verdict": "single-node", "evidence": "one process: no network is used"}

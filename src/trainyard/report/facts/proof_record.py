@@ -29,7 +29,7 @@ class PartRecord:
     """One line of the proof."""
 
     name: Text = ""
-    holds: Truth = False
+    passed: Truth = False
     evidence: Text = ""
     next_step: Text | None = None
     is_judged: Truth = True
@@ -38,7 +38,7 @@ class PartRecord:
     @property
     def symbol(self) -> str:
         """The emoji for Markdown and Slack."""
-        return "❌" if not self.holds else "✅" if self.is_judged else "➖"
+        return "❌" if not self.passed else "✅" if self.is_judged else "➖"
 
 
 @dataclass(frozen=True, config=OF_A_FILE)
@@ -47,15 +47,15 @@ class FigureRecord:
 
     name: Text = ""
     value: Number | None = None
-    was: Number | None = None
-    needs: Text = ""
+    baseline: Number | None = None
+    threshold: Text = ""
     is_missed: Truth = False
     """Whether the figure misses its threshold."""
 
     @property
     def mark(self) -> str:
         """The emoji for Markdown and Slack; empty without a threshold."""
-        return "" if not self.needs else "❌" if self.is_missed else "✅"
+        return "" if not self.threshold else "❌" if self.is_missed else "✅"
 
 
 @dataclass(frozen=True, config=OF_A_FILE)
@@ -80,7 +80,7 @@ class ProofRecord:
 
     @property
     def failing(self) -> tuple[PartRecord, ...]:
-        return tuple(part for part in self.parts if not part.holds)
+        return tuple(part for part in self.parts if not part.passed)
 
 
 def read_proof(layout: RunDirectory, run: Mapping[str, Any]) -> ProofRecord | None:

@@ -215,9 +215,9 @@ def _figures(proof: ProofRecord) -> list[str]:
     found = []
     for each in proof.figures[:_MOST_FIGURES]:
         value = "not on record" if each.value is None else format_loss(each.value)
-        beside = [f"{each.mark} needs {mrkdwn(each.needs, 50)}"] if each.needs else []
-        if each.was is not None:
-            beside.append(f"{mrkdwn(proof.compared_with, 80)}: {format_loss(each.was)}")
+        beside = [f"{each.mark} needs {mrkdwn(each.threshold, 50)}"] if each.threshold else []
+        if each.baseline is not None:
+            beside.append(f"{mrkdwn(proof.compared_with, 80)}: {format_loss(each.baseline)}")
         found += [f"• {mrkdwn(each.name, 80)} {value} {', '.join(beside)}"] if beside else []
     return found
 

@@ -49,7 +49,7 @@ def proof_lines(
     heading. With `closing_follows`, the first failing part's next step is left out, because `closing_lines`
     ends with it.
     """
-    failing = [part for part in parts if not part.holds]
+    failing = [part for part in parts if not part.passed]
     shown = {part.next_step for part in failing[:1] if closing_follows}
     for part in failing:
         yield "not proven", f"{part.name}: {part.evidence}", "failed"
@@ -59,9 +59,9 @@ def proof_lines(
     if not failing and not one_line:
         yield "proven", "", ""
     for part in parts:
-        if part.holds and one_line and part.is_judged:
+        if part.passed and one_line and part.is_judged:
             yield f"proven {part.name}", part.evidence, "ok"
-        elif part.holds:  # a part that was not judged is not called proven
+        elif part.passed:  # a part that was not judged is not called proven
             yield part.name if one_line else f"  {part.name}", part.evidence, ""
 
 

@@ -36,7 +36,7 @@ def build_error(what: str, failure: Failure, directory: RunDirectory) -> Trainin
 def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     """The last line of a message: what to do, and the command that resumes or starts again."""
     command = command_after(failure, directory.path, started_with=made_by())
-    return f"{failure.mend or 'Once that is fixed'}: {command}"
+    return f"{failure.fix or 'Once that is fixed'}: {command}"
 
 
 def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Failure:

@@ -218,7 +218,7 @@ class Saver:
             step=step,
             bytes=saved.size,
             seconds=round(self._waited, 4),
-            whole_after_seconds=round(saved.seconds, 4),
+            complete_after_seconds=round(saved.seconds, 4),
             manifest_sha256=saved.manifest_sha256,
         )
         self._waited = 0.0

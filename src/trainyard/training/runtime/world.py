@@ -389,5 +389,5 @@ def explain_lost_peers() -> Iterator[None]:
             f"Rank {dist.get_rank()} lost another process of this run, which died or hung ({cause}).\n"
             "Its own message, if any, is further up in the log. Once the cause is fixed: --resume auto."
         )
-        lost.failure = Failure(FailureKind.PROCESS_LOST, mend=PROCESS_LOST)
+        lost.failure = Failure(FailureKind.PROCESS_LOST, fix=PROCESS_LOST)
         raise lost from error

@@ -142,7 +142,7 @@ def test_objects_beside_the_list_are_named_also_where_it_calls_them_leftovers(
     (folder / key).parent.mkdir(parents=True, exist_ok=True)
     (folder / key).write_text("planted")
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
-    change_manifest(folder, lambda found: replace(found, leftovers=(key,)))
+    change_manifest(folder, lambda found: replace(found, unlisted_objects=(key,)))
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
 
 

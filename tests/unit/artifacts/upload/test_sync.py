@@ -186,7 +186,7 @@ def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
     (folder / "manifests/run-1-manifest.json").unlink()
     shutil.rmtree(run.checkpoint(100))
     sync_run(store, run, None)
-    assert len(manifest(folder)["leftovers"]) == 3
+    assert len(manifest(folder)["unlisted_objects"]) == 3
     assert "run-1/checkpoint-100/.metadata: an interrupted sync sent it" in caplog.text
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     (folder / "run-1/checkpoint-100/planted").write_text("x")

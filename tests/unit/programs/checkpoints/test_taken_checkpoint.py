@@ -18,9 +18,9 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoints,
     find_program_checkpoints,
 )
-from trainyard.programs.checkpoints.taken_checkpoint import restorable_path, take_checkpoint
+from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint, restorable_path, take_checkpoint
 from trainyard.programs.program import Program
-from trainyard.programs.program_records import TakenCheckpoint, begin
+from trainyard.programs.program_records import begin
 from trainyard.programs.run_checkpoints import RunCheckpoints
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest, verify_checkpoint
 from trainyard.run.directory import RunDirectory

@@ -90,14 +90,14 @@ def test_the_figures_and_every_part_of_the_proof_are_shown(new_run: NewRun) -> N
     run = new_run().train(50).succeed().prove()
     path = run.layout.report / "proof.json"
     proof = json.loads(path.read_text())
-    proof["parts"].append({"name": "kind", "holds": True, "is_judged": False, "evidence": "too short"})
+    proof["parts"].append({"name": "kind", "passed": True, "is_judged": False, "evidence": "too short"})
     needs = [
         ("accuracy", 0.63, ">= 0.6", False),
         ("toxicity", 0.2, "<= 0.1", True),
         ("other", None, "", False),
     ]
-    names = ("name", "value", "needs", "is_missed")
-    proof["figures"] = [dict(zip(names, each, strict=True)) | {"was": 0.61} for each in needs]
+    names = ("name", "value", "threshold", "is_missed")
+    proof["figures"] = [dict(zip(names, each, strict=True)) | {"baseline": 0.61} for each in needs]
     path.write_text(json.dumps(proof | {"compared_with": "last green run 11"}))
     page = page_of(run)
     words = " ".join(page.words.split())

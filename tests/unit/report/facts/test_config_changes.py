@@ -29,7 +29,7 @@ def neighbour(
     (folder / "config.yaml").write_text(config)
     records = digests_now(RunDirectory(folder))
     names = ("trained", "learned", "network", "stored", "repeatable")
-    parts = [{"name": part, "holds": part != fails, "evidence": ""} for part in names]
+    parts = [{"name": part, "passed": part != fails, "evidence": ""} for part in names]
     proof = {"proven": proven, "run_id": of or name, "finished": finished, "records": records, "parts": parts}
     (folder / "report" / "proof.json").write_text(json.dumps(proof))
     return folder

@@ -99,9 +99,9 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
         {"proven": False},
         {"parts": []},
         {"parts": None},
-        {"parts": [{"name": "trained", "holds": True}]},
-        {"parts": [{"name": name, "holds": 1} for name in PARTS]},
-        {"parts": [{"name": "trained", "holds": True}] * 4},
+        {"parts": [{"name": "trained", "passed": True}]},
+        {"parts": [{"name": name, "passed": 1} for name in PARTS]},
+        {"parts": [{"name": "trained", "passed": True}] * 4},
     ],
 )
 def test_a_record_that_is_not_whole_is_never_proven(new_run: NewRun, change: dict[str, Any]) -> None:

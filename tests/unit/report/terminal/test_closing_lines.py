@@ -81,7 +81,7 @@ def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: N
 def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
-    both = [replace(part, holds=False, next_step="make resume") for part in proof.parts[:2]]
+    both = [replace(part, passed=False, next_step="make resume") for part in proof.parts[:2]]
     phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
     assert phases == ["not proven", "next", "not proven"]
 
@@ -109,7 +109,7 @@ def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(ne
 def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
     run = new_run().train().succeed()
     record = json.loads(run.layout.run_file.read_text())
-    run.layout.run_file.write_text(json.dumps({**record, "started_with": ["make", "STORE=s3://a/b c"]}))
+    run.layout.run_file.write_text(json.dumps({**record, "command_line": ["make", "STORE=s3://a/b c"]}))
     run.prove()
     again = last_lines(run)["again"]
     assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"

@@ -72,7 +72,7 @@ def test_only_a_limit_that_is_set_is_to_be_lowered(
 ) -> None:
     config = tiny_config(training={"max_grad_norm": limit})
     failure = not_finite_failure(2, config, directory)
-    assert ("training.max_grad_norm" in failure.mend) == (limit is not None)
+    assert ("training.max_grad_norm" in failure.fix) == (limit is not None)
     changed = with_changes(config, failure.changes)
     assert changed.training.max_grad_norm == (limit or 1.0), "where there is no limit, one is proposed"
 
