@@ -40,8 +40,6 @@ class BuildState:
     log_address: str
     exported: Mapping[str, str]
     """The variables that the buildspec exports."""
-    compute_type: str = ""
-    """The size of the build machine, such as BUILD_GENERAL1_LARGE."""
 
 
 class CodeBuild:
@@ -149,7 +147,6 @@ def _state(found: Mapping[str, Any]) -> BuildState:
         log_stream=str(logs.get("streamName") or ""),
         log_address=str(logs.get("deepLink") or ""),
         exported={str(one["name"]): str(one.get("value", "")) for one in exported},
-        compute_type=str((found.get("environment") or {}).get("computeType") or ""),
     )
 
 

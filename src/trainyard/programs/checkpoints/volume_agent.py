@@ -2,7 +2,6 @@
 
     look ROOT          a JSON line per file below ROOT: name, size, time, and what shows that it is complete
     send ROOT F START  the bytes of a file from START on, to stdout; then its digest as JSON, to stderr
-    digest ROOT F      the digest of a file as JSON, to stderr
 
 It changes nothing, needs Python 3.8 and no package, and follows no link. `volume_source` sends its text, and
 `volume_listing` uses its list for a folder of this machine.
@@ -307,7 +306,7 @@ def main(words: list[str], out: BinaryIO, err: BinaryIO) -> int:
         if command == "look":
             list_below(root, out)
         else:
-            send_file(root, words[2], int(words[3]) if command == "send" else sys.maxsize, out=out, err=err)
+            send_file(root, words[2], int(words[3]), out=out, err=err)
     except SystemExit as error:
         write_line(err, {"error": str(error)})
         return 3
