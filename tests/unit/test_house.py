@@ -24,11 +24,8 @@ PURE = {"config", "run", "errors"}
 SHARED = PURE | {"plan"}
 # They may import every part.
 EVERYWHERE = {
-    "checkpoint_functions",
-    "commands",
-    "deployment_checks",
-    "pipeline",
-    "program_training",
+    *("checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"),
+    "proven_run_search",
     "run_choice",
 }
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}

@@ -285,7 +285,6 @@ NEED_TORCH = {
     "prepare",
     "step_environment",
     "export",
-    "step_proven",
 }
 """Other commands run without torch (`test_core_package.py`)."""
 

@@ -81,7 +81,6 @@ INTERNAL = (
     "step notify-image",
     "step plan",
     "step propose-locks",
-    "step proven",
     "step prune-runs",
     "step ray",
     "step wait",

@@ -34,7 +34,6 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Notice, notify
-from trainyard.commands.step_proven import find_proven_run
 from trainyard.commands.step_prune_runs import prune_runs
 from trainyard.commands.store_sync import follow_run
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode, TrainyardError
@@ -44,6 +43,7 @@ from trainyard.github.continuation import find_newer_push
 from trainyard.github.job_end import end_of_steps, outputs_of
 from trainyard.github.variables import ROLE, read_json, set_variables
 from trainyard.pipeline import Pipeline, Step, StepRunner, has_stopped, is_over, plan_text, training_command
+from trainyard.proven_run_search import find_proven_run
 from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.run.directory import RunDirectory
 

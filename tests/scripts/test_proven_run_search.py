@@ -1,4 +1,4 @@
-"""trainyard step proven: only a proven run of the same commit, configuration and data is found."""
+"""The search before a training: only a proven run of the same commit, configuration and data is found."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from trainyard import proven_run_search
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.command import handler
 from trainyard.config.load import load_config
 from trainyard.errors import ServiceError
 from trainyard.run.directory import RunDirectory
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEX = "0123456789abcdef" * 4
 COMMIT = HEX[:40]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
-SAME = ("--set", "training.max_steps=20")
+SAME = ("training.max_steps=20",)
 
 
 def change_outcome(layout: RunDirectory, **changes: Any) -> None:
@@ -76,27 +76,20 @@ AFTER: dict[str, Callable[[Path], Any]] = {
 """Damage to the store afterwards."""
 
 
-@pytest.fixture(scope="module")
-def find_proven_run(load_script: Any) -> Any:
-    return load_script("step_proven")
-
-
 @pytest.fixture
-def here(find_proven_run: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The commit that is checked out and the data that are prepared, as a test needs them."""
     known: dict[str, Any] = {"git": {"commit": COMMIT, "dirty": False}, "data": (HEX, None)}
-    monkeypatch.setattr(find_proven_run, "git_facts", lambda _: known["git"])
+    monkeypatch.setattr(proven_run_search, "git_facts", lambda _: known["git"])
     monkeypatch.setattr(tokenize_corpus, "prepared_data_of", lambda _: known["data"])
     return known
 
 
 @pytest.fixture
-def found(
-    find_proven_run: Any, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> Callable[..., str]:
-    """Runs the script as a step of a workflow; returns the output `run_number`."""
+def found(here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Searches as a step of a workflow does; returns the output `run_number`."""
 
-    def run(*arguments: str) -> str:
+    def run(*changes: str, runs: int = 9) -> str:
         output = tmp_path / "output"
         output.write_text("")
         for name, value in (
@@ -105,12 +98,11 @@ def found(
             ("STEP_SUMMARY", str(tmp_path / "summary")),
         ):
             monkeypatch.setenv(f"GITHUB_{name}", value)
-        line = ["--config", SMOKE, "--store", f"file://{tmp_path}/store", "--json", *(arguments or SAME)]
-        assert handler.exit_code_of(lambda: find_proven_run.main(line)) == 0
-        told = json.loads(capsys.readouterr().out)
+        store = f"file://{tmp_path}/store"
+        found, reason, _ = proven_run_search.find_proven_run(Path(SMOKE), changes, store=store, runs=runs)
         number = output.read_text().splitlines()[1]
-        assert number == ("" if told["run_number"] is None else str(told["run_number"]))
-        assert bool(told["reason"]) is (number == "")
+        assert number == ("" if found is None else str(found))
+        assert bool(reason) is (number == "")
         return number
 
     return run
@@ -126,7 +118,7 @@ def test_a_proven_run_of_the_same_is_found_and_named(
     found: Callable[..., str], finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     sync(finished_run, 812)
-    assert found() == "812"
+    assert found(*SAME) == "812"
     summary = (tmp_path / "summary").read_text()
     assert summary.startswith("### Not trained again: run 812 is proven")
     assert "- stored: " in summary and "- trained: 20 of 20 steps" in summary
@@ -143,7 +135,7 @@ def test_a_run_that_is_not_proven_or_not_the_same_is_not_found(
         sync(finished_run)
     except Exception as error:  # noqa: BLE001 - a run that cannot be stored is not found either
         assert "not" in str(error)
-    assert found() == ""
+    assert found(*SAME) == ""
 
 
 @pytest.mark.parametrize("state", AFTER)
@@ -151,7 +143,7 @@ def test_a_run_whose_stored_copy_does_not_verify_is_not_found(
     found: Callable[..., str], finished_run: RunDirectory, state: str
 ) -> None:
     AFTER[state](sync(finished_run))
-    assert found() == ""
+    assert found(*SAME) == ""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +168,7 @@ def test_what_is_here_must_be_known_and_the_same(
 ) -> None:
     sync(finished_run)
     here |= change
-    assert bool(found()) is is_found
+    assert bool(found(*SAME)) is is_found
 
 
 @pytest.mark.parametrize(
@@ -195,18 +187,17 @@ def test_only_the_same_resolved_configuration_counts(
     found: Callable[..., str], finished_run: RunDirectory, changes: list[str], is_found: bool
 ) -> None:
     sync(finished_run)
-    words = [word for change in changes for word in ("--set", change)]
-    assert bool(found(*words, "--runs", "9")) is is_found
+    assert bool(found(*changes)) is is_found
 
 
 def test_weights_are_not_compared_so_that_it_trains(
-    found: Callable[..., str], finished_run: RunDirectory, find_proven_run: Any
+    found: Callable[..., str], finished_run: RunDirectory
 ) -> None:
     config = load_config(Path(SMOKE)).config
     model = config.model.model_copy(update={"path": "./weights.gguf"})
     clean = {"commit": COMMIT, "dirty": False}
-    assert find_proven_run.incomparable(config, clean) == ""
-    assert "weights" in find_proven_run.incomparable(config.model_copy(update={"model": model}), clean)
+    assert proven_run_search.incomparable(config, clean) == ""
+    assert "weights" in proven_run_search.incomparable(config.model_copy(update={"model": model}), clean)
 
 
 def test_the_search_continues_behind_a_damaged_run_and_ends_at_its_bound(
@@ -216,8 +207,8 @@ def test_the_search_continues_behind_a_damaged_run_and_ends_at_its_bound(
     for number in (2, 3):
         (store / f"run-{number}").mkdir()
         (store / f"run-{number}" / "identity.json").write_text("{")
-    assert found() == "1"
-    assert found(*SAME, "--runs", "2") == ""
+    assert found(*SAME) == "1"
+    assert found(*SAME, runs=2) == ""
 
 
 @pytest.mark.parametrize("error", [ServiceError("no answer"), OSError(28, "No space left on device")])
@@ -225,7 +216,6 @@ def test_a_store_that_cannot_be_searched_means_that_it_trains(
     found: Callable[..., str],
     finished_run: RunDirectory,
     monkeypatch: pytest.MonkeyPatch,
-    find_proven_run: Any,
     error: Exception,
 ) -> None:
     sync(finished_run)
@@ -233,5 +223,5 @@ def test_a_store_that_cannot_be_searched_means_that_it_trains(
     def refuse(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(find_proven_run, "proof_of", refuse)
-    assert found() == ""
+    monkeypatch.setattr(proven_run_search, "proof_of", refuse)
+    assert found(*SAME) == ""

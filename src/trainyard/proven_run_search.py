@@ -4,15 +4,8 @@ The newest runs of the store are read. A run counts only if it succeeded, was tr
 checked out here, without changes, with this configuration and with the data that are prepared here, and if
 the proof of its stored records and objects holds now. Whatever cannot be compared does not count: a dirty
 tree, weights (`model.path`), streamed data, a run that started from a checkpoint, a store that refuses.
-
-Reads:      the configuration, git, the prepared data; --store: manifests, records, names and checksums; AWS_*
-Writes:     --json prints the result; in GitHub Actions the step output `run_number` (empty when there is no
-            such run), and for such a run a notice and a part of the job summary. It changes nothing.
-Exit codes: 0 searched, with or without a result; 2 wrong usage, or the configuration is wrong
-Example:    trainyard step proven --config configs/smoke.yaml --store s3://ml-runs
 """
 
-import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
-from trainyard.command import arguments, output, terminal
+from trainyard.command import output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.config.load import config_sha256
 from trainyard.config.secret_filter import SecretFilter
-from trainyard.errors import ExitCode, ServiceError, TrainyardError
+from trainyard.errors import ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
 from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
 from trainyard.programs.inputs import fingerprint_of_data
@@ -43,27 +35,8 @@ if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.config.schema import Config
 
+# The newest runs of the store whose manifests are read.
 RUNS = 50
-
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True, reads_store=True)
-    newest = f"read the manifests of the newest N runs; default: {RUNS}"
-    parser.add_argument("--runs", type=arguments.positive, default=RUNS, metavar="N", help=newest)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
-    number, reason, evidence = find_proven_run(
-        args.config, args.set, store=args.store, runs=args.runs, call_seconds=args.call_seconds
-    )
-    if args.json:
-        output.print_json({"run_number": number, "reason": reason, "proof": list(evidence)})
-    return ExitCode.DONE
 
 
 def find_proven_run(
@@ -74,7 +47,11 @@ def find_proven_run(
     runs: int = RUNS,
     call_seconds: float = CALL_SECONDS,
 ) -> tuple[int | None, str, tuple[str, ...]]:
-    """Find a proven run that is the same, report it, and return its number, or why not, and its evidence."""
+    """Find a proven run that is the same, report it, and return its number, or why not, and its evidence.
+
+    In a step of GitHub the output `run_number` is set; for such a run there is a notice and a part of the job
+    summary.
+    """
     config = load_with_weights(file, changes).config
     git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
     there = open_store(store, call_seconds=call_seconds)
