@@ -144,7 +144,7 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     pods: Pods,
 ) -> None:
     first = pods.pods()
-    until(first, lambda: (pods.store / "manifests" / "run-1-manifest.json").exists())
+    until(first, lambda: (pods.store / "manifests" / "run-1-open-1.json").exists())
     for pod in first:
         kill(pod)
     ended(first)
