@@ -61,7 +61,7 @@ INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$
 RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
 
-.PHONY: help install install-core install-dev train resume deploy-demo test quick coverage lint docs native lock clean
+.PHONY: help install install-core install-dev train resume deploy-demo test quick coverage lint docs native native-sanitized lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands and the variables
@@ -122,8 +122,18 @@ docs: $(VENV)/development.stamp ## check the documents, and those that are gener
 	"$(RUN)" tools/write_script_reference.py --check
 	"$(RUN)" tools/write_failure_reference.py --check
 
-native: $(VENV)/training.stamp ## build and test the C++ kernels: cmake, a compiler, GoogleTest
-	"$(RUN)" -m trainyard step native
+# The library is built before the tests, so that it also exists on machines without GoogleTest.
+native: ## build and test the C++ kernels: cmake, a compiler, GoogleTest
+	cmake -S native -B native/build -DENABLE_TESTING=ON
+	cmake --build native/build --parallel 2
+	cmake --build native/build --parallel 2 --target all_tests
+	ctest --test-dir native/build --output-on-failure --no-tests=error
+
+native-sanitized: # the same with memory and undefined behaviour checked, where Python does not look
+	cmake -S native -B native/build-sanitized -DENABLE_TESTING=ON -DSANITIZE=ON
+	cmake --build native/build-sanitized --parallel 2
+	cmake --build native/build-sanitized --parallel 2 --target all_tests
+	ctest --test-dir native/build-sanitized --output-on-failure --no-tests=error
 
 lock: $(VENV)/training.stamp ## resolve the locks anew from their .in files
 	UV="$(abspath $(UV))" "$(RUN)" tools/write_locks.py

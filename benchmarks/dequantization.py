@@ -6,7 +6,7 @@ compared bit by bit before the timing. gguf always allocates new memory, whose f
 arithmetic; the kernels are timed with new memory and with reused memory. Goals for the fastest path with the
 default tile: 1.5 times gguf's speed with new memory, 3 times with reused memory.
 
-Reads:   native/build, or TRAINYARD_NATIVE_LIBRARY (trainyard step native --no-tests builds it)
+Reads:   native/build, or TRAINYARD_NATIVE_LIBRARY (make native builds it)
 Writes:  a table, or JSON, on stdout
 Exit codes: 0 every type meets both goals, 1 one does not, 2 there is no native library
 Example: benchmarks/dequantization.py --rounds 5
@@ -113,7 +113,7 @@ def main() -> int:
     args = parser.parse_args()
     best = best_instructions()
     if best is None:
-        print("There is no native library: trainyard step native --no-tests", file=sys.stderr)
+        print("There is no native library: make native", file=sys.stderr)
         return 2
     paths = sorted({Instructions.SCALAR, best}, reverse=True)
     if not args.json:

@@ -301,8 +301,13 @@ def test_lint_judges_what_is_generated_too(clone: Path) -> None:
     assert 'bin/mypy"' in text
 
 
-def test_the_kernels_are_built_by_their_script_and_cleaned_away(clone: Path) -> None:
-    assert "trainyard step native" in planned(clone, "native").stdout
+def test_the_kernels_are_built_before_their_tests_and_cleaned_away(clone: Path) -> None:
+    for target, folder in (("native", "native/build"), ("native-sanitized", "native/build-sanitized")):
+        configure, library, tests, run = planned(clone, target).stdout.splitlines()[-4:]
+        assert configure.startswith(f"cmake -S native -B {folder} -DENABLE_TESTING=ON")
+        assert ("-DSANITIZE=ON" in configure) is (target == "native-sanitized")
+        assert tests == f"{library} --target all_tests" and folder in tests
+        assert run.startswith(f"ctest --test-dir {folder} ")
     lines = planned(clone, "clean").stdout.replace("\\\n", "").splitlines()
     (removed,) = (line for line in lines if line.startswith("rm -rf"))
     assert {"native/build", "native/build-sanitized", "runs", "trainyard-store"} <= set(shlex.split(removed))

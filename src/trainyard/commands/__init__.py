@@ -77,7 +77,6 @@ INTERNAL = (
     "step eks",
     "step environment",
     "step fetch-checkpoint",
-    "step native",
     "step notify-image",
     "step plan",
     "step propose-locks",

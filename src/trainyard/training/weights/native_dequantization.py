@@ -1,7 +1,7 @@
 """Dequantise GGUF weights to float32, with the C++ kernels of `native/` if they are built, else with NumPy.
 
 Both give the same bits as `gguf.quants.dequantize`; only the speed differs. This module compiles nothing:
-`trainyard step native` does, and the package works without the kernels. The caller reads the GGUF file.
+`make native` does, and the package works without the kernels. The caller reads the GGUF file.
 
 The kernels are an option: they speed up loading quantised weights, once at the start of a run from
 such weights. Training itself does not use them.
@@ -21,7 +21,6 @@ import gguf
 import numpy as np
 
 from trainyard.errors import ConfigError, DataError
-from trainyard.run.suggested_commands import trainyard_command
 
 LIBRARY_VARIABLE = "TRAINYARD_NATIVE_LIBRARY"
 # Types that have a kernel; NumPy handles the others.
@@ -157,4 +156,4 @@ def _open_library(path: Path) -> ctypes.CDLL:
 
 
 def _build_advice() -> str:
-    return f"{trainyard_command('step native')} builds it"
+    return "make native builds it"

@@ -37,18 +37,29 @@ SCALES = {
 """The position of the half-precision scale in a block, and of the minimum if it has one."""
 EXTREMES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01)
 """Zeros, subnormals, the smallest normal, the largest, infinities, quiet and signalling NaNs."""
+NATIVE = Path(__file__).resolve().parents[4] / "native"
+GTEST = (
+    "/usr/include/gtest/gtest.h",
+    "/usr/local/include/gtest/gtest.h",
+    "/opt/homebrew/include/gtest/gtest.h",
+)
 every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
+
+
+def run(*line: str | Path) -> str:
+    done = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels of this checkout, built by the command that people call."""
+    """The kernels of this checkout, built as `make native` does."""
     if shutil.which("cmake") is None or not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("the native kernels need cmake and a C++ compiler")
     build = tmp_path_factory.mktemp("native")
-    line = [sys.executable, "-m", "trainyard", "step", "native", "--no-tests", "--build-dir", str(build)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    run("cmake", "-S", NATIVE, "-B", build)
+    run("cmake", "--build", build, "--parallel", "2")
     (built_kernels,) = build.glob("libtrainyard_kernels.*")
     return built_kernels
 
@@ -264,7 +275,7 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     (no_kernels / "libtrainyard_kernels.so").write_bytes(b"from another machine")
     assert native.kernels() is None
     assert "libtrainyard_kernels.so is not used" in caplog.text
-    assert "trainyard step native builds it again" in caplog.text
+    assert "make native builds it again" in caplog.text
 
 
 @pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "garbage"])
@@ -382,3 +393,12 @@ def test_a_run_is_the_same_run_with_kernels_and_without(
     assert set(tiles) == {(False, 512), (True, 512)}
     assert by_kernels["first_loss"] == by_numpy["first_loss"]
     assert by_kernels["state_sha256"] == by_numpy["state_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(Path(header).is_file() for header in GTEST), reason="needs GoogleTest")
+def test_the_googletest_suite_passes(library: Path) -> None:
+    build = library.parent
+    run("cmake", "-S", NATIVE, "-B", build, "-DENABLE_TESTING=ON")
+    run("cmake", "--build", build, "--parallel", "2", "--target", "all_tests")
+    assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error")
