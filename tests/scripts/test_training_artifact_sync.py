@@ -164,7 +164,7 @@ def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
 ) -> None:
     line = [sys.executable, str(SCRIPT), "--run-dir", str(run.path), "--store", folder.as_uri(), "--follow"]
     follower = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    manifest, deadline = folder / "manifests" / "run-1-manifest.json", time.monotonic() + 60
+    manifest, deadline = folder / "manifests" / "run-1-open-1.json", time.monotonic() + 60
     while not manifest.is_file() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert os.getpriority(os.PRIO_PROCESS, follower.pid) == 19
