@@ -305,13 +305,13 @@ def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ("about 3", 3, False),
     ],
 )
-def test_thresholds_of_an_evaluation(threshold: str, value: Any, holds: bool) -> None:
+def test_thresholds_of_an_evaluation(threshold: str, value: Any, passed: bool) -> None:
     settings = {"evaluation": {"thresholds": {"accuracy": threshold}}}
-    assert (missed_thresholds({"accuracy": value}, {"accuracy": threshold}) == []) is holds
+    assert (missed_thresholds({"accuracy": value}, {"accuracy": threshold}) == []) is passed
     for rows in (4, 40):
         found = rows_of(series("falling", rows))
         learned = judge(found, settings, evaluations=[evaluation({"accuracy": value})])
-        assert learned.is_red is not holds
+        assert learned.is_red is not passed
         assert learned.is_judged
         assert "accuracy" in learned.evidence
         others: tuple[list[Any], ...] = (

@@ -402,10 +402,10 @@ def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
 
 @each_case("key", ["nan_steps", "skipped_steps"])
 @each_case(("value", "passed"), [(0, True), (1, False), (None, False), ("0", False)])
-def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: Any, holds: bool) -> None:
+def test_steps_that_a_program_says_were_lost_are_no_training(key: str, value: Any, passed: bool) -> None:
     rows = whole_rows()
     rows[-1][key] = value
-    assert part(judge(rows=rows), "trained").passed is holds
+    assert part(judge(rows=rows), "trained").passed is passed
 
 
 @pytest.mark.parametrize(
@@ -433,12 +433,12 @@ def test_of_another_program_no_more_is_claimed_than_its_log_shows(recipe: Any, c
     ],
 )
 def test_the_proof_says_what_was_read_of_a_programs_last_weights(
-    tensors: Any, holds: bool, words: str
+    tensors: Any, passed: bool, words: str
 ) -> None:
     run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
     saved = SAVED | ({} if tensors is None else {"tensors": tensors})
     trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
-    assert (trained.passed, words in trained.evidence) == (holds, True), trained.evidence
+    assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
 
 
 def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
