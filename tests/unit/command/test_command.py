@@ -93,6 +93,8 @@ CODES = {
     errors.VerificationError: 1,
     errors.ObjectChangedError: 1,
     errors.RunConflictError: 1,
+    errors.NumberTakenError: 2,
+    errors.AttemptEndedError: 1,
     errors.ServiceError: 4,
     errors.UnsupportedOperationError: 4,
     errors.CredentialsRefusedError: 4,
