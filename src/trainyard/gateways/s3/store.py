@@ -259,17 +259,19 @@ class S3Store:
         try:
             return self._join_one_byte(key, upload_id, unless=TAKEN, **condition("")) is None
         finally:
-            with contextlib.suppress(ServiceError, VerificationError):
-                self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
+            self._close_upload(key, upload_id)
 
     def can_abort(self, key: str) -> bool:
         started = self._bucket.create("create_multipart_upload", key)
-        upload_id = str(started["UploadId"])
+        return self._close_upload(key, str(started["UploadId"]))
+
+    def _close_upload(self, key: str, upload_id: str) -> bool:
+        """Abort an upload; complete one that may not be aborted, so that it is not open, and return False."""
         try:
             self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
         except (ServiceError, VerificationError):
-            # An upload that may not be aborted is completed, so that it is not open.
-            self._join_one_byte(key, upload_id)
+            with contextlib.suppress(ServiceError, VerificationError):
+                self._join_one_byte(key, upload_id)
             return False
         return True
 
