@@ -38,7 +38,6 @@ from trainyard.run.identity import RunIdentity, begin_identity, identity_in, kee
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import Answer, Recorded, Situation, decide, recorded_run
 from trainyard.training.data.config_of_run import config_of_run, differences_from_run
-from trainyard.training.data.tokenize_corpus import prepared_data_of
 
 if TYPE_CHECKING:
     pass
@@ -65,6 +64,8 @@ def differences_of(order: ProgramOrder) -> tuple[str, ...]:
     config = load_config(order.config, order.changes).config
     if order.program is not None or config.kind is not RunKind.TRAINER:
         return differences_of_program(order)
+    from trainyard.training.data.tokenize_corpus import prepared_data_of  # imports numpy
+
     directory = RunDirectory(order.run_dir)
     run = read_run(directory.run_file)
     with suppress(TrainyardError, OSError):  # values that are open in the configuration are those of the run

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from trainyard.commands.run import RunRequest, pipeline_of, settings
+from trainyard.commands.run import RunRequest, newest_run, pipeline_of, settings
 from trainyard.config.load import dump_yaml, load_config
 from trainyard.errors import ConfigError
 
@@ -160,7 +160,7 @@ def three_runs(tmp_path: Path) -> Path:
         (runs / name).mkdir(parents=True)
         config = load_config(REPOSITORY_ROOT / "configs" / "smoke.yaml", []).config
         (runs / name / "config.yaml").write_text(dump_yaml(config))
-        (runs / name / "run.json").write_text("{}")
+        (runs / name / "run.json").write_text(json.dumps({"run_id": name}))
         os.utime(runs / name / "run.json", (time.time() - age,) * 2)
     (runs / "zz-empty").mkdir()
     return runs
@@ -170,8 +170,10 @@ def test_resume_takes_the_run_that_was_last_at_work_with_its_own_configuration(
     clone: Path, three_runs: Path
 ) -> None:
     last = three_runs / "20260101-120000-aaaa"
+    assert newest_run(three_runs) == last
     found = pipeline_of(RunRequest(runs=three_runs, run_dir=Path("newest")))
-    assert (found.run_dir, found.config, found.changes) == (last, last / "config.yaml", ())
+    # The record has no inputs, so they differ from those of today: the run is one beside it.
+    assert (found.run_dir, found.config) == (last.with_name(f"{last.name}-2"), last / "config.yaml")
     text = planned(clone, "resume", f"RUNS={three_runs}").stdout
     assert f'--runs "{three_runs}"' in text
     assert '--run-dir "newest"' in text

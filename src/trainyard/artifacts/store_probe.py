@@ -217,6 +217,7 @@ def _send_files(store: Store, made: list[str]) -> None:
                 continue
             path = Path(folder, key)
             path.write_bytes((_LINE * (size // len(_LINE) + 1))[:size])
+            _require_ours(store, key)
             made.append(key)
             _try_repeatedly(store, key, lambda path=path: _send_and_read(store, path))  # type: ignore[misc]
             if key == READINESS_PARTS:

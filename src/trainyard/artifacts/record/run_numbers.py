@@ -17,7 +17,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Claim:
     """The run's random key, 32 hex digits; empty for a run of an earlier version."""
     attempt: int = 1
     """Which start of the run this is; a claim that was read from a store says 1 (see `newest_attempt`)."""
-    claimed: float = 0.0
+    claimed: float = field(default=0.0, compare=False)
     """Unix seconds; 0 if unknown."""
 
     def is_of(self, run_id: str, key: str) -> bool:
