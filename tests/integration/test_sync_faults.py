@@ -304,9 +304,7 @@ def test_a_second_sync_lists_the_run_and_its_metrics_once_and_uploads_nothing(
     listed = [unquote(re.findall(r"prefix=([^&]*)", line)[0]) for line in lines if "list-type=2" in line]
     # Twice, whether the run is continued elsewhere: at the start, and before a manifest would be put.
     manifests = "manifests/run-1-"
-    assert listed == [
-        *("run-1/attempt-", manifests, "run-1/", "metrics/metrics-1.json", "run-1/attempt-")
-    ]
+    assert listed == [*("run-1/attempt-", manifests, "run-1/", "metrics/metrics-1.json", "run-1/attempt-")]
     assert len(lines) <= 9
 
 

@@ -3,6 +3,8 @@
 import glob
 import hashlib
 import os
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,15 +45,17 @@ _NO_NAMED_INPUTS = (
     ".h5",
 )
 _MOST_NAMED_BYTES = 64 * 2**20
+_SHELLS, _WRITERS = ("sh", "bash", "dash", "zsh"), ("tee",)
 
 
 def named_files(command: Sequence[str], directory: Path, *, metrics: str = "") -> list[Path]:
     """Return the files that the arguments of a command name: as a word, or after the `=` of an option.
 
-    The file of `metrics`, which the program writes, is none.
+    So do the words of a text for a shell (`sh -c TEXT`), but for those that it writes. The file of `metrics`,
+    which the program writes, is none.
     """
     found = []
-    for word in command[1:]:
+    for word in (*command[1:], *_words_for_shell(command)):
         for text in (word, word.partition("=")[2]):
             path = directory / text
             with suppress(OSError, ValueError):
@@ -59,6 +63,22 @@ def named_files(command: Sequence[str], directory: Path, *, metrics: str = "") -
                 if is_input and path != directory / metrics and path.stat().st_size <= _MOST_NAMED_BYTES:
                     found.append(path)
     return found
+
+
+def _words_for_shell(command: Sequence[str]) -> list[str]:
+    """Return the words of the text after `-c` that a shell runs, without the targets of `>` and `tee`."""
+    options = [at for at, word in enumerate(command[:-1]) if re.fullmatch(r"-[a-z]*c", word)]
+    if Path(command[0]).name not in _SHELLS or not options:
+        return []
+    reader = shlex.shlex(command[options[0] + 1], posix=True, punctuation_chars=True)
+    with suppress(ValueError):  # a quote that never ends: the shell refuses it, too
+        words, before = [], ""
+        for word in reader:
+            if not before.endswith(">") and before not in _WRITERS:
+                words.append(word)
+            before = before if before in _WRITERS and word.startswith("-") else word
+        return words
+    return []
 
 
 def find_lock(directory: Path) -> Path | None:
