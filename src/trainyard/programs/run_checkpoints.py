@@ -223,7 +223,8 @@ class RunCheckpoints:
         newest = beyond[0]
         note = (
             f"{newest.path} is of step {newest.step:,}, beyond the rows of this run, which show no "
-            f"step beyond {reach:,}: report its step with trainyard.checkpoint(path, step=N), or name it by its step"
+            f"step beyond {reach:,}: report its step with trainyard.checkpoint(path, step=N), or name it by "
+            "its step"
         )
         if is_over and not within and self.taken is None and self._is_named(newest):
             self.beyond = note
