@@ -306,7 +306,10 @@ def prove() -> int:
         run_id = job.run_id or job.job
         number = number_of_run(store, run_id)
         if number is None:
-            raise VerificationError(f"{store.url} holds no run {run_id}")
+            raise VerificationError(
+                f"{store.url} holds no run {run_id}. Pods that find an earlier run in their folder continue it "
+                "under its own id: trainyard store ls lists it. Give the new one another job_name."
+            )
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
     output.announce("restored", report.summary(), "ok")
