@@ -307,8 +307,8 @@ def prove() -> int:
         number = number_of_run(store, run_id)
         if number is None:
             raise VerificationError(
-                f"{store.url} holds no run {run_id}. Pods that find an earlier run in their folder continue it "
-                "under its own id: trainyard store ls lists it. Give the new one another job_name."
+                f"{store.url} holds no run {run_id}. Pods that find an earlier run in their folder "
+                "continue it under its own id: trainyard store ls lists it. Give the new one another job_name."
             )
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
