@@ -308,7 +308,7 @@ def prove() -> int:
         if number is None:
             raise VerificationError(
                 f"{store.url} holds no run {run_id}. Pods that find an earlier run in their folder "
-                "continue it under its own id: trainyard store ls lists it. Give the new one another job_name."
+                "continue it under its own id: trainyard store ls lists it. Give a new run another job_name."
             )
         report = restore(store, parse_selection(store, number, "none"), run)
     set_manifest_outputs(store, number)
