@@ -1,10 +1,11 @@
 """Remove checkpoints from a store by rule. Without --apply it only prints the plan, with reasons.
 
 --keep-last and --keep-every name checkpoints that are kept; --max-age removes older ones anyway. The
-newest checkpoint of a run that verifies is always kept. Promoted checkpoints, and those that another run was
-started from, are kept unless an option removes them. A run that is followed stores its records with each
-checkpoint; only the newest records are kept. Before any object is deleted, a new manifest is stored that
-lists the removed checkpoints as removed, so that the run verifies at any moment.
+newest checkpoint of a run that verifies is kept, unless the run failed and it is older than --max-age.
+Promoted checkpoints, and those that another run was started from, are kept unless an option removes them. A
+run that is followed stores its records with each checkpoint; only the newest records are kept. Before any
+object is deleted, a new manifest is stored that lists the removed checkpoints as removed, so that the run
+verifies at any moment.
 
 Reads:  --store: the manifests of all runs, names and checksums; AWS_*; GITHUB_ACTOR, else the user's name;
         TRAINYARD_SIGNING_KEY and the like (docs/runbooks/signing.md): the new manifest is signed as well

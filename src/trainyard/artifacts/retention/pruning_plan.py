@@ -130,7 +130,8 @@ def _plan(
         problem = "no checkpoint of it verifies"
         return RunPruning(number, chain, unfinished=unfinished, owed=owed, problem=problem)
     newest = None if good is None else good.step
-    facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children)
+    has_failed = manifest.outcome.get("status") == "failed"
+    facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children, has_failed)
     decisions = tuple(decide_retention(checkpoints, rules, facts))
     superseded = _superseded_records(store, manifest, listed)
     return RunPruning(number, chain, decisions, unfinished, owed, superseded)

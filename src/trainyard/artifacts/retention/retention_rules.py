@@ -44,6 +44,8 @@ class CheckpointFacts:
     """Names that point at a checkpoint, by its digest."""
     children: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Runs that were started from a checkpoint, by its digest."""
+    has_failed: bool = False
+    """Whether the run failed: `max_age` then removes its newest checkpoint too."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def _decide(
     step, names = checkpoint.step, facts.promoted.get(checkpoint.digest, ())
     if step is None:
         return RetentionDecision(checkpoint, True, "its step is not known")
-    if step == facts.newest_good:
+    is_old = rules.max_age is not None and facts.ages.get(step, 0.0) > rules.max_age
+    if step == facts.newest_good and not (facts.has_failed and is_old):
         return RetentionDecision(checkpoint, True, "the newest that verifies")
     if names and rules.keep_promoted:
         return RetentionDecision(checkpoint, True, f"promoted as {', '.join(names)}")

@@ -30,6 +30,7 @@ from trainyard.errors import ConfigError, RunConflictError, ServiceError, Verifi
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_outcome
 
 STEPS = (100, 200, 300, 400, 500)
 
@@ -91,6 +92,20 @@ def test_a_plan_changes_nothing_and_says_why(store: Store, run: RunDirectory, fo
     assert "remove  run 1  checkpoint-300  5.5 kB  no rule keeps it" in lines
     assert plan.to_json()["checkpoints"][0]["keep"] is True
     assert {o.key: o.modified for o in store.list_objects("")} == before
+
+
+@pytest.mark.parametrize("status", ["succeeded", "stopped", "failed"])
+def test_of_a_run_that_failed_age_removes_the_newest_checkpoint_too(
+    store: Store, folder: Path, make_run: Any, status: str
+) -> None:
+    directory = make_run(steps=(100, 200))
+    write_outcome(directory.run_file, {"status": status, "steps": 200})
+    sync_run(store, directory, 1)
+    for rules in (RetentionRules(keep_last=1), RetentionRules(max_age=3600)):
+        assert apply(store, rules) == []
+        assert 200 in steps_in(folder), "it is young"
+    assert apply(store, RetentionRules(max_age=1e-9)) == []
+    assert steps_in(folder) == ([] if status == "failed" else [200])
 
 
 def test_age_is_the_stores(store: Store, run: RunDirectory, folder: Path) -> None:
