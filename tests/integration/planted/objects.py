@@ -71,7 +71,7 @@ def _role_in_store(name: str) -> Role:
         return Role.MANIFEST
     if first == "metrics":
         return Role.METRICS
-    if rest == "identity.json":
+    if rest == "identity.json" or first == "ids":
         return Role.CLAIM
     if rest.startswith("records-"):
         return Role.EARLIER

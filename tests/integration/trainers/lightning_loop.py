@@ -30,7 +30,8 @@ class Small(LightningModule):  # type: ignore[misc]
         self.layer = torch.nn.Linear(8, 1)
 
     def training_step(self, batch: Any, _: int) -> Any:
-        loss = self.layer(batch[0]).square().mean()
+        # From about 9 to almost 0: it has learned, whenever it is killed and resumed.
+        loss = (self.layer(batch[0]) - 3).square().mean()
         self.log("train_loss", loss)
         return loss
 

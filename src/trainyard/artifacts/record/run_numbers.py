@@ -162,6 +162,15 @@ def stored_claim(store: Store, run_id: str) -> Claim | None:
     return owner if owner is not None and had is not None and owner.is_of(run_id, had.key) else None
 
 
+def has_id(store: Store, run_id: str, key: str) -> bool:
+    """Return whether the record of the id is the one that the run with this key wrote, to the byte.
+
+    Raises VerificationError if it is damaged.
+    """
+    claim = stored_claim(store, run_id)
+    return claim is not None and claim.key == key and store.read_object(id_key(run_id)) == _id_record(claim)
+
+
 def stored_claim_of_number(store: Store, number: int) -> Claim | None:
     """Return whose number it is; None if it is free. Raises VerificationError if its record is damaged."""
     content = store.read_object(identity_key(number))

@@ -15,12 +15,13 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest_
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.required_records import is_loose, missing_records
+from trainyard.artifacts.record.run_numbers import has_id
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
-from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of
+from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of, id_key
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
-from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
+from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.directory import RunDirectory
@@ -102,7 +103,7 @@ def verify_run(
     own = {} if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
     wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed, progress=progress)
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
-    problems += _compare_configuration(store, manifest)
+    problems += _compare_configuration(store, manifest) + _compare_id(store, manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
     store_whole = not problems and not wrong
     disk = None
@@ -125,6 +126,16 @@ def verify_run(
         leftovers=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
         records=_records(manifest),
     )
+
+
+def _compare_id(store: Store, manifest: RunManifest) -> list[str]:
+    """Return a problem if the run is not found by its id; a run of an earlier version has no key."""
+    try:
+        if not manifest.run_key or has_id(store, manifest.run_id, manifest.run_key):
+            return []
+    except VerificationError as error:
+        return [str(error)]
+    return [f"{id_key(manifest.run_id)}: is not what this run wrote, so nothing finds the run by its id"]
 
 
 def _notes_of(manifest: RunManifest) -> list[str]:
