@@ -101,7 +101,7 @@ class NumberTakenError(RunConflictError):
 
 
 class AttemptEndedError(RunConflictError):
-    """A later attempt of the same run has begun elsewhere, so this one stores nothing more."""
+    """A later attempt of the same run has started elsewhere, so this one stores nothing more."""
 
 
 class ServiceError(TrainyardError):

@@ -45,7 +45,7 @@ from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
-from trainyard.programs.own_files import OwnFiles, claimed, recorded
+from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
@@ -115,7 +115,7 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
         if run.is_first:
             warn_of_secrets(given)
         deadline = _deadline(order, run)
-        with _held(run) as run.checkpoints.own:
+        with _hold_places(run) as run.checkpoints.own:
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
@@ -133,11 +133,11 @@ def claim_places(program: Program, run_directory: Path) -> AbstractContextManage
     if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
         return nullcontext()
     places = program.places_in(run_directory)
-    return claimed(places, is_training=lambda path: bool(program_processes(path).training))
+    return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
 
 
 @contextmanager
-def _held(run: ProgramRun) -> Iterator[OwnFiles | None]:
+def _hold_places(run: ProgramRun) -> Iterator[OwnFiles | None]:
     """Hold the run directory and the places of the program, on the first node."""
     if not run.is_first:
         yield None
@@ -151,7 +151,7 @@ def describe_start(order: ProgramOrder) -> dict[str, Any]:
     """Return the command that `train_program` would run, and the variables that the program adds to it."""
     run, _ = _prepare(order)
     if run.program.kind is not RunKind.PLANNED:
-        run.checkpoints.own = recorded(run.directory.path)
+        run.checkpoints.own = last_claim(run.directory.path)
     found = run.checkpoints.find_resume_point(order.resume)
     command = replace(run.launch, program=run.program).command(found.path if found else None)
     return {"command": command, "environment": dict(run.program.environment)}

@@ -192,7 +192,7 @@ def claim_run_number(
 def _continued_elsewhere(run_dir: Path, stored: Claim, newest: int) -> ConfigError:
     return ConfigError(
         f"{run_dir} is run {stored.number} of the store, which was continued elsewhere since: its attempt "
-        f"{newest} has begun. To continue from what that one stored, give --resume auto; it then stores "
+        f"{newest} has started. To continue from what that one stored, give --resume auto; it then stores "
         "nothing more. Nothing was started."
     )
 

@@ -267,7 +267,7 @@ def test_an_attempt_that_is_continued_elsewhere_stores_nothing_more(
     begin_attempt(store, claim, 2)
     before = {found.key: found.identity for found in store.list_objects("")}
     make_keyed_run("run", KEYS[0], "run", steps=(60,))
-    with pytest.raises(AttemptEndedError, match="attempt 2 has begun"):
+    with pytest.raises(AttemptEndedError, match="attempt 2 has started"):
         sync_run(store, run, None)
     assert {found.key: found.identity for found in store.list_objects("")} == before
     record = json.loads(run.run_file.read_bytes())

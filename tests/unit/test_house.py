@@ -153,9 +153,9 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 10_333),
     "training": (9_500, 10_732),
-    "gateways": (7_500, 8_873),
+    "gateways": (7_500, 8_875),
     "jobs": (6_500, 7_530),
-    "artifacts": (6_500, 7_266),
+    "artifacts": (6_500, 7_267),
     "programs": (5_500, 7_776),
     "report": (4_800, 5_224),
     "image": (3_900, 4_614),
@@ -167,8 +167,8 @@ BUDGETS = {
     "config": (1_500, 2_436),
     "proof": (2_400, 2_620),
     REST: (2_200, 4_514),
-    "src": (72_000, 87_287),
-    "tests": (75_000, 94_086),
+    "src": (72_000, 87_290),
+    "tests": (75_000, 94_090),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -123,7 +123,7 @@ def _list_run(
     if depth is not None:
         problems = list(verify_run(store, number, depth=depth).problems)
     elif manifest is not None:
-        problems = problems + _missing(manifest, listed) + _archived(store, manifest, listed)
+        problems = problems + _missing(manifest, listed) + _archive_problems(store, manifest, listed)
     size = sum(found.size for found in (*listed.values(), *manifests.values()))
     put = max((found.modified for found in manifests.values()), default=0.0)
     return ListedRun(
@@ -165,7 +165,7 @@ def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[
     return found
 
 
-def _archived(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
+def _archive_problems(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
     """Report a run in an archive. One object is described: a listing does not say what was restored."""
     there = [listed[entry.key] for entry in manifest.objects if entry.key in listed]
     archived = [found for found in there if found.archived]

@@ -50,9 +50,9 @@ class CommandParser(argparse.ArgumentParser):
     """Refuses options that contradict each other, and completes those that are open."""
 
     def parse_args(self, args: Any = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
-        return self._checked(super().parse_args(args, namespace))
+        return self._apply_check(super().parse_args(args, namespace))
 
-    def _checked(self, found: argparse.Namespace) -> argparse.Namespace:
+    def _apply_check(self, found: argparse.Namespace) -> argparse.Namespace:
         if self.check is not None:
             self.check(self, found)
         return found
@@ -86,7 +86,7 @@ class CommandParser(argparse.ArgumentParser):
             each = [_read(action, one) for one in (value if isinstance(value, list | tuple) else [value])]
             is_list = isinstance(action, argparse._AppendAction) or action.nargs == "*"
             found[action.dest] = True if action.nargs == 0 else each if is_list else each[0]
-        return self._checked(argparse.Namespace(**found))
+        return self._apply_check(argparse.Namespace(**found))
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; after the name of a command, such as `status`, the help of that command."""

@@ -160,7 +160,7 @@ class Linter:
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        declared = read_declared(self.request, text)
+        declared = read_declared_versions(self.request, text)
         if self.reason:
             installs = any(not step.install.removes for step in declared.steps)
             notes = [f"what pip would refuse: {self.reason}"] if installs else []
@@ -197,7 +197,7 @@ def find_uv() -> Path | None:
     return pinned if pinned.is_file() else Path(found) if found else None
 
 
-def read_declared(request: LintRequest, text: str) -> "DeclaredVersions":
+def read_declared_versions(request: LintRequest, text: str) -> "DeclaredVersions":
     name = str(request.dockerfile)
     given = parse_build_args(request.build_args, parse_dockerfile(text, name).arguments)
     return declare(parse_dockerfile(text, name, given), name, partial(context_file, request))

@@ -188,23 +188,23 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
 
     Without `prints`, what steps print goes to stderr.
     """
-    with prepared(request) as pipeline:
+    with pipeline_to_run(request) as pipeline:
         return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
 
 
 @contextmanager
-def prepared(request: RunRequest) -> Iterator[Pipeline]:
+def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     """Yield the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
     pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
-    with claim_of(pipeline):
+    with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
 
 
-def claim_of(pipeline: Pipeline) -> AbstractContextManager[object]:
+def hold_places(pipeline: Pipeline) -> AbstractContextManager[object]:
     """Hold the places of a program's files; our trainer writes only into its run directory.
 
     Raises ConfigError if another run uses the same places.

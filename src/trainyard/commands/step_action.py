@@ -21,7 +21,7 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
-from trainyard.commands.run import RunRequest, prepared, show_plan
+from trainyard.commands.run import RunRequest, pipeline_to_run, show_plan
 from trainyard.errors import ConfigError
 from trainyard.gateways.aws_session import credential_variables
 from trainyard.gateways.github import set_outputs
@@ -59,7 +59,7 @@ def train(request: RunRequest, on_chosen: Callable[[str], object] = lambda _: No
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):
         os.environ.update({name: value for name, value in credential_variables().items() if name in names})
-    with prepared(request) as pipeline:
+    with pipeline_to_run(request) as pipeline:
         on_chosen(str(pipeline.run_dir))
         return run_pipeline(pipeline)
 

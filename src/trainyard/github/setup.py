@@ -180,7 +180,7 @@ class Setup:
             self._outage = str(error)
             return SetupStep(name, SetupVerdict.UNREACHED, self._outage)
         except RefusedError as error:
-            return self._refused(name, str(error))
+            return self._refusal(name, str(error))
 
     def _change(self, step: SetupStep, check: Callable[[], SetupStep]) -> SetupStep:
         if self._policy.dry_run:
@@ -194,7 +194,7 @@ class Setup:
         if isinstance(refusal, ServiceTroubleError):
             raise refusal
         reason = str(refusal) if refusal else "GitHub accepted the change but does not show it"
-        return self._refused(step.name, f"{step.text}: {reason}")
+        return self._refusal(step.name, f"{step.text}: {reason}")
 
     def _make(self, changes: Sequence[Change]) -> ServiceError | None:
         """Make the changes in their order and stop at the first refusal, which is returned."""
@@ -209,7 +209,7 @@ class Setup:
                 return error
         return None
 
-    def _refused(self, name: str, reason: str) -> SetupStep:
+    def _refusal(self, name: str, reason: str) -> SetupStep:
         is_of_plan = name.startswith("env ") and self._repository.is_private and "accessible" not in reason
         plan = _FREE_PLAN if is_of_plan else ""
         return SetupStep(name, SetupVerdict.REFUSED, f"{reason.rstrip('.')}{plan}")

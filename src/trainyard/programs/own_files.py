@@ -118,7 +118,7 @@ def _as_folder(path: str) -> str:
 
 
 @contextmanager
-def claimed(places: Places, *, is_training: Callable[[Path], bool]) -> Iterator[OwnFiles]:
+def claim_of_places(places: Places, *, is_training: Callable[[Path], bool]) -> Iterator[OwnFiles]:
     """Hold the places of a run, and yield which files are written there from now on.
 
     The process that holds the places of a run may claim them again. `is_training` says whether the program of
@@ -140,7 +140,7 @@ def claimed(places: Places, *, is_training: Callable[[Path], bool]) -> Iterator[
             _write(file, {**_content(file), "is_over": True})
 
 
-def recorded(run_directory: Path) -> OwnFiles:
+def last_claim(run_directory: Path) -> OwnFiles:
     """Return which files a run has written as far as its last claim shows, without a new claim."""
     folder = _state_folder()
     with suppress(OSError):
@@ -182,7 +182,7 @@ def _in_use(places: Places, other: Mapping[str, Any]) -> ConfigError:
     place, run = places.shared_with(_places(other)), _places(other).run_directory
     return ConfigError(
         f"{place} is in use by run {run} (process {other.get('pid')}{since(other.get('started'))}). The "
-        "files of two runs in one place cannot be told apart. Wait for it, or give each run places of its "
+        "files of two runs in one place cannot be distinguished. Wait for it, or give each run places of its "
         "own: write {run_dir} into program.command, such as --output {run_dir}/output, or set "
         "program.checkpoints and program.metrics. Nothing was started."
     )

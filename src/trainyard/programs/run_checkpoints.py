@@ -275,14 +275,14 @@ class RunCheckpoints:
             found = self._until(self.find(), self._reach_on_record())
             for note in (*found.notes(), *(() if self._is_planned else found.resume_notes())):
                 LOG.warning("%s", note)
-            if (own := self._undamaged(found)) is not None:
+            if (own := self._newest_undamaged(found)) is not None:
                 points.append(self._point_of(own))
         # A planned program looks only into its own folder.
         if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
 
-    def _undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
+    def _newest_undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
         """Return the newest checkpoint to resume from whose files are not damaged inside."""
         for each in found.complete:
             if self._is_planned or each.found.resumable is not False:

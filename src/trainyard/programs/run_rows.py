@@ -180,12 +180,12 @@ class RunRows:
             in_run(program.metrics, str(directory.path)),
             run_directory=None if self._is_planned else directory.path,
             ignored=(*own_folders(directory), *directory.own_paths),
-            created=self._created(),
+            created=self._creation_time(),
             resumed_from=found.path if found else None,
         )
         return ProgramMetrics(LogReader(program.log_form or "auto"), files)
 
-    def _created(self) -> float:
+    def _creation_time(self) -> float:
         """Return when the run was created in Unix seconds, which may be now."""
         with suppress(OSError, TrainyardError):
             return float(read_run(self._directory.run_file)["created"])

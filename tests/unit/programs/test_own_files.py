@@ -12,7 +12,7 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.programs import own_files
-from trainyard.programs.own_files import OwnFiles, Places, claimed, places_of, recorded
+from trainyard.programs.own_files import OwnFiles, Places, claim_of_places, last_claim, places_of
 
 RUN, OTHER = "/w/runs/a", "/w/runs/b"
 AUTO, OUTPUT = Places(RUN, (), "/w/"), Places(RUN, (f"{RUN}/output/",))
@@ -74,19 +74,19 @@ def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
 
 def test_a_second_run_is_refused_while_the_first_lives_and_only_in_its_places(tmp_path: Path) -> None:
     first, second = places(tmp_path / "a", tmp_path), places(tmp_path / "b", tmp_path)
-    with claimed(first, is_training=never):
+    with claim_of_places(first, is_training=never):
         with pytest.raises(
             ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
         ) as refused:
-            claimed(second, is_training=never).__enter__()
+            claim_of_places(second, is_training=never).__enter__()
         assert "{run_dir}/output" in str(refused.value)
-        with claimed(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
+        with claim_of_places(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
             pass
-        with claimed(first, is_training=never):
+        with claim_of_places(first, is_training=never):
             pass  # the same process holds the places for its later steps
-        with claimed(second, is_training=never):
+        with claim_of_places(second, is_training=never):
             pass  # the training of the first is over; it is being stored
-    with claimed(second, is_training=never):
+    with claim_of_places(second, is_training=never):
         pass
 
 
@@ -112,10 +112,10 @@ def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with claimed(places(tmp_path / "a", tmp_path), is_training=never):
+    with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never):
         pass
     change(tmp_path / "trainyard" / "places", **values)
-    second = claimed(
+    second = claim_of_places(
         places(tmp_path / "b", tmp_path), is_training=lambda path: is_training and path.name == "a"
     )
     if refused:
@@ -149,7 +149,7 @@ def test_what_is_written_after_the_start_is_the_runs_whatever_its_time_says(
     before = tmp_path / "before.pt"
     before.touch()
     time.sleep(0.02)  # a tick of the file system's clock
-    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
+    with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never) as own:
         write(tmp_path / "after.pt")
     assert own.has_written(tmp_path / "after.pt")
     assert not own.has_written(before)
@@ -163,24 +163,24 @@ def test_a_run_that_resumes_finds_its_files_unless_another_run_used_the_place(
 ) -> None:
     run = tmp_path / "a"
     run.mkdir()
-    with claimed(places(run, tmp_path), is_training=never):
+    with claim_of_places(places(run, tmp_path), is_training=never):
         (tmp_path / "ckpt.pt").touch()
         (run / "run.json").touch()
     time.sleep(0.02)
     if other is not None:
         searched = tmp_path if other == "the same place" else None
-        with claimed(places(tmp_path / "b", searched, tmp_path / "b"), is_training=never):
+        with claim_of_places(places(tmp_path / "b", searched, tmp_path / "b"), is_training=never):
             pass
-    with claimed(places(run, tmp_path), is_training=never) as own:
+    with claim_of_places(places(run, tmp_path), is_training=never) as own:
         assert own.has_written(tmp_path / "ckpt.pt") is (other != "the same place")
-    assert recorded(run) == own
+    assert last_claim(run) == own
 
 
 def test_a_run_directory_that_was_made_anew_has_no_files_of_before(tmp_path: Path) -> None:
-    with claimed(places(tmp_path / "a", tmp_path), is_training=never):
+    with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never):
         (tmp_path / "ckpt.pt").touch()
     time.sleep(0.02)
-    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
+    with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never) as own:
         assert not own.has_written(tmp_path / "ckpt.pt")
 
 
@@ -188,11 +188,11 @@ def test_without_a_folder_for_claims_only_the_second_run_is_not_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(own_files, "_state_folder", lambda: None)
-    with claimed(places(tmp_path / "a", tmp_path), is_training=never) as own:
+    with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never) as own:
         (tmp_path / "ckpt.pt").touch()
         assert own.has_written(tmp_path / "ckpt.pt")
     assert "a second run at once" in caplog.text
-    assert not recorded(tmp_path / "a").has_written(tmp_path / "ckpt.pt")
+    assert not last_claim(tmp_path / "a").has_written(tmp_path / "ckpt.pt")
 
 
 def test_a_file_of_an_unknown_file_system_is_compared_with_this_machines_clock(tmp_path: Path) -> None:
@@ -206,15 +206,15 @@ def test_a_machine_with_the_same_home_keeps_its_claims(
 ) -> None:
     """Pods with one home have folders of their own at the same path."""
     here = places(tmp_path / "a", tmp_path)
-    with claimed(here, is_training=never):
+    with claim_of_places(here, is_training=never):
         monkeypatch.setattr(own_files, "machine", lambda: "another")
         monkeypatch.setattr("socket.gethostname", lambda: "another")
         with (
-            claimed(here, is_training=never),
-            claimed(places(tmp_path / "c", tmp_path / "c"), is_training=never),
+            claim_of_places(here, is_training=never),
+            claim_of_places(places(tmp_path / "c", tmp_path / "c"), is_training=never),
         ):
             pass
         monkeypatch.undo()
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         with pytest.raises(ConfigError):
-            claimed(places(tmp_path / "b", tmp_path), is_training=never).__enter__()
+            claim_of_places(places(tmp_path / "b", tmp_path), is_training=never).__enter__()

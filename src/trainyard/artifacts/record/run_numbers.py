@@ -117,8 +117,8 @@ def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attemp
 
     It costs a few small requests, so that every sync can ask whether the run is still its own. Raises
     NumberTakenError, with nothing stored, when the number or the id belongs to another run, AttemptEndedError
-    when a later attempt of the run has begun (both are RunConflictError), and UnsupportedOperationError when
-    the store ignores conditional writes.
+    when a later attempt of the run has started (both are RunConflictError), and UnsupportedOperationError
+    when the store ignores conditional writes.
     """
     mine = Claim(wanted or 0, run_id, key, attempt)
     had = _claim_of_id(store, mine)
@@ -135,7 +135,7 @@ def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attemp
             raise NumberTakenError(_taken_number(store, owner, mine))
         if owner is not None or not mine.number:
             mine = replace(mine, number=max(next_free_number(store), mine.number + 1))
-        # The id first: a claim that is interrupted in between goes on with the same number.
+        # The id first: a claim that is interrupted in between continues with the same number.
         had = _point_id(store, had, mine)
         if had.number != mine.number and wanted is None:
             mine = replace(mine, number=had.number)  # of another process of this run
@@ -146,11 +146,12 @@ def claim_run(store: Store, *, run_id: str, key: str, wanted: int | None, attemp
 
 
 def require_newest(store: Store, claim: Claim) -> None:
-    """Raise AttemptEndedError when a later attempt of the run has begun than the one of the claim."""
+    """Raise AttemptEndedError when a later attempt of the run has started than the one of the claim."""
     if (newest := newest_attempt(store, claim.number)) > claim.attempt:
         raise AttemptEndedError(
-            f"Run {claim.run_id} is being continued elsewhere: its attempt {newest} has begun in {store.url} "
-            f"(run {claim.number}), and this is attempt {claim.attempt}. Nothing more was stored from here."
+            f"Run {claim.run_id} is being continued elsewhere: its attempt {newest} has started in "
+            f"{store.url} (run {claim.number}), and this is attempt {claim.attempt}. Nothing more was stored "
+            "from here."
         )
 
 
@@ -183,18 +184,18 @@ def begin_attempt(store: Store, claim: Claim, attempt: int) -> None:
     Raises RunConflictError when another start has this number.
     """
     key = attempt_key(claim.number, attempt)
-    value = {"key": claim.key, "attempt": attempt, "begun": time.time(), "token": secrets.token_hex(16)}
+    value = {"key": claim.key, "attempt": attempt, "started": time.time(), "token": secrets.token_hex(16)}
     content = json.dumps(value).encode()
     # A put whose response was lost is refused when it is sent again, so the object is read back.
     if not store.put_new(key, content, metadata={}) and store.read_object(key) != content:
         raise RunConflictError(
             f"Run {claim.run_id} in {store.url} is being continued elsewhere: its attempt {attempt} has "
-            "begun. Nothing was started here."
+            "started. Nothing was started here."
         )
 
 
 def newest_attempt(store: Store, number: int) -> int:
-    """Return the highest attempt of the run that has begun, from 1; one listing."""
+    """Return the highest attempt of the run that has started, from 1; one listing."""
     found = store.list_objects(attempt_prefix(number))
     return max((attempt_of(each.key) for each in found), default=1) or 1
 

@@ -257,7 +257,7 @@ class S3Store:
         started = self._bucket.create("create_multipart_upload", key)
         upload_id = str(started["UploadId"])
         try:
-            return self._join_one_byte(key, upload_id, unless=TAKEN, **condition("")) is None
+            return not self._join_one_byte(key, upload_id, is_new=True)
         finally:
             self._close_upload(key, upload_id)
 
@@ -275,13 +275,15 @@ class S3Store:
             return False
         return True
 
-    def _join_one_byte(self, key: str, upload_id: str, **arguments: Any) -> Any:
-        """Complete an upload with one part of one byte."""
+    def _join_one_byte(self, key: str, upload_id: str, *, is_new: bool = False) -> bool:
+        """Complete an upload with one part of one byte; return False if `is_new` and the key is taken."""
         answer = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
         parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
-        return self._bucket.call(
-            "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts, **arguments
+        how: dict[str, Any] = {"unless": TAKEN, **condition("")} if is_new else {}
+        joined = self._bucket.call(
+            "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts, **how
         )
+        return joined is not None
 
     def abort_uploads(self) -> None:
         for upload in self._started:

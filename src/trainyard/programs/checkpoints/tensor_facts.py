@@ -2,7 +2,7 @@
 
     zip of torch.save   members and their CRC-32, data.pkl (read without running it), storages
     safetensors         header, sizes
-    anything else       said to be unread
+    anything else       reported as unread
 
 Each file is read once, in order, in constant memory. torch writes a zip with checksums or, after
 `set_crc32_options(False)`, without: then none of them matches, and damage inside a file is not seen.

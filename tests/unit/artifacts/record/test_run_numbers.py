@@ -125,10 +125,10 @@ def test_an_attempt_begins_once_and_ends_those_before_it(store: Store) -> None:
     assert (first.attempt, newest_attempt(store, 1)) == (1, 1)
     begin_attempt(store, first, 2)
     assert newest_attempt(store, 1) == 2
-    with pytest.raises(RunConflictError, match="attempt 2 has begun"):
+    with pytest.raises(RunConflictError, match="attempt 2 has started"):
         begin_attempt(store, first, 2)
     assert claim(store, "a", attempt=2) == 1
-    with pytest.raises(RunConflictError, match=r"attempt 2 has begun .* this is attempt 1\. Nothing more"):
+    with pytest.raises(RunConflictError, match=r"attempt 2 has started .* this is attempt 1\. Nothing more"):
         claim(store, "a", attempt=1)
     begin_attempt(store, first, 10)
     assert newest_attempt(store, 1) == 10
