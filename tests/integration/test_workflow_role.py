@@ -189,7 +189,7 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
     bucket, found = role_store.endpoint.new_bucket(), list[RunRequest]()
 
     @contextmanager
-    def prepared(request: RunRequest) -> Iterator[Pipeline]:
+    def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
         variables = dict(os.environ)
         keys = {name.lower(): variables[name] for name in variables if name in KEYS}
         client = boto3.client("s3", region_name=variables["AWS_REGION"], **keys)
@@ -200,7 +200,7 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
     in_step(TRAINYARD_AWS_REGION="us-west-2", TRAINYARD_PASS=" ".join((*KEYS, "AWS_REGION")))
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
-    monkeypatch.setattr(step_action, "prepared", prepared)
+    monkeypatch.setattr(step_action, "pipeline_to_run", pipeline_to_run)
     monkeypatch.setattr(step_action, "run_pipeline", lambda _pipeline: 0)
     request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
     assert step_action.train(request) == 0

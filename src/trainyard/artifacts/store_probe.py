@@ -242,16 +242,24 @@ def _send_and_read(store: Store, path: Path) -> bool:
 
 
 def _try_repeatedly(store: Store, key: str, write_and_read: Callable[[], bool]) -> None:
-    """Raise VerificationError when no attempt reads back what it has written."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):
-            if write_and_read():
-                return
-        time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
-    raise VerificationError(
+    """Raise VerificationError when no attempt reads back what it has written.
+
+    One attempt may be refused, because another check has joined its upload of one byte.
+    """
+    refusal = VerificationError(
         f"{key} was written into {store.url}, and when it is read back it is missing or has other bytes. "
         "The store loses or changes data; no run can be proven there."
     )
+    for _ in range(_TRIES):
+        try:
+            if write_and_read():
+                return
+        except FileNotFoundError:
+            pass
+        except VerificationError as error:
+            refusal = error
+        time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
+    raise refusal
 
 
 def _require_ours(store: Store, key: str) -> StoredObject | None:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -187,7 +188,7 @@ def test_cells_of_a_matrix_and_steps_of_a_job_are_runs_of_their_own(owner: Owner
     changes = "\n".join(owner.set)
 
     def act(attempt: int, cell: str, *words: str) -> str:
-        inputs = {"COMMAND": " ".join((*PROGRAM, *words)), "CHANGES": changes, "RUN_NUMBER": "auto"}
+        inputs = {"COMMAND": shlex.join((*PROGRAM, *words)), "CHANGES": changes, "RUN_NUMBER": "auto"}
         github = {"GITHUB_RUN_ID": "7", "GITHUB_JOB": "train", "GITHUB_RUN_ATTEMPT": str(attempt)}
         out = owner.folder.parent / "output"
         out.unlink(missing_ok=True)
