@@ -7,7 +7,19 @@
     {"event": "end", "step": 100, "steps": 100, "finished": true}
 
 Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
-write the file. It is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
+write the file, and so does the observer, whose lines have `"source": "observed"`, `"pid"` and `"rank"`:
+
+    {"event": "loaded", "python": "3.11.7", "argv": ["train.py"]}      an interpreter with the observer started
+    {"event": "machine", "torch": "2.13.0", "cuda": null, "seed": 1337, …}               after `import torch`
+    {"event": "row", "step": 7, "loss": 2.5}            step: the optimizer steps of the busiest optimizer
+    {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save", "files": {NAME: [size, mtime_ns,
+                                                                                     device, inode]}}
+    {"event": "modules", "files": {"/repository/model.py": sha256}}
+    {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}     ended the interpreter
+    {"event": "exit", "step": 7}
+
+An observed event of a program that has not stepped an optimizer has no step. The file is untrusted, and an
+event is a hint: a checkpoint's own files show whether it is complete.
 """
 
 import os
