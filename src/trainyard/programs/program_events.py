@@ -9,13 +9,13 @@
 Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
 write the file, and so does the observer, whose lines have `"source": "observed"`, `"pid"` and `"rank"`:
 
-    {"event": "loaded", "python": "3.11.7", "argv": ["train.py"]}      an interpreter with the observer started
-    {"event": "machine", "torch": "2.13.0", "cuda": null, "seed": 1337, …}               after `import torch`
-    {"event": "row", "step": 7, "loss": 2.5}            step: the optimizer steps of the busiest optimizer
-    {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save", "files": {NAME: [size, mtime_ns,
-                                                                                     device, inode]}}
-    {"event": "modules", "files": {"/repository/model.py": sha256}}
-    {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}     ended the interpreter
+    {"event": "loaded", "python": "3.11.7", "argv": ["train.py"]}      an interpreter began with the observer
+    {"event": "machine", "torch": "2.13.0", "cuda": null, "seed": 1, …}  after `import torch`
+    {"event": "row", "step": 7, "loss": 2.5}          step: the optimizer steps of the busiest optimizer
+    {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
+     "files": {NAME: [size, mtime_ns, device, inode]}}
+    {"event": "modules", "files": {"/repository/model.py": SHA256}}
+    {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "exit", "step": 7}
 
 An observed event of a program that has not stepped an optimizer has no step. The file is untrusted, and an
@@ -31,6 +31,7 @@ from typing import Any
 
 from trainyard.errors import DamagedFileError
 from trainyard.programs.metrics.figure_names import row_of_figures
+from trainyard.programs.sources import Source
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import MOST_LINE_BYTES, open_regular, parse_json_line
 
@@ -38,7 +39,9 @@ _MOST_NAME = 200
 _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
-_PROTOCOL = {"event", "step", "time"}
+_PROTOCOL = {"event", "step", "time", "source", "pid", "rank"}
+_FACTS = ("loaded", "machine", "modules", "exception", "exit")
+"""The events of the observer that are neither rows nor checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class LoggedFigures:
     time: float | None = None
     is_summary: bool = False
     """Whether the figures are of the complete training, not of a step."""
+    source: Source = Source.DECLARED
+    rank: int = 0
+    """The process that logged them; only that of rank 0 counts."""
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
@@ -77,13 +83,19 @@ class LoggedFigures:
 
 @dataclass(frozen=True)
 class WrittenCheckpoint:
-    """A checkpoint that the program declares to be complete."""
+    """A checkpoint that the program declares to be complete, or files whose save the observer saw end."""
 
-    step: int
+    step: int | None
+    """None: it was observed before any step of an optimizer."""
     path: Path
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Path in the checkpoint -> size in bytes and time of modification in nanoseconds."""
+    files: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Path in the checkpoint -> size in bytes and time of modification in nanoseconds; if it was observed,
+    also device and inode, by which a file is found that was renamed afterwards."""
     time: float | None = None
+    source: Source = Source.DECLARED
+    call: str = ""
+    """The function that was observed, such as `torch.save`."""
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,21 @@ class TrainingEnd:
     time: float | None = None
 
 
-ProgramEvent = TrainingBegin | LoggedFigures | WrittenCheckpoint | TrainingEnd
+@dataclass(frozen=True)
+class ObservedFact:
+    """A fact that the observer reports of one process."""
+
+    kind: str
+    """`loaded`, `machine`, `modules`, `exception` or `exit`."""
+    pid: int
+    rank: int
+    facts: dict[str, Any]
+    """The event's other members, unchecked."""
+    step: int | None = None
+    time: float | None = None
+
+
+ProgramEvent = TrainingBegin | LoggedFigures | WrittenCheckpoint | TrainingEnd | ObservedFact
 
 
 class ProgramEvents:
@@ -151,19 +177,32 @@ class ProgramEvents:
 def parse_event(line: bytes) -> ProgramEvent | None:
     """Return the event of a line, or None if it is none."""
     found = parse_json_line(line) or {}
+    kind, source = found.get("event"), Source.DECLARED
     step, steps, time = _count(found.get("step")), _count(found.get("steps")), _time(found.get("time"))
-    if step is None:
+    pid, rank = _count(found.get("pid")) or 0, _count(found.get("rank")) or 0
+    if found.get("source") == Source.OBSERVED:
+        source = Source.OBSERVED
+        if kind in _FACTS:
+            facts = {name: value for name, value in found.items() if name not in _PROTOCOL}
+            return ObservedFact(str(kind), pid, rank, facts, step, time)
+    if step is None and not (source is Source.OBSERVED and kind == "saved"):
         return None
-    match found.get("event"):
-        case "begin":
-            return TrainingBegin(step, steps, _count(found.get("world_size")), time)
-        case "row" | "summary" as kind:
-            figures = _figures(found)
-            return None if figures is None else LoggedFigures(step, figures, time, kind == "summary")
+    match kind:
         case "saved":
             path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
-            return None if path is None or files is None else WrittenCheckpoint(step, path, files, time)
+            if path is None or files is None:
+                return None
+            return WrittenCheckpoint(step, path, files, time, source, str(found.get("call", "")), rank)
+        case "row" | "summary":
+            assert step is not None
+            figures = _figures(found)
+            is_summary = kind == "summary"
+            return None if figures is None else LoggedFigures(step, figures, time, is_summary, source, rank)
+        case "begin":
+            assert step is not None
+            return TrainingBegin(step, steps, _count(found.get("world_size")), time)
         case "end":
+            assert step is not None
             return TrainingEnd(step, steps, found.get("finished") is True, time)
     return None
 
@@ -206,7 +245,7 @@ def _absolute_path(value: object) -> Path | None:
     return Path(value) if is_path and Path(value).is_absolute() else None  # type: ignore[arg-type]
 
 
-def _files(value: object) -> dict[str, tuple[int, int]] | None:
+def _files(value: object) -> dict[str, tuple[int, ...]] | None:
     if not isinstance(value, dict):
         return None
     files = {}
@@ -215,8 +254,8 @@ def _files(value: object) -> dict[str, tuple[int, int]] | None:
         if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
             return None
         match facts:
-            case [int(), int()] if min(facts) >= 0 and max(facts) < 1 << 63:
-                files[name] = (facts[0], facts[1])
+            case [int(), int()] | [int(), int(), int(), int()] if min(facts) >= 0 and max(facts) < 1 << 64:
+                files[name] = tuple(facts)
             case _:
                 return None
     return files

@@ -11,7 +11,7 @@ class Source(StrEnum):
     OBSERVED = "observed"
     """Seen by the observer inside the program."""
     STRUCTURED = "structured"
-    """Read from a file that a library writes for programs: trainer_state.json, TensorBoard, CSV, JSON lines."""
+    """Read from a file for programs: trainer_state.json, TensorBoard, CSV, JSON lines."""
     CHECKPOINT = "checkpoint"
     """Stored inside a checkpoint."""
     PRINTED = "printed"
