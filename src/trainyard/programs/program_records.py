@@ -312,7 +312,7 @@ def program_outcome(
         **_losses(rows),
     }
     if status == "failed" and end.failure:
-        outcome["failure"] = {"class": end.failure["class"]}
+        outcome["failure"] = dict(end.failure)
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = named
@@ -364,8 +364,6 @@ def _verdict(
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
     if not has_rows and end.unread and not end.failure:
         parts.append(end.unread)
-    if end.failure:
-        parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 
 

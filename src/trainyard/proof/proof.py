@@ -36,7 +36,7 @@ from trainyard.proof.stored_checkpoints import (
     leftover_problem,
     store_problem,
 )
-from trainyard.run.failure import next_command
+from trainyard.run.failure import next_step
 from trainyard.run.run_settings import setting
 from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
 
@@ -55,9 +55,9 @@ class ProofPlace:
     started_with: tuple[str, ...] = ()
     """The pipeline that a new run is started with; empty: the trainer's script."""
 
-    def next_command(self, run: RecordedFacts) -> str:
-        """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
-        return next_command(run, Path(self.run_directory))
+    def next_step(self, run: RecordedFacts) -> str:
+        """What to do about an unfinished run: resume it, if its failure does not need a fix first."""
+        return next_step(run, Path(self.run_directory))
 
     @property
     def again(self) -> str:
@@ -217,7 +217,7 @@ def prove(
     return Proof(
         (
             _trained_part(run, completion, course, place=at),
-            _learned_part(learned, at),
+            _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
             _repeatable_part(run, at, config, again),
@@ -231,7 +231,7 @@ def prove(
 def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
     if problem is not None:
         # Resuming a finished run does nothing, so the only fix is to train again.
-        step = place.next_command(run) if is_unfinished(run) else place.again
+        step = place.next_step(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
         seen = f"every logged figure finite{_seen_weights(run, course)}"
@@ -261,9 +261,11 @@ def _seen_weights(run: RecordedFacts, course: Course) -> str:
     return f"{read} (unread: {unread[0]}{more})" if unread else read
 
 
-def _learned_part(learned: Learned, place: ProofPlace) -> Part:
+def _learned_part(learned: Learned, place: ProofPlace, *, has_failed: bool) -> Part:
     if not learned.is_red:
-        return Part("learned", True, learned.evidence, is_judged=learned.is_judged)
+        # The figures of a run that failed are shown, and prove nothing.
+        evidence = f"{learned.evidence}, before it failed" if has_failed else learned.evidence
+        return Part("learned", True, evidence, is_judged=learned.is_judged and not has_failed)
     step = learned.next_step.format(again=place.again, evaluate=place.evaluate_command)
     return Part("learned", False, learned.evidence, step, is_judged=learned.is_judged)
 
@@ -303,13 +305,13 @@ def _stored_part(
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
         kept = f"this run failed and was not stored; its files are in {place.run_directory}"
-        return Part("stored", False, kept, place.next_command(run))
+        return Part("stored", False, kept, place.next_step(run))
     if found.trouble is not None:
         return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         # A run that was cut off is stored when it is resumed.
-        step = place.sync_command() if run.get("outcome") else place.next_command(run)
+        step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
@@ -367,7 +369,7 @@ def _fixing_step(
     if problem.is_early and not is_unfinished(run):
         return f"let the program save once more after its last step; then train it again: {place.again}"
     if problem.step is None:
-        return place.next_command(run) if is_unfinished(run) else place.again
+        return place.next_step(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
         return place.sync_command()

@@ -7,6 +7,7 @@ names the settings to change, and every suggested command contains them. Pure: n
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +24,7 @@ from trainyard.errors import (
     TrainyardError,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.suggested_commands import changed_command, resume_command
+from trainyard.run.suggested_commands import changed_command, resume_command, trainyard_command
 
 
 class FailureKind(StrEnum):
@@ -74,6 +75,10 @@ class Failure:
     """Settings to change, by their dotted key; without them the run would fail again."""
     from_step: int | None = None
     """The checkpoint from which a changed run can start; None is step 0."""
+    error: str = ""
+    """The root error of another program, verbatim."""
+    retry: str = ""
+    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node) or `unknown`; empty if not asked."""
 
     def to_json(self) -> dict[str, Any]:
         facts = {
@@ -82,6 +87,8 @@ class Failure:
             "fix": self.fix or None,
             "set": dict(self.changes) or None,
             "from_step": self.from_step,
+            "error": self.error or None,
+            "retry": self.retry or None,
         }
         return {key: value for key, value in facts.items() if value is not None}
 
@@ -119,6 +126,7 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
         fix if isinstance(fix, str) else "",
         {str(key): new for key, new in changes.items()} if isinstance(changes, Mapping) else {},
         _integer_or_none(value.get("from_step")),
+        *(text if isinstance(text := value.get(key), str) else "" for key in ("error", "retry")),
     )
 
 
@@ -154,6 +162,20 @@ def next_command(run: Mapping[str, Any], directory: Path) -> str:
     outcome = run.get("outcome")
     failure = read_failure(outcome) if isinstance(outcome, Mapping) else None
     return command_after(failure, directory, started_with=started_with(run))
+
+
+def next_step(run: Mapping[str, Any], directory: Path) -> str:
+    """Return what to do after an unsuccessful end: the command to run again, if that can help.
+
+    A program that would fail again needs its fix first; where no fix is known, `trainyard explain` shows more.
+    """
+    outcome, command = run.get("outcome"), next_command(run, directory)
+    failure = read_failure(outcome) if isinstance(outcome, Mapping) else None
+    if failure is None or not failure.retry or failure.retry == "yes":
+        return command
+    if failure.fix:
+        return f"{failure.fix}; then: {command}"
+    return trainyard_command(f"explain {shlex.quote(str(directory))}")
 
 
 def command_after(failure: Failure | None, directory: Path, *, started_with: Sequence[str]) -> str:

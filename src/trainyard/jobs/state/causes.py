@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
     from trainyard.jobs.state.observed import History
     from trainyard.jobs.state.reading import Reading
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation
+    from trainyard.watch.failure_logs.explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
@@ -102,7 +102,7 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
     if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
         by_lines = by_lines if by_lines.klass == failure_class else None
     elif by_lines is not None:
-        failure_class, retries = by_lines.klass, by_lines.retryable or by_lines.other_node
+        failure_class, retries = _class_and_retry(by_lines, failure_class)
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named[0]} as the first that failed.")
@@ -118,6 +118,12 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
         lost_another=suspect.lost_another,
     )
     return _with_advice(failure, by_lines)
+
+
+def _class_and_retry(found: "LogExplanation", default: FailureClass) -> tuple[FailureClass, bool | None]:
+    """Return the class that lines show, and whether a retry recovers; None if they do not say."""
+    klass = default if found.klass is FailureClass.UNKNOWN else found.klass
+    return klass, None if found.retry == "unknown" else found.retry != "no"
 
 
 def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFailure:
@@ -137,14 +143,11 @@ def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:
         message = (unproven, reading.reason)
         return JobFailure(FailureClass.NOT_PROVEN, message, exit_code=code, lines=reading.lines[-LAST_LINES:])
     by_lines = explain_lines(reading.lines, code)
-    default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
-    failure = JobFailure(
-        by_lines.klass if by_lines is not None else default,
-        (reading.reason,),
-        exit_code=code,
-        lines=reading.lines[-LAST_LINES:],
-        recovers=(by_lines.retryable or by_lines.other_node) if by_lines is not None else None,
-    )
+    failure_class, retries = FailureClass.UNKNOWN, None
+    if by_lines is not None:
+        failure_class, retries = _class_and_retry(by_lines, failure_class)
+    evidence, lines = (reading.reason,), reading.lines[-LAST_LINES:]
+    failure = JobFailure(failure_class, evidence, exit_code=code, lines=lines, recovers=retries)
     return _with_advice(failure, by_lines)
 
 
