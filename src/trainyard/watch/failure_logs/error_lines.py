@@ -37,7 +37,7 @@ _STATED = re.compile(
 )
 """A line by which a tool states an error."""
 _CARRIER = re.compile(
-    r"Process completed with exit code|exit(?:ed with)? (?:code|status)|make(?:\[\d+\])?: \*\*\*|Error \d+$"
+    r"Process completed with exit code|exit(?:ed with)? (?:code|status)|return code|make(?:\[\d+\])?: \*\*\*|Error \d+$"
     r"|operation was cancell?ed|ChildFailedError|closing signal|[Cc]ommand .{0,300}(?:failed|non-zero)"
     r"|srun: error: \S+ tasks?|Job step aborted|core dumped|Segmentation fault|returned a non-zero code"
     r"|terminated with exception|FAILED$|FATAL: (?:exit|kill)"

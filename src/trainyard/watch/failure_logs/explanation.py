@@ -26,7 +26,7 @@ _AROUND = 5
 """Lines that are shown around the root error."""
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by this much."""
-_INTERRUPTED, _STOPPED, _SIGNALS = 130, 75, 128
+_INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 130, 75, 128, 192
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
@@ -35,7 +35,7 @@ _ALARM = re.compile(
     r"|timeout|barrier|hang|stuck|moved|blocked|lockup|socket|rendez|client|listen|address|port|loader|finite"
     r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
     r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
-    r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|50\d|429|hub|load|reach|resol|host|connect|read"
+    r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|50\d|429|hub|load|reach|resol|host|connect|read"
     r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr"
 )
 """Every match of a row has one of these; other lines are skipped."""
@@ -67,7 +67,7 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 KILLED = re.compile(
-    r"exitcode ?: ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
+    r"exitcode ?: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
     r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
 )
 """Lines that say that a signal ended a process, or that somebody cancelled it."""
@@ -426,7 +426,7 @@ def _explain_exit_code(
         why += f"; exit code {exit_code}{by} alone does not either"
     code = exit_code or 0
     is_usage = code in (126, 127)
-    is_own = 0 < code < 126 and not facts.steps and not any(KILLED.search(line) for log in logs for line in log.lines)
+    is_own = (0 < code < 126 or code > _LAST_SIGNAL) and not facts.steps and not any(KILLED.search(line) for log in logs for line in log.lines)
     fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
     klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
     level = "fact" if is_usage or is_own else ""
