@@ -24,6 +24,9 @@ _OPEN = frozenset(
 )
 """Classes that an exit code suggests and that the log may correct."""
 _FIXES = {
+    FailureClass.IMAGE_PULL: "correct the name of the image, push it, or let the nodes pull it (pull secret, "
+    "role of the nodes)",
+    FailureClass.UNSCHEDULABLE: "wait until other jobs end, request less for each pod, or add nodes",
     FailureClass.CANCELLED: "start it again when you want it",
     FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
     "node must replace it",
@@ -129,7 +132,7 @@ def _class_and_retry(found: "LogExplanation", default: FailureClass) -> tuple[Fa
 def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFailure:
     if found is None:
         return failure
-    return replace(failure, cause=found.cause, who=found.who, fix=found.fix, other_node=found.other_node)
+    return replace(failure, cause=found.cause, who=found.who, fix=found.next_step, other_node=found.other_node)
 
 
 def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:

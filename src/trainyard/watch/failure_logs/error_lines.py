@@ -49,8 +49,8 @@ QUIET = re.compile(
 )
 """Notices and warnings, after which programs continue; those of NCCL and Kubernetes are excluded."""
 GOES_ON = re.compile(
-    r"(?i)\bf[ae]ll(?:s|ing)? back|\busing (?:the |a )?(?:local|cached|default|fallback)|\bretrying\b"
-    r"|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d|\bignor(?:ing|ed)\b"
+    r"(?i)\bf[ae]ll(?:s|ing)? back|\busing (?:the |a )?(?:latest )?(?:local|cached|default|fallback)|\bretrying\b"
+    r"|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d|\bretry loop\b|\bignor(?:ing|ed)\b"
     r"|\bskipp(?:ing|ed)\b|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b|\(optional\)"
     r"|\boptional (?:dependency|package|module|import|feature|bucket)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
     r"|\bnot installed;|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bcould not import\b|\bcan ?not be used\b"
@@ -108,7 +108,7 @@ def find_errors(log: LogText) -> tuple[list[ErrorLine], set[int]]:
         if source and (now is None or not now.inside) and (bare := readings.get("")) and bare.inside:
             now = bare  # a rank that names itself in its last line only
         if now is None:
-            if "raceback" not in line and 'File "' not in line and not _SURVIVED.match(line):
+            if "raceback" not in line and 'File "' not in line and "│ " not in line and not _SURVIVED.match(line):
                 _add_stated(found, number, source, line)
                 continue
             now = readings[source] = _Reading()
@@ -182,4 +182,4 @@ def _bare_exceptions(log: LogText) -> Iterator[ErrorLine]:
         match = _EXCEPTION.match(line.strip())
         if match is not None and ("Error" in match[1] or "Exception" in match[1]) and not GOES_ON.search(line):
             name = match[1].rpartition(".")[2]
-            yield ErrorLine(number, line.strip(), source, name, in_library=True, chain=number)
+            yield ErrorLine(number, line.strip(), source, name, chain=number)

@@ -22,11 +22,11 @@ from trainyard.watch.failure_logs.error_lines import GOES_ON, QUIET, ErrorLine, 
 from trainyard.watch.failure_logs.log_text import LogText, last_sign_of_life, split_prefix, stamp_of
 
 _SHOWN_LETTERS = 300
-_AROUND = 5
-"""Lines that are shown around the root error."""
+_AROUND, _AFTER = 5, 3
+"""Lines that are shown around the root error, and those after it that advice may need."""
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by this much."""
-_INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 130, 75, 128, 192
+_USAGE, _INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 2, 130, 75, 128, 192
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
@@ -55,7 +55,7 @@ _NAMED = re.compile(
     r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
     r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
     r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected|was not seen|is not checked)\b"
-    r"|=\d|\S* (?:after|within|every) \d+ ?s\b|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
+    r"|\S* (?:after|within|every) \d+ ?s\b|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
 )
 """Words after a match that make it the name of a handler or of a rule, or a count of zero."""
 _HARMLESS = re.compile(
@@ -67,7 +67,7 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 KILLED = re.compile(
-    r"exitcode ?: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
+    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
     r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
 )
 """Lines that say that a signal ended a process, or that somebody cancelled it."""
@@ -260,10 +260,16 @@ def _answer(
     root = root or decisive
     line = root.error.text.strip()
     place = f" ({root.error.place})" if root.error.place else ""
-    is_known = decisive.retry != "unknown" and (decisive.klass != FailureClass.UNKNOWN or not facts.steps)
-    retry = decisive.retry if is_known else "unknown"
-    shown = [] if decisive is root else [str(decisive)]
-    fix, who = _advice(line)
+    retry = decisive.retry
+    if decisive.klass is FailureClass.UNKNOWN and retry == "no":
+        # An error that no row knows ends a program in the same way again if it came before the first step.
+        is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
+        retry = "no" if is_last_word and not facts.steps else "unknown"
+    if decisive.says is Says.STATED and facts.exit_code == _USAGE:
+        decisive = replace(decisive, klass=FailureClass.CONFIGURATION)
+    shown = [] if decisive.error is root.error else [str(decisive)]
+    after = root.log.lines[root.error.number + 1 : root.error.number + 1 + _AFTER]
+    fix, who = _advice("\n".join((line, *after)))
     return LogExplanation(
         decisive.klass,
         (*shown, *_with_lines_around(root)),
@@ -379,16 +385,16 @@ def _judge(log: LogText, error: ErrorLine, lines: Sequence[str], *, is_error: bo
         if row.after and not any(row.after.search(line) for line in lines[: error.number]):
             continue
         if row.ends and any(row.ends.search(line) for line in lines[error.number + 1 :]):
-            continue
+            return None
         return Candidate(log, error, row.says, row.klass, row.retry)
     if not is_error:
         return None
     if not error.name:
         return Candidate(log, error, Says.END if error.is_carrier else Says.STATED, FailureClass.UNKNOWN, "no")
     if error.name in table()["reports"]:
-        return Candidate(log, error, Says.STATED, FailureClass.UNKNOWN, "unknown")
+        return Candidate(log, error, Says.END, FailureClass.UNKNOWN, "unknown")
     klass = _classes_of_exceptions().get(error.name, FailureClass.UNKNOWN)
-    is_own = klass is not FailureClass.USER_CODE or (not error.in_library and error.place)
+    is_own = klass is not FailureClass.USER_CODE or not error.in_library
     return Candidate(log, error, Says.PROGRAM, klass if is_own else FailureClass.UNKNOWN, "no")
 
 
@@ -415,7 +421,6 @@ def _explain_exit_code(
     exit_code = facts.exit_code
     cut = tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
     last = _with_lines_around(root) if root else tuple(_last_lines(logs))
-    line = root.error.text.strip() if root else ""
     if exit_code in (_INTERRUPTED, -2):
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
         return LogExplanation(FailureClass.CANCELLED, (why, *cut), False, why, "person", fix, level="fact")
@@ -426,11 +431,17 @@ def _explain_exit_code(
         why += f"; exit code {exit_code}{by} alone does not either"
     code = exit_code or 0
     is_usage = code in (126, 127)
-    is_own = (0 < code < 126 or code > _LAST_SIGNAL) and not facts.steps and not any(KILLED.search(line) for log in logs for line in log.lines)
+    was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
+    is_own = _ended_by_itself(code) and not facts.steps and not was_killed
     fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
     klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
     level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *cut, *last), False, why, "", fix, level=level, root=_shown(line))
+    return LogExplanation(klass, (why, *cut, *last), False, why, "", fix, level=level)
+
+
+def _ended_by_itself(exit_code: int | None) -> bool:
+    """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
+    return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
 
 
 _LOOK = "read the last lines, the kernel's log and, on a cluster, the pod's events (--events)"

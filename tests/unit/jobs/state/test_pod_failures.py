@@ -41,13 +41,13 @@ FAILED: Json = {"conditions": [condition("Created"), condition("Failed", message
 LOW = "The node was low on resource: {}. Threshold quantity: 104857600, available: 96Mi."
 UNPROVEN = "12:00:00 INFO  proof: The run is not proven: network (tcp, and EFA was asked for) [failed]"
 PODS: dict[str, tuple[Json, str, int | None]] = {
-    "exit 1": (ended(1), "user-code", 1),
+    "exit 1": (ended(1), "unknown", 1),
     "exit 2": (ended(2), "configuration", 2),
     "exit 5": (ended(5), "hang", 5),
-    "exit 6": (ended(6), "user-code", 6),
+    "exit 6": (ended(6), "unknown", 6),
     "exit 6, not proven": (ended(6, text=f"a line\n{UNPROVEN}"), "not-proven", 6),
     "exit 203, for 75": (ended(203, text=describe_restart(75)), "preempted", 75),
-    "exit 193, for 1": (ended(193, text=describe_restart(1)), "user-code", 1),
+    "exit 193, for 1": (ended(193, text=describe_restart(1)), "unknown", 1),
     "exit 75": (ended(75), "preempted", 75),
     "exit 126": (ended(126), "configuration", 126),
     "exit 127": (ended(127), "configuration", 127),
@@ -56,7 +56,7 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
     "exit 134": (ended(134), "unknown", 134),
     "exit 135": (ended(135), "data-loader", 135),
     "exit 137": (ended(137), "unknown", 137),
-    "exit 139": (ended(139), "user-code", 139),
+    "exit 139": (ended(139), "unknown", 139),
     "exit 143": (ended(143), "preempted", 143),
     "exit 255": (ended(255), "unknown", 255),
     "OOMKilled": (ended(137, reason="OOMKilled"), "oom-host", 137),
@@ -237,10 +237,10 @@ def test_a_pod_that_only_lost_another_one_is_no_cause() -> None:
     [
         (f"{LOST}\n{KILLED}", "unknown"),
         (KILLED, "unknown"),
-        (KILLED.replace("SIGKILL", "SIGSEGV"), "user-code"),
+        (KILLED.replace("SIGKILL", "SIGSEGV"), "unknown"),
         (f"KeyError: 'labels'\n{LOST}", "unknown"),
         (f"Step 5: the loss is not finite (nan)\n{LOST}", "nan"),
-        ("", "user-code"),
+        ("", "unknown"),
     ],
 )
 def test_a_process_that_was_killed_is_no_error_of_the_program(text: str, expected: str) -> None:
@@ -332,7 +332,7 @@ def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str
     found = explain_lines(["epoch 1", line, "bye"], 1)
     assert (found.klass if found else None) == (FailureClass(expected) if expected else None)
     failure = failure_of("trainjob", [ended(1, text=f"epoch 1\n{line}\nbye")])
-    assert failure.failure_class == (expected or "user-code")
+    assert failure.failure_class == (expected or "unknown")
     killed = failure_of("trainjob", [ended(137, reason="OOMKilled", text=f"epoch 1\n{line}")])
     assert killed.failure_class == "oom-host"
 
@@ -340,7 +340,7 @@ def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str
 RAY_FAILURES = [
     (
         {"jobStatus": "FAILED", "reason": "AppFailed", "message": "Job failed with exit code 3"},
-        "user-code",
+        "unknown",
         3,
     ),
     (
