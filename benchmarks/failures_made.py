@@ -193,7 +193,7 @@ RANKS = (
     "if d.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\nd.all_reduce(torch.ones(1))\n"
 )
 RUNS = {  # name: program, processes, prefix of the command, class, retry, words of the root error
-    "a rank is killed (kill -9)": (RANKS, 2, (), "unknown", "unknown", ""),
+    "a rank is killed (kill -9)": (RANKS, 2, (), "unknown", "yes", "SIGKILL|exitcode"),
     "a missing module": (LOOP + "import a_thing", 1, (), "configuration", "no", "No module named 'a_thing'"),
     "a wrong shape": (LOOP + "import torch; torch.ones(2, 3) @ torch.ones(2, 3)", 1, (), "unknown", "unknown", "mat1 and mat2"),
     "NaN": (LOOP + "print('Step 21: the loss is not finite (nan)'); raise SystemExit(1)", 1, (), "nan", "no", "not finite"),
@@ -211,9 +211,9 @@ def make_runs() -> int:
             (folder / "train.py").write_text(program)
             launch = ["torchrun", f"--nproc-per-node={processes}"] if processes > 1 else [sys.executable]
             (folder / "own.yaml").write_text(json.dumps({"recipe": "command", "program": {"command": [*launch, "train.py"], "data": []}}))
-            line = f"{sys.executable} -m trainyard train --config own.yaml --run-dir one"
+            line = f"{sys.executable} -m trainyard train --config own.yaml --run-dir {folder}/one"
             if prefix:
-                line = f"mkdir t; mount -t tmpfs -o size=2m none t; cp train.py own.yaml t; cd t; {line}; cp -r one .."
+                line = f"mkdir t; mount -t tmpfs -o size=2m none t; cp train.py own.yaml t; cd t; {line}"
             known = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
             done = subprocess.run([*(prefix or ("sh", "-c")), line], cwd=folder, env=known, capture_output=True, text=True, timeout=180)
             failure = json.loads((folder / "one" / "run.json").read_text())["outcome"].get("failure", {})

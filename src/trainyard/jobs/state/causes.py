@@ -49,9 +49,8 @@ _SIGNALS = 128
 def find_fix(failure_class: FailureClass, evidence: Sequence[str]) -> str:
     """Return what to do about a failure that a status or an event shows; empty if that is unknown."""
     found = explain_lines(evidence, None)
-    if found is not None and found.klass is failure_class and found.fix:
-        return found.fix
-    return _FIXES.get(failure_class, "")
+    advice = found.fix if found is not None and found.klass is failure_class else ""
+    return advice or _FIXES.get(failure_class, "")
 
 
 def failure_of_job(observed: "Observed", past: "History", reading: "Reading") -> JobFailure:
@@ -132,7 +131,8 @@ def _class_and_retry(found: "LogExplanation", default: FailureClass) -> tuple[Fa
 def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFailure:
     if found is None:
         return failure
-    return replace(failure, cause=found.cause, who=found.who, fix=found.next_step, other_node=found.other_node)
+    fix = found.fix or _FIXES.get(failure.failure_class) or found.next_step
+    return replace(failure, cause=found.cause, who=found.who, fix=fix, other_node=found.other_node)
 
 
 def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:

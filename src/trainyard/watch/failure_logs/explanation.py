@@ -224,7 +224,12 @@ def explain_logs(
     logs: Sequence[LogText], exit_code: int | None = None, *, facts: FailureFacts | None = None
 ) -> LogExplanation:
     """Return the cause of a failure, the root error, and whether a retry recovers from it."""
-    facts = facts or FailureFacts(exit_code)
+    found = _explain(logs, facts or FailureFacts(exit_code))
+    cut = tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
+    return replace(found, evidence=(*found.evidence, *cut))
+
+
+def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
     code = facts.exit_code
     if code == 0:
         why = "it ended with exit code 0"
@@ -419,11 +424,10 @@ def _explain_exit_code(
     A program that ended by itself before a step was made ends in the same way again.
     """
     exit_code = facts.exit_code
-    cut = tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
     last = _with_lines_around(root) if root else tuple(_last_lines(logs))
     if exit_code in (_INTERRUPTED, -2):
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
-        return LogExplanation(FailureClass.CANCELLED, (why, *cut), False, why, "person", fix, level="fact")
+        return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
     why = "no line of the logs shows why it ended"
     if exit_code is not None:
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
@@ -436,7 +440,7 @@ def _explain_exit_code(
     fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
     klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
     level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *cut, *last), False, why, "", fix, level=level)
+    return LogExplanation(klass, (why, *last), False, why, "", fix, level=level)
 
 
 def _ended_by_itself(exit_code: int | None) -> bool:
@@ -444,7 +448,7 @@ def _ended_by_itself(exit_code: int | None) -> bool:
     return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
 
 
-_LOOK = "read the last lines, the kernel's log and, on a cluster, the pod's events (--events)"
+_LOOK = "read the last lines, the kernel's log, a pod's events (--events) or a workflow run's annotations"
 _HINTS = {
     126: "the command cannot be executed: check its file mode and interpreter",
     127: "the command or its interpreter does not exist on this machine or in this image",

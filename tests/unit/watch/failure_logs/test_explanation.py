@@ -93,7 +93,7 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "a tool's error before a kill": ("ERROR: frobnicator 7 gave up", {"exit_code": 137}, "unknown", "unknown", "", "ERROR"),
     "no word, by itself": ("bye", {"exit_code": 3}, "unknown", "no", "fact", ""),
     "no word, after steps": ("bye", {"exit_code": 3, "steps": 4}, "unknown", "unknown", "", ""),
-    "torchrun's rank was killed": (CHILDREN.replace(": 1 (pid", ": -9 (pid"), {"exit_code": 1}, "unknown", "unknown", "", ""),
+    "torchrun's rank was killed": (CHILDREN.replace(": 1 (pid", ": -9 (pid"), {"exit_code": 1}, "unknown", "yes", "log", "exitcode  : -9"),
     "cancelled by somebody or something": ("Error: The operation was canceled.", {"exit_code": 1}, "unknown", "unknown", "", ""),
 }  # fmt: skip
 
