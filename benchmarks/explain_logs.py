@@ -26,7 +26,9 @@ ERROR = re.compile(r"(?:\[rank\d+\]: )?[\w.]*(?:Error|Exception)\b")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args(argv).folder
     counts = Counter[str]()

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ruff: noqa: E501 - a program is as long as it is
 """Make failures, read what `trainyard explain` says about each, do it, and require that the program then ends well.
 
 Each case is a program that fails, the words that its advice must have, and the repair as a person would do it:
@@ -52,7 +53,10 @@ def limited(limit: str) -> tuple[str, ...]:
 
 
 def on_tmpfs(options: str, place: str = "out") -> tuple[str, ...]:
-    return (*SMALL, f"mkdir -p {place}; mount -t tmpfs -o {options} none {place} && exec {sys.executable} train.py")
+    return (
+        *SMALL,
+        f"mkdir -p {place}; mount -t tmpfs -o {options} none {place} && exec {sys.executable} train.py",
+    )
 
 
 LOADER = TORCH + (
@@ -163,7 +167,9 @@ CASES: dict[str, Case] = {
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these cases")
     parser.add_argument("--ten", action="store_true", help="the failures that are made through trainyard run")
     return parser.parse_args(argv)
@@ -192,12 +198,14 @@ RANKS = (
     "for n in range(20):\n    d.all_reduce(torch.ones(1)); d.get_rank() or print(f'step {n + 1}/40 loss {5 - n / 10}', flush=True)\n"
     "if d.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\nd.all_reduce(torch.ones(1))\n"
 )
+CGROUP = ("sh", "-c")
 RUNS = {  # name: program, processes, prefix of the command, class, retry, words of the root error
     "a rank is killed (kill -9)": (RANKS, 2, (), "unknown", "yes", "SIGKILL|exitcode"),
     "a missing module": (LOOP + "import a_thing", 1, (), "configuration", "no", "No module named 'a_thing'"),
     "a wrong shape": (LOOP + "import torch; torch.ones(2, 3) @ torch.ones(2, 3)", 1, (), "unknown", "unknown", "mat1 and mat2"),
     "NaN": (LOOP + "print('Step 21: the loss is not finite (nan)'); raise SystemExit(1)", 1, (), "nan", "no", "not finite"),
     "no network": (LOOP + "import urllib.request as u; u.urlopen('http://no-such-host.invalid/')", 1, (), "network", "yes", "name resolution|Name or service"),
+    "its cgroup has no memory left": (LOOP + "b = bytearray(900 << 20)", 1, CGROUP, "oom-host", "no", ""),
     "a full disk": (LOOP + "open('big', 'wb').write(bytes(9 << 20))", 1, (*SMALL,), "disk-full", "no", "No space left"),
 }  # fmt: skip
 
@@ -210,18 +218,43 @@ def make_runs() -> int:
             folder = Path(text)
             (folder / "train.py").write_text(program)
             launch = ["torchrun", f"--nproc-per-node={processes}"] if processes > 1 else [sys.executable]
-            (folder / "own.yaml").write_text(json.dumps({"recipe": "command", "program": {"command": [*launch, "train.py"], "data": []}}))
+            (folder / "own.yaml").write_text(
+                json.dumps({"recipe": "command", "program": {"command": [*launch, "train.py"], "data": []}})
+            )
             line = f"{sys.executable} -m trainyard train --config own.yaml --run-dir {folder}/one"
-            if prefix:
+            if prefix is CGROUP:
+                place = "/sys/fs/cgroup/memory/trainyard-made"
+                line = f"mkdir -p {place} && echo 700M > {place}/memory.limit_in_bytes && echo $$ > {place}/cgroup.procs && {line}"
+            elif prefix:
                 line = f"mkdir t; mount -t tmpfs -o size=2m none t; cp train.py own.yaml t; cd t; {line}"
-            known = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-            done = subprocess.run([*(prefix or ("sh", "-c")), line], cwd=folder, env=known, capture_output=True, text=True, timeout=180)
+            known = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            }
+            done = subprocess.run(
+                [*(prefix or ("sh", "-c")), line],
+                cwd=folder,
+                env=known,
+                capture_output=True,
+                text=True,
+                timeout=180,
+            )
             failure = json.loads((folder / "one" / "run.json").read_text())["outcome"].get("failure", {})
         found = failure.get("class"), failure.get("retry"), failure.get("level"), failure.get("error", "")
         is_right = found[:2] == (klass, retry) and bool(re.search(words, found[3]))
         wrong += not is_right
-        shown = [each for each in done.stderr.splitlines() if "training:" in each or "error:" in each or "fix:" in each]
-        print(f"| {name} | {' | '.join(str(each) for each in found)} | {'right' if is_right else 'WRONG'} |", *shown, sep="\n", flush=True)
+        shown = [
+            each
+            for each in done.stderr.splitlines()
+            if "training:" in each or "error:" in each or "fix:" in each
+        ]
+        print(
+            f"| {name} | {' | '.join(str(each) for each in found)} | {'right' if is_right else 'WRONG'} |",
+            *shown,
+            sep="\n",
+            flush=True,
+        )
     return 1 if wrong else 0
 
 
@@ -241,7 +274,11 @@ def try_case(case: Case) -> tuple[str, LogExplanation]:
 
 
 def start(
-    folder: Path, command: Sequence[str], program: str, files: Mapping[str, str], environment: Mapping[str, str]
+    folder: Path,
+    command: Sequence[str],
+    program: str,
+    files: Mapping[str, str],
+    environment: Mapping[str, str],
 ) -> tuple[int, str]:
     for name, text in {"train.py": program, **files}.items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -55,14 +55,15 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
 
-[`trainyard explain`](recovery.md#why-it-failed) decides from facts first: the exit code, who sent a signal, the
-exception that ended the program, what the machine recorded (kills for memory, GPU faults, a full disk), the
-conditions of pods and nodes, the end reasons of Slurm, Ray and GitHub. Only where none answers, the log does. The
-root error is always shown verbatim. `level` says what decided: `fact` or `log`.
+[`trainyard explain`](recovery.md#why-it-failed) decides from facts first: the exit code, who sent a
+signal, the exception that ended the program, what the machine recorded (kills for memory, GPU faults, a full
+disk), the conditions of pods and nodes, the end reasons of Slurm, Ray and GitHub. Only where none answers,
+the log does. The root error is always shown verbatim. `level` says what decided: `fact` or `log`.
 
-A retry is right for what the platform caused or a service recovers from, and wrong for what would fail in the same
-way. An unknown failure is retried once, if steps were made since the last start; `on another node` means no on a
-single machine. An error that ends a program before its first step, and that nothing below knows, is not retried.
+A retry is right for what the platform caused or a service recovers from, and wrong for what would fail in the
+same way. An unknown failure is retried once, if steps were made since the last start; `on another node` means
+no on a single machine. An error that ends a program before its first step, and that nothing below knows, is
+not retried.
 
 ## Classes
 
@@ -95,10 +96,13 @@ def generated() -> dict[Path, str]:
     for each in table()["exceptions"]:
         retries[each["class"]].append("no")
     classes = [
-        f"| `{klass}` | {MEANINGS[klass]} | {', '.join(dict.fromkeys(found))} |" for klass, found in retries.items()
+        f"| `{klass}` | {MEANINGS[klass]} | {', '.join(dict.fromkeys(found))} |"
+        for klass, found in retries.items()
     ]
     lines = ["| class | meaning | retry |", "|---|---|---|", *classes]
-    advice = [f"| `{each['match'].replace('|', chr(92) + '|')}` | {each['fix']} |" for each in table()["advice"]]
+    advice = [
+        f"| `{each['match'].replace('|', chr(92) + '|')}` | {each['fix']} |" for each in table()["advice"]
+    ]
     return {REFERENCE: "\n".join([_INTRODUCTION, *lines]) + "\n" + _ADVICE + "\n".join(advice) + "\n"}
 
 

@@ -57,8 +57,8 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import read_failure
 from trainyard.run.identity import choose_run_id, read_run
-from trainyard.run.records import read_rows
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
+from trainyard.run.records import read_rows
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run

@@ -273,9 +273,7 @@ def test_signals_are_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("klass", ["disk-full", "port-in-use"])
-def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(
-    klass: str, tmp_path: Path
-) -> None:
+def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(klass: str, tmp_path: Path) -> None:
     """The job summary, Slack's message, the terminal and `explain` show the root error, once each."""
     from trainyard.commands.explain import explanation_lines, failed_run
     from trainyard.report.dashboard.markdown import markdown_report

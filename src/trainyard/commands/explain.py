@@ -1,12 +1,12 @@
 """Find the cause of a failed training, who must act, and the fix.
 
-Reads:      RUN: the records and logs of a run; --log: logs of any trainer, with --events the events of Kubernetes or of a run, as JSON or text;
-            --job: the state, pods and logs of a job on a cluster;
+Reads:      RUN: the records and logs of a run; --log: logs of any trainer, with --events the events of
+            Kubernetes or of a run, as JSON or text; --job: the state, pods and logs of a job on a cluster;
             --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
             GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
-Writes:     the class, the cause, who must act, the fix, whether a retry recovers from it, and the lines that
-            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
-            "evidence"}
+Writes:     the class, the root error, the fix if one is known, whether a retry recovers, and the lines around
+            the error, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
+            "evidence", "level", "root"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
 Example:    trainyard explain runs/20261120-214501-7c1f
@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class FailureEvidence:
     """The logs of something that failed, and what its records say."""
 
     logs: list["LogText"]
-    facts: FailureFacts = FailureFacts()
+    facts: FailureFacts = field(default_factory=FailureFacts)
     recorded: LogExplanation | None = None
     """The cause on record, where it is certain."""
     command: str = ""
@@ -157,7 +157,9 @@ def retry_words(found: LogExplanation) -> str:
         return "no; the training is done"
     if found.klass == "cancelled":
         return "no; somebody stopped it"
-    return "once, if steps were made" if found.retry == "unknown" else "no; it would fail again in the same way"
+    return (
+        "once, if steps were made" if found.retry == "unknown" else "no; it would fail again in the same way"
+    )
 
 
 def failure_evidence(args: argparse.Namespace) -> FailureEvidence:

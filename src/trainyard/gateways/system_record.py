@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _KERNEL_LOG = "/dev/kmsg"
 _KERNEL = re.compile(r"NVRM: |SXid|Out of memory: Kill|Memory cgroup out of memory: Kill|\[Hardware Error\]")
 _MOST_RECORDS = 100_000
@@ -38,14 +38,18 @@ class SystemRecord:
         """
         kernel = [line for line in _kernel_lines(self._since) if was_killed or "Kill" not in line]
         kills = _memory_kills() - self._kills
-        own = [f"oom_kill event: the kernel ended {kills} processes of this cgroup at its memory limit"] if kills > 0 else []
-        return (*kernel[:_MOST_LINES], *own, *filter(None, map(_full_disk, self._folders)))
+        own = f"oom_kill event: the kernel ended {kills} processes of this cgroup at its memory limit"
+        return (
+            *kernel[:_MOST_LINES],
+            *([own] if kills > 0 else []),
+            *filter(None, map(_full_disk, self._folders)),
+        )
 
 
 def _memory_kills() -> int:
     """Return how many processes of this cgroup were killed for its memory limit; 0 if that is not known."""
     with suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in _OWN_CGROUP.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers not in ("", "memory"):
                 continue
@@ -66,7 +70,8 @@ def _kernel_lines(since: float) -> Iterator[str]:
                 # Each read is one record: PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT. The end is an EAGAIN.
                 head, _, text = os.read(log, _LONGEST_RECORD).decode(errors="replace").partition(";")
                 fields = head.split(",")
-                if len(fields) > 2 and fields[2].isdigit() and int(fields[2]) / 1e6 >= since and _KERNEL.search(text):
+                is_new = len(fields) > 2 and fields[2].isdigit() and int(fields[2]) / 1e6 >= since
+                if is_new and _KERNEL.search(text):
                     yield text.splitlines()[0]
         finally:
             os.close(log)

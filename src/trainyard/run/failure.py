@@ -78,7 +78,7 @@ class Failure:
     error: str = ""
     """The root error of another program, verbatim."""
     retry: str = ""
-    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node) or `unknown`; empty if not asked."""
+    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node), `unknown`; empty if not asked."""
 
     def to_json(self) -> dict[str, Any]:
         facts = {
@@ -167,7 +167,7 @@ def next_command(run: Mapping[str, Any], directory: Path) -> str:
 def next_step(run: Mapping[str, Any], directory: Path) -> str:
     """Return what to do after an unsuccessful end: the command to run again, if that can help.
 
-    A program that would fail again needs its fix first; where no fix is known, `trainyard explain` shows more.
+    A program that would fail again needs its fix first; where none is known, `trainyard explain` shows more.
     """
     outcome, command = run.get("outcome"), next_command(run, directory)
     failure = read_failure(outcome) if isinstance(outcome, Mapping) else None

@@ -44,9 +44,7 @@ def decide(state: JobState, record: RetryRecord, step: int | None = None) -> Ret
 def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
     found = decide(failed_job(failure_class.value), RetryRecord(allowed=3))
     assert isinstance(found, Retry) == (failure_class in RECOVERABLE)
-    never = (
-        "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full cancelled"
-    )
+    never = "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full cancelled"
     if failure_class.value in never.split():
         assert found == Stop(f"no retry recovers from {failure_class.value}")
 

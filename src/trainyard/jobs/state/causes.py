@@ -38,6 +38,10 @@ _FIXES = {
     "docs/runbooks/recovery.md; training again would end in the same way",
 }
 """What to do where only the class is known."""
+_OF_THE_NODE = re.compile(
+    r"The node was low on|The node had condition|node ran out of memory|: OutOf[A-Za-z]"
+)
+"""Evidence that a node had too little, which another node may have."""
 _RAY_CODE = re.compile(r"exit code (\d{1,3})\b")
 _SIGTERM = 143
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
@@ -119,6 +123,8 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
         lines=suspect.lines[-LAST_LINES:],
         lost_another=suspect.lost_another,
     )
+    if _OF_THE_NODE.search(suspect.evidence):
+        failure = replace(failure, recovers=True, other_node=True)
     return _with_advice(failure, by_lines)
 
 
@@ -132,7 +138,9 @@ def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFail
     if found is None:
         return failure
     fix = found.fix or _FIXES.get(failure.failure_class) or found.next_step
-    return replace(failure, cause=found.cause, who=found.who, fix=fix, other_node=found.other_node)
+    return replace(
+        failure, cause=found.cause, who=found.who, fix=fix, other_node=failure.other_node or found.other_node
+    )
 
 
 def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:

@@ -37,7 +37,8 @@ _STATED = re.compile(
 )
 """A line by which a tool states an error."""
 _CARRIER = re.compile(
-    r"Process completed with exit code|exit(?:ed with)? (?:code|status)|return code|make(?:\[\d+\])?: \*\*\*|Error \d+$"
+    r"Process completed with exit code|exit(?:ed with)? (?:code|status)|return code"
+    r"|make(?:\[\d+\])?: \*\*\*|Error \d+$"
     r"|operation was cancell?ed|ChildFailedError|closing signal|[Cc]ommand .{0,300}(?:failed|non-zero)"
     r"|srun: error: \S+ tasks?|Job step aborted|core dumped|Segmentation fault|returned a non-zero code"
     r"|terminated with exception|FAILED$|FATAL: (?:exit|kill)"
@@ -45,18 +46,23 @@ _CARRIER = re.compile(
 """A line that only says that something ended."""
 QUIET = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
-    r"|\[[IW]\d* ?[\d:.]* ?\w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)|^\s*(?:help|hint|note|Tip): "
+    r"|\[[IW]\d* ?[\d:.]* ?\w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
+    r"|^\s*(?:help|hint|note|Tip): "
 )
 """Notices and warnings, after which programs continue; those of NCCL and Kubernetes are excluded."""
 GOES_ON = re.compile(
-    r"(?i)\bf[ae]ll(?:s|ing)? back|\busing (?:the |a )?(?:latest )?(?:local|cached|default|fallback)|\bretrying\b"
-    r"|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d|\bretry loop\b|\bignor(?:ing|ed)\b"
+    r"(?i)\bf[ae]ll(?:s|ing)? back|\busing (?:the |a )?(?:latest )?(?:local|cached|default|fallback)"
+    r"|\bretrying\b"
+    r"|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d|\bretry loop\b"
+    r"|\bignor(?:ing|ed)\b"
     r"|\bskipp(?:ing|ed)\b|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b|\(optional\)"
     r"|\boptional (?:dependency|package|module|import|feature|bucket)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
     r"|\bnot installed;|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bcould not import\b|\bcan ?not be used\b"
     r"|\(attempt \d+(?:/| of )\d+\)"
 )
 """The line itself says that the program continued."""
+_EVENT = re.compile(r"\bWarning\s+[A-Z]")
+"""A warning of Kubernetes, which is an error of a pod."""
 _LAST_LINES = 40
 """An exception without a traceback counts only within this many lines of the end of a log."""
 
@@ -108,7 +114,12 @@ def find_errors(log: LogText) -> tuple[list[ErrorLine], set[int]]:
         if source and (now is None or not now.inside) and (bare := readings.get("")) and bare.inside:
             now = bare  # a rank that names itself in its last line only
         if now is None:
-            if "raceback" not in line and 'File "' not in line and "│ " not in line and not _SURVIVED.match(line):
+            if (
+                "raceback" not in line
+                and 'File "' not in line
+                and "│ " not in line
+                and not _SURVIVED.match(line)
+            ):
                 _add_stated(found, number, source, line)
                 continue
             now = readings[source] = _Reading()
@@ -122,9 +133,9 @@ def find_errors(log: LogText) -> tuple[list[ErrorLine], set[int]]:
 def _add_stated(found: dict[int, ErrorLine], number: int, source: str, line: str) -> None:
     if not _STATED.search(line) or len(line) > 2000:
         return
-    if "NCCL WARN" not in line and not re.search(r"\bWarning\s+[A-Z]", line):
-        if QUIET.search(line) or GOES_ON.search(line):
-            return
+    is_event = "NCCL WARN" in line or _EVENT.search(line)
+    if not is_event and (QUIET.search(line) or GOES_ON.search(line)):
+        return
     found[number] = ErrorLine(number, line, source, is_carrier=bool(_CARRIER.search(line)))
 
 
@@ -165,8 +176,10 @@ def _end_traceback(found: dict[int, ErrorLine], code: set[int], now: _Reading, e
     if now.survived:
         code.add(error.number)
     else:
-        if is_linked and last is not None and (
-            now.link == "original" or (now.link == "during" and last.name in _FALLBACKS)
+        if (
+            is_linked
+            and last is not None
+            and (now.link == "original" or (now.link == "during" and last.name in _FALLBACKS))
         ):
             del found[last.number]
         found[error.number] = now.last = error
@@ -180,6 +193,10 @@ def _bare_exceptions(log: LogText) -> Iterator[ErrorLine]:
     for number, raw in enumerate(log.lines[begin:], begin):
         source, line = split_prefix(raw)
         match = _EXCEPTION.match(line.strip())
-        if match is not None and ("Error" in match[1] or "Exception" in match[1]) and not GOES_ON.search(line):
+        if (
+            match is not None
+            and ("Error" in match[1] or "Exception" in match[1])
+            and not GOES_ON.search(line)
+        ):
             name = match[1].rpartition(".")[2]
             yield ErrorLine(number, line.strip(), source, name, chain=number)

@@ -40,7 +40,8 @@ _ALARM = re.compile(
 )
 """Every match of a row has one of these; other lines are skipped."""
 _ABOUT = re.compile(
-    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)|catch(?:es|ing)?"
+    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
+    r"|catch(?:es|ing)?"
     r"|recover\w* from|such as|like|e\.g\.|detect\w*|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
     r"|monitor(?:s|ing)?|waiting|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries"
     r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?) (?:on|after))"
@@ -48,14 +49,16 @@ _ABOUT = re.compile(
     r"|\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors|earlier|previous|last exit)\b"
     r"[^\n]{0,60}$|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"
     r"|\b(?:text|prompt|completion|generated|document|question|answer|decoded)(?: \d+)?[\"']?\s*[:=]"
-    r"|\b(?:sample|example|input|target|prediction|output|response|row|record)(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
+    r"|\b(?:sample|example|input|target|prediction|output|response|row|record)"
+    r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
 )
 """Words before a match that make it a condition, a denial, a list of names, advice or training data."""
 _NAMED = re.compile(
     r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
     r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
     r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected|was not seen|is not checked)\b"
-    r"|\S* (?:after|within|every) \d+ ?s\b|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
+    r"|\S* (?:after|within|every) \d+ ?s\b"
+    r"|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
 )
 """Words after a match that make it the name of a handler or of a rule, or a count of zero."""
 _HARMLESS = re.compile(
@@ -67,7 +70,8 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 KILLED = re.compile(
-    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
+    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)"
+    r"|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
     r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
 )
 """Lines that say that a signal ended a process, or that somebody cancelled it."""
@@ -290,7 +294,9 @@ def _answer(
 
 _WHO = {
     **dict.fromkeys((FailureClass.USER_CODE, FailureClass.NOT_FINITE), "program"),
-    **dict.fromkeys((FailureClass.GPU_MEMORY, FailureClass.CONFIGURATION, FailureClass.AUTH), "configuration"),
+    **dict.fromkeys(
+        (FailureClass.GPU_MEMORY, FailureClass.CONFIGURATION, FailureClass.AUTH), "configuration"
+    ),
     **dict.fromkeys((FailureClass.HARDWARE, FailureClass.NODE_LOST, FailureClass.DISK_FULL), "node"),
     **dict.fromkeys((FailureClass.NETWORK, FailureClass.NCCL_ERROR), "network"),
     **dict.fromkeys((FailureClass.PREEMPTED, FailureClass.UNSCHEDULABLE, FailureClass.QUOTA), "cluster"),
@@ -311,9 +317,13 @@ def _advice(line: str) -> tuple[str, str]:
 
 
 def search_phrase(line: str) -> str:
-    """Return an error without what is personal to this run: paths, addresses, hosts, numbers, quoted names."""
-    text = re.sub(r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+", "…", line)
-    text = re.sub(r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\"", "…", text)
+    """Return an error without what is personal: paths, addresses, hosts, numbers, quoted names."""
+    text = re.sub(
+        r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+", "…", line
+    )
+    text = re.sub(
+        r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\"", "…", text
+    )
     return " ".join(re.sub(r"(?:[…,:()\[\] ]*…)+", " … ", text).split())[:120].strip(" …,:([") or line[:40]
 
 
@@ -350,7 +360,9 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
         if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
             continue
         error = by_number.get(number)
-        candidate = _judge(log, error or ErrorLine(number, split_prefix(raw)[1]), log.lines, is_error=error is not None)
+        candidate = _judge(
+            log, error or ErrorLine(number, split_prefix(raw)[1]), log.lines, is_error=error is not None
+        )
         if candidate is not None and not (by_signal and candidate.error.name and not _row_of(candidate)):
             found.append(candidate)
     return min(_without_consequences(found), key=lambda each: each.says, default=None)
@@ -375,12 +387,16 @@ def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
         if each in raised and follows and not _row_of(each):
             continue
         is_survivable = each.klass in _SURVIVABLE and not here.name and each.says is Says.PROGRAM
-        if is_survivable and any(other.error.number > here.number for other in raised if other.klass != each.klass):
+        if is_survivable and any(
+            other.error.number > here.number for other in raised if other.klass != each.klass
+        ):
             continue
         yield each
 
 
-def _judge(log: LogText, error: ErrorLine, lines: Sequence[str], *, is_error: bool = True) -> Candidate | None:
+def _judge(
+    log: LogText, error: ErrorLine, lines: Sequence[str], *, is_error: bool = True
+) -> Candidate | None:
     """Return what a line reports; None if it reports nothing."""
     text = error.text
     for row in rows():
@@ -395,7 +411,9 @@ def _judge(log: LogText, error: ErrorLine, lines: Sequence[str], *, is_error: bo
     if not is_error:
         return None
     if not error.name:
-        return Candidate(log, error, Says.END if error.is_carrier else Says.STATED, FailureClass.UNKNOWN, "no")
+        return Candidate(
+            log, error, Says.END if error.is_carrier else Says.STATED, FailureClass.UNKNOWN, "no"
+        )
     if error.name in table()["reports"]:
         return Candidate(log, error, Says.END, FailureClass.UNKNOWN, "unknown")
     klass = _classes_of_exceptions().get(error.name, FailureClass.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Read logs: their text, the prefixes that collectors write, clocks, and steps that show that training continued.
+"""Read logs: their text, the prefixes of collectors, clocks, and steps that show that training continued.
 
 It judges no line.
 """
@@ -27,8 +27,8 @@ _PREFIX = re.compile(
     r"|E\d{4} \d\d:\d\d:\d\d\.\d{3,9} +\d{1,9} [\w./-]{1,120}:\d+\] ?"
     r"|\[Container\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? |[^\t\n]{1,80}\t[^\t\n]{1,80}\t(?=\d{4}-)))+"
 )
-"""What collectors write before a line: kubectl, container logs, compose, BuildKit, torchrun, vLLM, Slurm, Ray,
-GitHub and CodeBuild."""
+"""What collectors write before a line: kubectl, container logs, compose, BuildKit, torchrun, vLLM, Slurm,
+Ray, GitHub and CodeBuild."""
 _STAMP = re.compile(_TIME)
 _STEP = re.compile(
     r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d{1,18})(?!/\d+ ?:)"

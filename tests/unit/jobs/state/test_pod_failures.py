@@ -312,7 +312,7 @@ Root Cause (first observed failure):
 def test_torchrun_names_the_process_within_the_pod() -> None:
     failure = failure_of("pytorchjob", [ended(1, text=TORCHRUN, rank=1)])
     assert (failure.rank, failure.exit_code) == (11, 137)
-    assert "rank 11" in failure.evidence[1]
+    assert any("rank 11" in each for each in failure.evidence)
     assert first_failure(["no report"]) is None
 
 
@@ -570,8 +570,14 @@ MESSAGES = {
         "connect to (llama-master-0, 23456).",
         "rendezvous-timeout",
     ),
-    "memlock": ("NET/OFI Couldn't register memory: RC: -12: fi_mr_reg failed: Cannot allocate memory", "configuration"),
-    "another ray job": ("ValueError: Total available GPUs 0 is less than total desired GPUs 8", "rendezvous-timeout"),
+    "memlock": (
+        "NET/OFI Couldn't register memory: RC: -12: fi_mr_reg failed: Cannot allocate memory",
+        "configuration",
+    ),
+    "another ray job": (
+        "ValueError: Total available GPUs 0 is less than total desired GPUs 8",
+        "rendezvous-timeout",
+    ),
     "hang": ("Step 7: nothing moved for 180 s", "hang"),
     "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu"),
     "no token": ("huggingface_hub.errors.GatedRepoError: 403 Client Error.", "auth"),
@@ -599,6 +605,18 @@ def test_the_answer_has_the_root_error_verbatim_and_what_to_do(kind: str, name: 
     for text in (record["failure"]["fix"], state_markdown(record).replace("&lt;", "<")):
         assert record["failure"]["fix"] and record["failure"]["fix"] in text
     assert record["failure"]["fix"][:40] in shown
+
+
+def test_a_node_that_had_too_little_is_avoided_and_a_limit_of_the_pod_is_not() -> None:
+    for name, is_of_node in (
+        ("evicted for disk", True),
+        ("evicted for memory", True),
+        ("no room after all", True),
+        ("evicted for an emptyDir", False),
+        ("OOMKilled", False),
+    ):
+        failure = failure_of("trainjob", [PODS[name][0]])
+        assert (failure.retryable, failure.other_node) == (is_of_node, is_of_node), name
 
 
 def test_a_run_that_is_not_proven_and_a_pod_that_cannot_start_have_a_fix() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
 """Why a training ended: facts before logs, the root error verbatim, and whether a retry recovers."""
 
 import json
@@ -24,7 +25,9 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 1)
   exitcode  : 1 (pid: 4242)
 ============================================================"""
-REMOTE = "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting."
+REMOTE = (
+    "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting."
+)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
 FULL = "OSError: [Errno 28] No space left on device: '/mnt/step-500'"
 FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
@@ -169,7 +172,10 @@ def test_of_several_logs_the_first_in_time_decides_beyond_the_error_of_clocks() 
     for stamp, klass in (("12:01:28", "unknown"), ("12:01:00", "disk-full")):
         found = explain_logs([late, log_of("b", f"2026-11-20T{stamp}.25Z {FULL}")])
         assert (str(found.klass), found.retryable) == (klass, False)
-    assert explain_logs([log_of(f"r{n}", REMOTE) for n in range(3)] + [log_of("x", trace(OOM))]).klass == "oom-gpu"
+    assert (
+        explain_logs([log_of(f"r{n}", REMOTE) for n in range(3)] + [log_of("x", trace(OOM))]).klass
+        == "oom-gpu"
+    )
 
 
 def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
@@ -181,7 +187,11 @@ def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
 
 
 def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
-    item = {"type": "Warning", "reason": "Evicted", "message": "The node was low on resource:\nephemeral-storage."}
+    item = {
+        "type": "Warning",
+        "reason": "Evicted",
+        "message": "The node was low on resource:\nephemeral-storage.",
+    }
     for text in (json.dumps({"kind": "List", "items": [item]}), json.dumps([item]), json.dumps(item)):
         found = explain_logs([events_of("events", text)])
         assert (found.klass, found.other_node) == (FailureClass.DISK_FULL, True)
@@ -192,8 +202,14 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
 @pytest.mark.parametrize(
     ("line", "phrase"),
     [
-        ("RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: CUDA error: invalid device ordinal"),
-        ("FileNotFoundError: [Errno 2] No such file: '/home/ann/data/x.bin'", "FileNotFoundError: [Errno … ] No such file"),
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "RuntimeError: CUDA error: invalid device ordinal",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file: '/home/ann/data/x.bin'",
+            "FileNotFoundError: [Errno … ] No such file",
+        ),
         ("HTTPError: 404 Client Error for url: https://x.org/ann/y", "HTTPError … Client Error for url"),
         ("ann@gpu-17.example.org: job 81237 failed at 0x7f01", "job … failed at"),
     ],
@@ -203,14 +219,26 @@ def test_the_search_phrase_has_no_names_of_people_places_or_runs(line: str, phra
 
 
 def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
-    never = {"oom-gpu", "oom-host", "configuration", "user-code", "nan", "disk-full", "auth", "unknown", "cancelled"}
+    never = {
+        "oom-gpu",
+        "oom-host",
+        "configuration",
+        "user-code",
+        "nan",
+        "disk-full",
+        "auth",
+        "unknown",
+        "cancelled",
+    }
     assert not {str(klass) for klass in RECOVERABLE} & never
 
 
 def test_long_lines_and_many_lines_are_read_in_a_moment() -> None:
     begun = time.process_time()
     explained("x" * 1_000_000 + "\n" + "Xid " * 100_000 + "\n" + " step 1" * 100_000)
-    explained("\n".join(word * 3_000 for word in ("errors ", "if a, ", "no with ", "ECC (", "0 x ", "sample: ")))
+    explained(
+        "\n".join(word * 3_000 for word in ("errors ", "if a, ", "no with ", "ECC (", "0 x ", "sample: "))
+    )
     explained("if no a, b, with the " * 900 + "CUDA out of memory")
     explained("\n".join(f"step {n} loss 2.5 grad_norm 1.2 failed 0" for n in range(20_000)))
     assert time.process_time() - begun < 60

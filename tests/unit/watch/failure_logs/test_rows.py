@@ -47,7 +47,11 @@ def test_another_wording_of_a_cause_decides_the_same_or_nothing() -> None:
 
 
 def test_healthy_documents_decide_nothing() -> None:
-    wrong = [f"{name}: {found}" for name, text in healthy().items() if (found := decided(text)) != ("unknown", "unknown")]
+    wrong = [
+        f"{name}: {found}"
+        for name, text in healthy().items()
+        if (found := decided(text)) != ("unknown", "unknown")
+    ]
     assert not wrong, "\n".join(wrong)
     assert len(healthy()) >= 50
 
