@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.watch.failure_logs.explanation import explain_logs
+from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 ERROR = re.compile(r"(?:\[rank\d+\]: )?[\w.]*(?:Error|Exception)\b")

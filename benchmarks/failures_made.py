@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.watch.failure_logs.explanation import LogExplanation, explain_logs, table
+from trainyard.watch.failure_logs.failure_explanation import LogExplanation, explain_logs, table
 from trainyard.watch.failure_logs.log_text import log_of
 
 PYTHON = (sys.executable, "train.py")

@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[Path, str]:
     """Return the content of the runbook, by its path relative to the root."""
-    from trainyard.watch.failure_logs.explanation import table
+    from trainyard.watch.failure_logs.failure_explanation import table
 
     retries: dict[str, list[str]] = {klass: [] for klass in MEANINGS}
     for row in table()["rows"]:

@@ -65,7 +65,7 @@ from trainyard.run.situation import recorded_run
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
-from trainyard.watch.failure_logs.explanation import KILLED, FailureFacts, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import KILLED, FailureFacts, explain_logs
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-from trainyard.watch.failure_logs.explanation import explain_logs
+from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 ROOT = Path(__file__).resolve().parents[2]

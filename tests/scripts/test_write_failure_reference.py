@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainyard.command import handler
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.explanation import table
+from trainyard.watch.failure_logs.failure_explanation import table
 
 ROOT = Path(__file__).parents[2]
 

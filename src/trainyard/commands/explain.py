@@ -43,7 +43,7 @@ from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
 
 if TYPE_CHECKING:

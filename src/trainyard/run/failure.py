@@ -78,7 +78,7 @@ class Failure:
     error: str = ""
     """The root error of another program, verbatim."""
     retry: str = ""
-    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node), `unknown`; empty if not asked."""
+    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node) or `unknown`."""
 
     def to_json(self) -> dict[str, Any]:
         facts = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
     from trainyard.jobs.state.observed import History
     from trainyard.jobs.state.reading import Reading
-    from trainyard.watch.failure_logs.explanation import LogExplanation
+    from trainyard.watch.failure_logs.failure_explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)

@@ -16,7 +16,7 @@ from typing import Any
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 Json = Mapping[str, Any]

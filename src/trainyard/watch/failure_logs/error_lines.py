@@ -5,7 +5,7 @@ Tracebacks of several processes may be mixed if prefixes tell them apart. It jud
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trainyard.watch.failure_logs.log_text import LogText, split_prefix
 
@@ -63,6 +63,7 @@ GOES_ON = re.compile(
 """The line itself says that the program continued."""
 _EVENT = re.compile(r"\bWarning\s+[A-Z]")
 """A warning of Kubernetes, which is an error of a pod."""
+_LONGEST_STATED = 2000
 _LAST_LINES = 40
 """An exception without a traceback counts only within this many lines of the end of a log."""
 
@@ -83,8 +84,6 @@ class ErrorLine:
     """File and line of the innermost frame in a file of the program's own."""
     in_library: bool = False
     """Whether the innermost frame is in an installed package."""
-    chain: int = -1
-    """The index of the first exception of the chain that Python printed."""
     is_carrier: bool = False
     """Whether it only says that something ended."""
 
@@ -103,88 +102,80 @@ class _Reading:
     indent: str = ""
 
 
+@dataclass
+class _Found:
+    """What is found in a log."""
+
+    errors: dict[int, ErrorLine] = field(default_factory=dict)
+    code: set[int] = field(default_factory=set)
+    """Lines of source code, and of tracebacks that Python ignored."""
+
+    def add_stated(self, number: int, source: str, line: str) -> None:
+        """Add a line if a tool states an error by it."""
+        if not _STATED.search(line) or len(line) > _LONGEST_STATED:
+            return
+        is_event = "NCCL WARN" in line or _EVENT.search(line)
+        if is_event or not (QUIET.search(line) or GOES_ON.search(line)):
+            self.errors[number] = ErrorLine(number, line, source, is_carrier=bool(_CARRIER.search(line)))
+
+    def read_traceback(self, now: _Reading, error: ErrorLine) -> bool:
+        """Read a line, given as an error, as part of a traceback; return whether it is one."""
+        line = error.text
+        now.survived = now.survived or bool(_SURVIVED.match(line))
+        if link := _CHAINED.search(line):
+            now.link = "cause" if link[1] else "during"
+            return True
+        line = line.removeprefix(now.indent)
+        if _TRACEBACK in line:
+            now.link = "original" if _ORIGINAL in line else now.link
+            indent = _INDENT.match(line)
+            now.inside, now.file, now.place = True, "", ""
+            now.indent += (" " * 4 if "traceback :" in indent[0] else indent[0]) if indent else ""
+        elif (frame := _FRAME.match(line)) is not None:
+            now.inside, now.file = True, (frame[1] or frame[3]).replace("\\", "/")
+            if not _LIBRARY.search(now.file):
+                now.place = f"{now.file}:{frame[2] or frame[4]}"
+        elif not now.inside:
+            return False
+        elif _SOURCE.match(line):
+            self.code.add(error.number)
+        elif (match := _EXCEPTION.match(line.strip())) is not None and not line.startswith("  "):
+            name = match[1].rpartition(".")[2]
+            self._end_traceback(now, replace(error, text=line.strip(), name=name))
+        else:
+            return False
+        return True
+
+    def _end_traceback(self, now: _Reading, error: ErrorLine) -> None:
+        error = replace(error, place=now.place, in_library=bool(_LIBRARY.search(now.file)))
+        last = now.last if now.link and now.last and now.last.number in self.errors else None
+        if now.survived:
+            self.code.add(error.number)
+        else:
+            is_fallback = now.link == "during" and last is not None and last.name in _FALLBACKS
+            if last is not None and (now.link == "original" or is_fallback):
+                del self.errors[last.number]
+            self.errors[error.number] = now.last = error
+        now.inside = now.survived = False
+        now.link = now.indent = ""
+
+
 def find_errors(log: LogText) -> tuple[list[ErrorLine], set[int]]:
     """Return the lines that state errors, in order, and the lines of source code, which are no evidence."""
-    found: dict[int, ErrorLine] = {}
-    code: set[int] = set()
-    readings: dict[str, _Reading] = {}
+    found, readings = _Found(), dict[str, _Reading]()
     for number, raw in enumerate(log.lines):
         source, line = split_prefix(raw)
         now = readings.get(source)
         if source and (now is None or not now.inside) and (bare := readings.get("")) and bare.inside:
             now = bare  # a rank that names itself in its last line only
-        if now is None:
-            if (
-                "raceback" not in line
-                and 'File "' not in line
-                and "│ " not in line
-                and not _SURVIVED.match(line)
-            ):
-                _add_stated(found, number, source, line)
-                continue
+        begins = "raceback" in line or 'File "' in line or "│ " in line or _SURVIVED.match(line)
+        if now is None and begins:
             now = readings[source] = _Reading()
-        if not _read_traceback(found, code, now, number, source, line):
-            _add_stated(found, number, source, line)
-    if not any(each.name for each in found.values()):
-        found |= {each.number: each for each in _bare_exceptions(log)}
-    return [found[number] for number in sorted(found) if number not in code], code
-
-
-def _add_stated(found: dict[int, ErrorLine], number: int, source: str, line: str) -> None:
-    if not _STATED.search(line) or len(line) > 2000:
-        return
-    is_event = "NCCL WARN" in line or _EVENT.search(line)
-    if not is_event and (QUIET.search(line) or GOES_ON.search(line)):
-        return
-    found[number] = ErrorLine(number, line, source, is_carrier=bool(_CARRIER.search(line)))
-
-
-def _read_traceback(
-    found: dict[int, ErrorLine], code: set[int], now: _Reading, number: int, source: str, line: str
-) -> bool:
-    """Read a line of a traceback; return whether it is one."""
-    now.survived = now.survived or bool(_SURVIVED.match(line))
-    if link := _CHAINED.search(line):
-        now.link = "cause" if link[1] else "during"
-        return True
-    line = line.removeprefix(now.indent)
-    if _TRACEBACK in line:
-        now.link = "original" if _ORIGINAL in line else now.link
-        indent = _INDENT.match(line)
-        now.inside, now.file, now.place = True, "", ""
-        now.indent += (" " * 4 if "traceback :" in indent[0] else indent[0]) if indent else ""
-    elif (frame := _FRAME.match(line)) is not None:
-        now.inside, now.file = True, (frame[1] or frame[3]).replace("\\", "/")
-        if not _LIBRARY.search(now.file):
-            now.place = f"{now.file}:{frame[2] or frame[4]}"
-    elif not now.inside:
-        return False
-    elif _SOURCE.match(line):
-        code.add(number)
-    elif (match := _EXCEPTION.match(line.strip())) is not None and not line.startswith("  "):
-        _end_traceback(found, code, now, ErrorLine(number, line.strip(), source, match[1].rpartition(".")[2]))
-    else:
-        return False
-    return True
-
-
-def _end_traceback(found: dict[int, ErrorLine], code: set[int], now: _Reading, error: ErrorLine) -> None:
-    error = replace(error, place=now.place, in_library=bool(_LIBRARY.search(now.file)))
-    last = now.last if now.link else None
-    is_linked = last is not None and last.number in found
-    error = replace(error, chain=last.chain if is_linked and last is not None else error.number)
-    if now.survived:
-        code.add(error.number)
-    else:
-        if (
-            is_linked
-            and last is not None
-            and (now.link == "original" or (now.link == "during" and last.name in _FALLBACKS))
-        ):
-            del found[last.number]
-        found[error.number] = now.last = error
-    now.inside = now.survived = False
-    now.link = now.indent = ""
+        if now is None or not found.read_traceback(now, ErrorLine(number, line, source)):
+            found.add_stated(number, source, line)
+    if not any(each.name for each in found.errors.values()):
+        found.errors |= {each.number: each for each in _bare_exceptions(log)}
+    return [found.errors[number] for number in sorted(found.errors.keys() - found.code)], found.code
 
 
 def _bare_exceptions(log: LogText) -> Iterator[ErrorLine]:
@@ -199,4 +190,4 @@ def _bare_exceptions(log: LogText) -> Iterator[ErrorLine]:
             and not GOES_ON.search(line)
         ):
             name = match[1].rpartition(".")[2]
-            yield ErrorLine(number, line.strip(), source, name, chain=number)
+            yield ErrorLine(number, line.strip(), source, name)

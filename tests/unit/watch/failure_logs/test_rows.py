@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainyard.watch.failure_logs.explanation import explain_logs, rows, table
+from trainyard.watch.failure_logs.failure_explanation import explain_logs, rows, table
 from trainyard.watch.failure_logs.log_text import log_of
 
 HERE = Path(__file__).parent

@@ -8,7 +8,12 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
-from trainyard.watch.failure_logs.explanation import FailureFacts, LogExplanation, explain_logs, search_phrase
+from trainyard.watch.failure_logs.failure_explanation import (
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+    search_phrase,
+)
 from trainyard.watch.failure_logs.log_text import events_of, log_of
 
 WATCHDOG = (
