@@ -46,7 +46,7 @@ def run_headline(facts: RunFacts) -> Headline:
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
         evidence, step = (first.evidence, first.next_step) if first else ("", None)
         if first and first.name == "trained":
-            evidence = with_error(with_advice(evidence, facts.outcome), facts)
+            evidence = _root_error(facts) or with_advice(evidence, facts.outcome)
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
         )
@@ -70,7 +70,7 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(
                 RunVerdict.FAILED,
                 f"Failed {where}".strip(),
-                with_error(with_advice(detail, facts.outcome), facts),
+                ". ".join(filter(None, (with_advice(detail, facts.outcome), _root_error(facts)))),
                 again,
             )
         case Status.INTERRUPTED:
@@ -81,10 +81,10 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
 
 
-def with_error(reason: str, facts: RunFacts) -> str:
-    """Return `reason`, and the root error of a program verbatim."""
+def _root_error(facts: RunFacts) -> str:
+    """Return the root error of a program, verbatim; empty if none is on record."""
     failure = read_failure(facts.outcome)
-    return f"{reason}. {failure.error}" if failure is not None and failure.error else reason
+    return failure.error if failure is not None else ""
 
 
 def position(facts: RunFacts) -> str:
