@@ -36,6 +36,7 @@ from trainyard.gateways.process import SignalForwarder, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
+    files_being_written,
     find_process,
     processes_of_run,
     send,
@@ -195,7 +196,8 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     launch = run.launch
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.begin(choose_run_id(run.directory.path))
-    checkpoint = run.found.path if run.found else None
+    path, checkpoint = run.directory.path, run.found.path if run.found else None
+    run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
     removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES

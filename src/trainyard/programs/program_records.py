@@ -238,11 +238,17 @@ def steps_of_states(directory: RunDirectory) -> dict[str, int]:
 
 
 def note_checkpoint(
-    directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None, on_record: int | None = None
+    directory: RunDirectory,
+    taken: TakenCheckpoint,
+    state: str | None = None,
+    on_record: int | None = None,
+    *,
+    is_guess: bool = False,
 ) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 
     `state` is that of the program's files; `on_record` is the last step on record then, if its is guessed.
+    `is_guess`: that it is complete is shown only by files that stayed as they were.
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     for event in reversed(read_rows(directory.events_file)):
@@ -251,6 +257,7 @@ def note_checkpoint(
                 return
             break
     facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
+    facts |= {"complete": Source.GUESSED.value} if is_guess else {}
     facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)

@@ -111,6 +111,8 @@ class RunCheckpoints:
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
+        self._by_silence: set[str] = set()
+        """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
         self._guesses: dict[str, int] = {}
         """The step of each checkpoint that was copied, by its state."""
@@ -229,12 +231,11 @@ class RunCheckpoints:
         if before != state or each.written_at > last_sign:
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
-        open_files = self.being_written() or ()
-        return (
-            "a process has it open for writing"
-            if any(_inode(path) in open_files for path in each.paths)
-            else None
-        )
+        open_files = self.being_written()
+        if open_files is None:
+            self._by_silence.add(state)
+        is_open = any(_inode(path) in (open_files or ()) for path in each.paths)
+        return "a process has it open for writing" if is_open else None
 
     def _with_step(self, one: ProgramCheckpoint, step_before: Callable[[float], int]) -> ProgramCheckpoint:
         """Return a checkpoint with its step by the best source that has one; at last it is guessed."""
@@ -391,7 +392,8 @@ class RunCheckpoints:
                 self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
                 continue
             self.taken, self._state, self.taken_format = taken, state_of(newest), each.found.format
-            note_checkpoint(self._directory, taken, state, each.step)
+            is_guess = state in self._by_silence
+            note_checkpoint(self._directory, taken, state, each.step, is_guess=is_guess)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
             if end is not None and not self._count:
                 self.first = _first_save(found, each.step or 0)

@@ -373,7 +373,8 @@ def _missing_of_indexes(listing: VolumeListing, found: FoundCheckpoint) -> Itera
                 yield f"{_name(index)} is of another save: its tensors have other sizes than the files"
         tag = here.get(_DEEPSPEED_TRACKER)
         stated = (tag.text or "").strip() if tag is not None else ""
-        if tag is not None and (not stated or "/" in stated or join_path(folder, stated) not in listing.folders):
+        is_there = stated and "/" not in stated and join_path(folder, stated) in listing.folders
+        if tag is not None and not is_there:
             yield f"{join_path(folder, _DEEPSPEED_TRACKER)} names {stated[:40]!r}, which is not there"
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder
+from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile, VolumeListing
 from trainyard.programs.program_events import WrittenCheckpoint
@@ -194,19 +194,22 @@ class UnitFinder:
 
     def _in_folder(self, folder: Path) -> list[ProgramCheckpoint]:
         """Return the saves in a folder that is named; the folder itself if it holds only one."""
-        if (made := self.of_folder(folder)) is not None:
-            return [made]
+        made = self.of_folder(folder)
         listing = self.reader.list_beside(folder.parent, [folder.name])
+        parts = set(made.paths if made else ())
         paths = [folder.parent / file.path for file in listing.below(folder.name)]
         files = [path for path in paths if not _LOGS.fullmatch(path.name) and self.is_own(path)]
+        files = [path for path in files if path not in parts]
         inner = [home for home in folders_of_saves(files, folder) if home != folder]
-        found = [made for home in inner if (made := self.of_folder(home)) is not None]
+        found = [each for home in inner if (each := self.of_folder(home)) is not None]
+        if made is not None:
+            return [made, *found]
         names = [path.name for path in files if path.parent == folder]
         if found or self.formats is not None or len({_numbers(name) for name in names}) > 1:
             return [*found, *self.of_files(folder, names, more=False)]
-        own = [file for file in listing.below(folder.name) if folder.parent / file.path in files]
-        if len(own) == 1:
+        if len(files) == 1:
             return self.of_files(files[0].parent, [files[0].name], more=False)
+        own = [file for file in listing.below(folder.name) if folder.parent / file.path in files]
         return [ProgramCheckpoint(folder, judge_files(listing, folder.name, own))] if own else []
 
     def of_folder(self, folder: Path) -> ProgramCheckpoint | None:
@@ -214,7 +217,9 @@ class UnitFinder:
         listing = self.reader.list_beside(folder.parent, [folder.name])
         found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
         if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
-            if not below and _NUMBERED.fullmatch(folder.name):  # a save that ended before its first file
+            if (
+                not below and _NUMBERED.fullmatch(folder.name) and folder.is_dir()
+            ):  # a save that ended before its first file
                 why, form = "it has no file", CheckpointFormat.HUGGING_FACE
                 found = FoundCheckpoint(form, folder.name, None, (), why, Wholeness.PARTIAL)
             elif below:
@@ -399,7 +404,8 @@ def _is_together(group: Collection[VolumeFile], file: VolumeFile) -> bool:
     """Return whether a file is of the same save as a group of files."""
     numbers, others = _numbers(file.path), {_numbers(each.path) for each in group}
     near = min(abs(each.modified - file.modified) for each in group) <= _TOGETHER_SECONDS
-    return others == {numbers} and (near or bool(numbers))
+    steps = {step for each in (*group, file) if (step := step_inside([each])) is not None}
+    return others == {numbers} and (near or bool(numbers)) and len(steps) <= 1
 
 
 def _numbers(name: str) -> tuple[str, ...]:
@@ -408,10 +414,13 @@ def _numbers(name: str) -> tuple[str, ...]:
 
 
 def outermost(found: Iterable[ProgramCheckpoint]) -> list[ProgramCheckpoint]:
-    """Return those that are not part of another one, each once."""
-    folders = {each.path for each in found if not each.is_file}
-    once = {(each.path, tuple(each.files())): each for each in found}
-    return [each for each in once.values() if not folders.intersection(each.path.parents)]
+    """Return those whose files are not all part of another one, each once."""
+    kept, owners = list[ProgramCheckpoint](), dict[Path, int]()
+    for each in sorted(found, key=lambda each: (-len(each.found.files), each.path)):
+        known = {owners.setdefault(path, len(kept)) for path in each.paths}
+        if len(known) > 1 or len(kept) in known:
+            kept.append(each)
+    return kept
 
 
 def is_numbered(path: Path) -> bool:
