@@ -348,7 +348,6 @@ WEIGHTS_ALONE: dict[str, tuple[Callable[[Path], object], bool]] = {
     "with optimizer": (lambda run: shapes.dcp(run / "step-7", optimizer=True), False),
     "Trainer": (lambda run: trainer(run, 7, 2), False),
     "own": (lambda run: shapes.archive(run / "other.pt", 50, {"weights": 1}), False),
-    "two files": (lambda run: [shapes.archive(run / name, 50, {}) for name in ("a.pt", "b.pt")], False),
 }
 
 

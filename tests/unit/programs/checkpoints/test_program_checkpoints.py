@@ -131,7 +131,9 @@ def test_a_search_finds_weights_with_what_was_written_beside_them(name: str, tmp
 
 def observe(path: Path, step: int | None, call: str = "torch.save") -> WrittenCheckpoint:
     facts = path.stat()
-    files = {path.name: (facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino)}
+    files: dict[str, tuple[int, ...]] = {
+        path.name: (facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
+    }
     return WrittenCheckpoint(step, path, files, facts.st_mtime, Source.OBSERVED, call)
 
 
@@ -219,7 +221,7 @@ def test_a_save_that_lacks_a_file_of_the_one_before_names_it(tmp_path: Path) -> 
     write(tmp_path, *(f"out/{name}" for name in PARTS))
     events = [observe(tmp_path / "out" / name, 5) for name in PARTS]
     events.append(observe(tmp_path / "out/generator.pt", 7))
-    newest = max(UnitFinder().saved(events, tmp_path), key=lambda each: each.event.step if each.event else 0)
+    newest = next(each for each in UnitFinder().saved(events, tmp_path) if each.is_file)
     assert (sorted(newest.files()), newest.lacks) == (["generator.pt"], "discriminator.pt")
 
 
