@@ -6,7 +6,6 @@
 It reads no file and no process: both are passed in.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -64,6 +63,7 @@ class _Process:
     steps: int = 0
     last_step: int = -1
     """The place of its last step among all events."""
+    machine: dict[str, Any] = field(default_factory=dict)
     error: ProgramError | None = None
     error_at: int = -1
     ended_at: int = -1
@@ -73,9 +73,6 @@ class _Process:
 class Observations:
     """Collects what the observer reports of one start of a program."""
 
-    machine: dict[str, Any] = field(default_factory=dict)
-    world: dict[str, Any] = field(default_factory=dict)
-    """As rank 0 reports it: its size and backend."""
     modules: dict[str, str] = field(default_factory=dict)
     """SHA-256 by absolute path of the files of the repository that were imported."""
     unobserved: list[str] = field(default_factory=list)
@@ -99,9 +96,8 @@ class Observations:
                 parents = facts.get("parents")
                 process.script = _text(facts.get("script"))
                 process.parents = tuple(parents) if isinstance(parents, list) else ()
-            case "machine" if event.rank == 0 or not self.machine:
-                world = facts.pop("world", None)
-                self.machine, self.world = facts, world if isinstance(world, dict) else {}
+            case "machine":
+                process.machine = facts
             case "modules" if isinstance(facts.get("files"), dict):
                 files = facts["files"].items()
                 known = {path: sha for path, sha in files if isinstance(sha, str) and len(sha) == 64}
@@ -128,6 +124,12 @@ class Observations:
     def steps(self) -> int | None:
         """The optimizer steps of the process that has the most; None if none was observed."""
         return max((each.steps for each in self._processes.values()), default=0) or None
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The machine, and the `world` that joined it, as the first rank of those that trained has them."""
+        ranks = sorted(self._processes.values(), key=lambda each: (-each.steps, each.rank))
+        return next((each.machine for each in ranks if each.machine), {})
 
     def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program: the first one of those that trained, else of any.
@@ -165,8 +167,7 @@ class Observations:
             if reason is None and not {each.pid, each.parent} & self._processes.keys():
                 waiting.add(each.pid)
                 reason = "its sitecustomize did not run" if each.pid in self._waiting else None
-            name = next((word for word in each.words[1:] if not word.startswith("-")), each.words[0])
-            text = f"{Path(name).name[:_MOST_TEXT]}: {reason}"
+            text = f"{_options_of(each.words)[1]}: {reason}"
             if reason and text not in self.unobserved and len(self.unobserved) < _MOST_PROCESSES:
                 self.unobserved.append(text)
         self._waiting = waiting
@@ -184,21 +185,37 @@ class Observations:
             for pid, each in self._processes.items()
             if each.steps
         ]
-        facts = {"processes": trained[:_MOST_PROCESSES], "machine": self.machine, "world": self.world}
+        machine = dict(self.machine)
+        facts = {
+            "processes": trained[:_MOST_PROCESSES],
+            "world": machine.pop("world", None),
+            "machine": machine,
+        }
         return {name: value for name, value in facts.items() if value} | {"unobserved": self.unobserved}
 
 
 def why_unobserved(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """Return why a Python that was started so has no observer; None if it has one."""
-    options = itertools.takewhile(lambda word: re.match(r"-[^cm-]", word), words[1:])
-    for option in options:
-        if not option.startswith(("-W", "-X")) and (kept_out := set(option) & set("EIS")):
-            return f"python -{min(kept_out)} does not import it"
+    if kept_out := set(_options_of(words)[0]) & set("EIS"):
+        return f"python -{min(kept_out)} does not import it"
     if EVENTS_VARIABLE not in environment:
         return "its environment was replaced"
     if str(OBSERVER) not in environment.get("PYTHONPATH", "").split(os.pathsep):
         return "PYTHONPATH was replaced"
     return None
+
+
+def _options_of(words: Sequence[str]) -> tuple[str, str]:
+    """Return the letters of a Python's own options, and the name of its script or module."""
+    letters, rest = "", list(words[1:])
+    while rest and re.match(r"-[^cm-]", rest[0]):
+        option = rest.pop(0)
+        if option[1] not in "WX":
+            letters += option[1:]
+        elif len(option) == 2:
+            del rest[:1]
+    name = rest[1] if rest[:1] == ["-m"] and rest[1:] else rest[0] if rest else words[0]
+    return letters, Path(name).name[:_MOST_TEXT]
 
 
 def last_traceback(output: str) -> ProgramError | None:

@@ -147,16 +147,22 @@ class ProgramRun:
             self.checkpoints.declared = self.rows.declared
             self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
             self._last_search = time.monotonic()
-        if self._pid and self.program.observe and now - self._last_check >= _CHECK_SECONDS:
-            self.rows.observations.check(self.pythons(self._pid))
-            self._last_check = now
+        if now - self._last_check >= _CHECK_SECONDS:
+            self._check_pythons()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
         self._pid = 0 if program is None else program.pid
+        self._check_pythons()
         if self.is_first and program is not None:
             note_session(self.directory.path, program.session, program.start)
+
+    def _check_pythons(self) -> None:
+        """Note why Pythons of the program are not observed."""
+        self._last_check = time.monotonic()
+        if self._pid and self.program.observe:
+            self.rows.observations.check(self.pythons(self._pid))
 
     def note_signal(self, name: str) -> None:
         """Record a signal that this command received."""
@@ -238,8 +244,9 @@ class ProgramRun:
     def _write_observed(self) -> None:
         """Record what was observed, and the state of the code that was imported."""
         observed, run = self.rows.observations, read_run(self.directory.run_file)
+        are_known = bool(observed.modules) and not observed.unobserved
+        code = self.code_of_modules(observed.modules) if are_known else None
         observed.close(is_on=self.program.observe)
-        code = self.code_of_modules(observed.modules) if observed.steps and not observed.unobserved else None
         known = {"observed": observed.to_json(), **({"git": code} if code else {})}
         write_json_atomically(self.directory.run_file, {**run, **known})
 

@@ -40,6 +40,17 @@ SAVES = {
     "peft.peft_model": {"PeftModel.save_pretrained": "save_directory"},
 }
 
+MACHINE = {
+    "torch": "__version__",
+    "cuda": "version.cuda",
+    "hip": "version.hip",
+    "threads": "get_num_threads",
+    "seed": "initial_seed",
+    "deterministic": "are_deterministic_algorithms_enabled",
+    "cudnn_deterministic": "backends.cudnn.deterministic",
+    "cudnn_benchmark": "backends.cudnn.benchmark",
+}
+
 
 def quietly(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return `call` without its errors."""
@@ -108,6 +119,18 @@ def imported_files() -> Iterator[str]:
             yield os.path.abspath(path)
 
 
+def resolve(torch: Any, name: str) -> Any:
+    found = torch
+    for each in name.split("."):
+        found = getattr(found, each)
+    return found() if callable(found) else found
+
+
+def first_line(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().strip()
+
+
 def files_of(path: str, began: int) -> dict[str, list[int]]:
     """Return size, time (ns), device and inode of a file, or of the files in a folder that a save wrote."""
     names = [os.path.basename(path)]
@@ -151,31 +174,28 @@ class Observer:
         self._modules: dict[str, tuple[int, int]] = {}
 
     def report(self, event: str, **facts: Any) -> None:
-        """Append a line in one write."""
+        """Append a line in one write; the first one of a process says which it is."""
+        lines = [(event, facts)]
         if not self._is_known:
             self._is_known = True
             version, script = sys.version.split()[0], (getattr(sys, "argv", None) or [""])[0]
-            self.report("loaded", python=version, script=script, parents=ancestors())
-        if event != "loaded" or "python" in facts:
-            place = {"event": event, "source": "observed", "pid": os.getpid(), "rank": self._rank()}
-            line = encode({**place, "time": time.time(), **facts}) + "\n"
-            # A pipe without a reader must not hold the program up. A descriptor that is kept could be closed
-            # by the program, and then be another file's.
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            descriptor = os.open(self._file, flags, 0o644)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+            lines.insert(0, ("loaded", {"python": version, "script": script, "parents": ancestors()}))
+        place = {"source": "observed", "pid": os.getpid(), "rank": self._rank(), "time": time.time()}
+        text = "".join(encode({"event": name, **place, **each}) + "\n" for name, each in lines if name)
+        # A pipe without a reader must not hold the program up. A descriptor that is kept could be closed by
+        # the program, and then be another file's.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = os.open(self._file, flags, 0o644)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
     def _world(self) -> dict[str, Any]:
         group: Any = sys.modules.get("torch.distributed")
         if group is not None and group.is_available() and group.is_initialized():
             return {"rank": group.get_rank(), "size": group.get_world_size(), "backend": group.get_backend()}
-        return {
-            name: int(os.environ.get(key) or n)
-            for name, key, n in (("rank", "RANK", 0), ("size", "WORLD_SIZE", 1))
-        }
+        return {"rank": int(os.environ.get("RANK") or 0), "size": int(os.environ.get("WORLD_SIZE") or 1)}
 
     def _rank(self) -> int:
         return int((quietly(self._world)() or {"rank": 0})["rank"])
@@ -188,60 +208,47 @@ class Observer:
             return
         self._torch, self._steps_of = torch, self._new_steps()
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._is_compiling)
-        optimizers: Any = sys.modules["torch.optim.optimizer"]
-        scaler: Any = sys.modules.get("torch.amp.grad_scaler") or sys.modules.get(
-            "torch.cuda.amp.grad_scaler"
-        )
-        is_compiling, count, keep = self._is_compiling, quietly(self._count), quietly(self._keep_loss)
+        is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
 
         def after_step(optimizer: Any, _args: Any, _options: Any) -> None:
             if not is_compiling():
                 count(optimizer)
 
-        def watch_backward(backward: Any) -> Any:
-            def watched(tensor: Any, *args: Any, **options: Any) -> Any:
-                if not is_compiling():
-                    keep(tensor)
-                return backward(tensor, *args, **options)
-
-            return watched
-
-        def watch_scale(scale: Any) -> Any:
-            def watched(own: Any, outputs: Any) -> Any:
-                result = scale(own, outputs)
-                self._scaled = quietly(self._pair)(result, outputs) or self._scaled
-                return result
-
-            return watched
-
-        def watch_exit(leave: Any) -> Any:
-            def watched(status: int) -> Any:
-                if self.step:  # forked workers, and programs that do not wait for their threads
-                    quietly(self.end)()
-                leave(status)
-
-            return watched
-
+        optimizers: Any = modules["torch.optim.optimizer"]
+        scaler = modules.get("torch.amp.grad_scaler") or modules.get("torch.cuda.amp.grad_scaler")
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
-        self._replace(torch.Tensor, "backward", watch_backward)
-        self._replace(getattr(scaler, "GradScaler", None), "scale", watch_scale)
-        self._replace(os, "_exit", watch_exit)
+        self._watch(torch.Tensor, "backward", before=self._keep_loss)
+        self._watch(getattr(scaler, "GradScaler", None), "scale", after=self._keep_scaled)
+        self._watch(os, "_exit", before=self._leave)
         self._watch_save(torch, "save", "f")
         quietly(lambda: setattr(torch.serialization, "save", torch.save))()
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put `make(function)` in the place of a function; torch's compiler skips its frame."""
+    def _watch(self, owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+        """Call `before(*args)` and `after(its answer, result, *args)` with each call of a function.
+
+        The result is NotImplemented for a call that raises. Torch's compiler skips the frame in between.
+        """
         from functools import wraps
 
-        def replace() -> None:
-            original = getattr(owner, name)
-            watched = make(original)
-            frames: Any = self._torch._C._dynamo.eval_frame
-            setattr(owner, name, wraps(original)(watched))
+        first, last = quietly(before or (lambda *_, **__: None)), quietly(after or (lambda *_, **__: None))
+
+        def watch() -> None:
+            function = getattr(owner, name)
+
+            def watched(*args: Any, **options: Any) -> Any:
+                token, result = first(*args, **options), NotImplemented
+                try:
+                    result = function(*args, **options)
+                finally:
+                    last(token, result, *args, **options)
+                return result
+
+            setattr(owner, name, wraps(function)(watched))
+            frames = self._torch._C._dynamo.eval_frame
             skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
             frames.set_code_exec_strategy(watched.__code__, skip)
 
-        quietly(replace)()
+        quietly(watch)()
 
     def watch_saves(self, module: Any) -> None:
         """Hook into the functions of SAVES in a module that the program has just imported."""
@@ -250,26 +257,30 @@ class Observer:
             self._watch_save(getattr(module, owner, None) if owner else module, method, parameter)
 
     def _watch_save(self, owner: Any, name: str, parameter: str) -> None:
-        call, note = f"{getattr(owner, '__name__', '')}.{name}", quietly(self._note_save)
+        call = f"{getattr(owner, '__name__', '')}.{name}"
 
-        def watch(save: Any) -> Any:
-            def watched(*args: Any, **options: Any) -> Any:
-                thread, began = get_ident(), time.time_ns()
-                # A part of another save, or of one that runs in the background.
-                if thread in self._saving or (self._background and thread != self._main):
-                    return save(*args, **options)
-                self._saving.add(thread)
-                try:
-                    result = save(*args, **options)
-                finally:
-                    self._saving.discard(thread)
+        def begin(*_args: Any, **_options: Any) -> Any:
+            thread = get_ident()
+            # A part of another save, or of one that runs in the background.
+            if thread in self._saving or (self._background and thread != self._main):
+                return None
+            self._saving.add(thread)
+            return thread, time.time_ns(), self.step
+
+        def end(token: Any, result: Any, *args: Any, **options: Any) -> None:
+            if token is not None:
+                thread, began, step = token
+                self._saving.discard(thread)
                 where = options.get(parameter, args[1] if len(args) > 1 else options.get("storage_writer"))
-                note(call, where, began, result)
-                return result
+                if result is not NotImplemented:
+                    self._note_save((call, where, began, step), result)
 
-            return watched
+        self._watch(owner, name, begin, end)
 
-        self._replace(owner, name, watch)
+    def _leave(self, _status: int) -> None:
+        """Report the end of forked workers, and of programs that do not wait for their threads."""
+        if self.step:
+            self.end()
 
     # Steps and losses
 
@@ -281,15 +292,15 @@ class Observer:
     def _is_idle(self) -> bool:
         cuda, worker = self._torch.cuda, sys.modules.get("torch.utils.data._utils.worker")
         is_capturing = cuda.is_initialized() and cuda.is_current_stream_capturing()
-        return is_capturing or getattr(worker, "_worker_info", None) is not None
+        return self._is_compiling() or is_capturing or getattr(worker, "_worker_info", None) is not None
 
-    def _pair(self, scaled: Any, loss: Any) -> Any:
-        """Return what GradScaler made, and of which loss. It has the graph, which must not live longer."""
+    def _keep_scaled(self, _token: Any, scaled: Any, _scaler: Any, loss: Any) -> None:
+        """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
         from weakref import ref
 
-        return ref(scaled), loss.detach()
+        self._scaled = (ref(scaled), loss.detach())
 
-    def _keep_loss(self, tensor: Any) -> None:
+    def _keep_loss(self, tensor: Any, *_args: Any, **_options: Any) -> None:
         """Keep the scalar of a backward pass. One on a GPU is read later: reading would wait."""
         if self._is_idle():
             return
@@ -297,7 +308,9 @@ class Observer:
         loss = loss if scaled() is tensor else tensor
         self._backwards += 1
         self._loss = None
-        if type(loss) is self._torch.Tensor and loss.numel() == 1 and loss.is_floating_point():
+        # The tensors of other dispatchers, such as DTensor, would communicate.
+        is_plain = type(loss).__torch_dispatch__ is self._torch.Tensor.__torch_dispatch__
+        if is_plain and loss.numel() == 1 and loss.is_floating_point():
             kind = loss.device.type
             self._loss = loss.item() if kind == "cpu" else loss.detach() if kind == "cuda" else None
 
@@ -363,17 +376,17 @@ class Observer:
 
     # Saves
 
-    def _note_save(self, call: str, where: Any, began: int, result: Any) -> None:
+    def _note_save(self, save: tuple[str, Any, int, int], result: Any) -> None:
         """Report a save that has returned; one in the background, or into an open file, when it is over."""
-        step, future = self.step, getattr(result, "upload_completion", result)
-        name = getattr(where, "name", None)
+        call, where, began, step = save
+        name, future = getattr(where, "name", None), getattr(result, "upload_completion", result)
         if hasattr(future, "add_done_callback"):
             self._background += 1
 
             def end(ended: Any) -> None:
                 self._background -= 1
                 if ended.exception() is None:
-                    quietly(self._report_save)(call, where, began, step)
+                    quietly(self._report_save)(*save)
 
             future.add_done_callback(end)
         elif isinstance(name, str) and hasattr(where, "closed"):
@@ -381,7 +394,7 @@ class Observer:
 
             self._open.append((ref(where), call, os.path.abspath(name), began, step))
         else:
-            self._report_save(call, where, began, step)
+            self._report_save(*save)
 
     def _report_closed(self) -> None:
         kept, self._open = self._open, []
@@ -408,25 +421,12 @@ class Observer:
         """Report the world and the machine, which the program has set up by its first step."""
         self._has_machine = True
         torch: Any = self._torch
-        facts = {
-            "host": lambda: os.uname().nodename,
-            "torch": lambda: str(torch.__version__),
-            "cuda": lambda: torch.version.cuda,
-            "hip": lambda: torch.version.hip,
-            "driver": lambda: open("/proc/driver/nvidia/version").readline().strip(),
-            "gpus": lambda: [
-                torch.cuda.get_device_name(number)
-                for number in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-            ],
-            "threads": lambda: torch.get_num_threads(),
-            "seed": lambda: torch.initial_seed(),
-            "deterministic": lambda: torch.are_deterministic_algorithms_enabled(),
-            "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
-            "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
-            "world": self._world,
-        }
-        known = {name: quietly(ask)() for name, ask in facts.items()}
-        self.report("machine", **{name: fact for name, fact in known.items() if fact not in (None, [])})
+        facts = {name: quietly(resolve)(torch, place) for name, place in MACHINE.items()}
+        facts["host"], facts["world"] = os.uname().nodename, quietly(self._world)()
+        if torch.cuda.is_initialized():
+            facts["driver"] = quietly(first_line)("/proc/driver/nvidia/version")
+            facts["gpus"] = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+        self.report("machine", **{name: fact for name, fact in facts.items() if fact is not None})
         self._note_modules()
 
     def _note_modules(self) -> None:
@@ -471,7 +471,7 @@ class Observer:
         quietly(self._begin_row)()
         quietly(self._write_rows)(time.monotonic() + LAST_SECONDS)
         quietly(self._report_closed)()
-        quietly(self._note_modules if self._has_machine or not self._torch else self._note_machine)()
+        quietly(self._note_modules)()
         quietly(self._note_exception)()
         self.report("exit", **({"step": self.step} if self.step else {}))
 
@@ -505,7 +505,7 @@ class AfterImport:
 def observe() -> None:
     """Begin to observe this interpreter."""
     observer = Observer(os.environ["TRAINYARD_EVENTS"])
-    observer.report("loaded")
+    observer.report("")
     calls = {"torch": observer.arm, **dict.fromkeys(SAVES, observer.watch_saves)}
     finder: Any = AfterImport(calls)
     sys.meta_path.insert(0, finder)
