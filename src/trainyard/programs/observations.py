@@ -46,7 +46,7 @@ class ProgramError:
     """FILE:LINE, relative to the repository."""
 
     def __str__(self) -> str:
-        text = ": ".join(filter(None, (self.type, self.message.split("\n")[0])))
+        text = ": ".join(filter(None, (self.type or "an exception", self.message.split("\n")[0])))
         return f"{text} ({self.place})" if self.place else text
 
     def to_json(self) -> dict[str, str]:

@@ -109,14 +109,16 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root + os.sep) and not is_installed
 
 
-def imported_files() -> Iterator[str]:
+def imported_files(root: str) -> Iterator[str]:
+    """Yield the files in `root` that were imported."""
     for module in list(sys.modules.values()):
         try:  # the attributes of a lazy module would import it
             path = object.__getattribute__(module, "__dict__").get("__file__")
         except Exception:
             path = None
-        if isinstance(path, str) and os.path.isfile(path):
-            yield os.path.abspath(path)
+        path = os.path.abspath(path) if isinstance(path, str) else ""
+        if is_below(path, root) and os.path.isfile(path):
+            yield path
 
 
 def resolve(torch: Any, name: str) -> Any:
@@ -215,13 +217,13 @@ class Observer:
                 count(optimizer)
 
         optimizers: Any = modules["torch.optim.optimizer"]
-        scaler = modules.get("torch.amp.grad_scaler") or modules.get("torch.cuda.amp.grad_scaler")
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
         self._watch(torch.Tensor, "backward", before=self._keep_loss)
-        self._watch(getattr(scaler, "GradScaler", None), "scale", after=self._keep_scaled)
         self._watch(os, "_exit", before=self._leave)
         self._watch_save(torch, "save", "f")
         quietly(lambda: setattr(torch.serialization, "save", torch.save))()
+        scalers = modules.get("torch.amp.grad_scaler") or modules.get("torch.cuda.amp.grad_scaler")
+        quietly(self.watch_scaler)(scalers)
 
     def _watch(self, owner: Any, name: str, before: Any = None, after: Any = None) -> None:
         """Call `before(*args)` and `after(its answer, result, *args)` with each call of a function.
@@ -250,6 +252,11 @@ class Observer:
 
         quietly(watch)()
 
+    def watch_scaler(self, module: Any) -> None:
+        for name in {"GradScaler", "ShardedGradScaler"} & vars(module).keys():
+            if "scale" in vars(getattr(module, name)):
+                self._watch(getattr(module, name), "scale", after=self._keep_scaled)
+
     def watch_saves(self, module: Any) -> None:
         """Hook into the functions of SAVES in a module that the program has just imported."""
         for name, parameter in SAVES[module.__name__].items():
@@ -265,6 +272,7 @@ class Observer:
             if thread in self._saving or (self._background and thread != self._main):
                 return None
             self._saving.add(thread)
+            self._background += name == "async_save"
             return thread, time.time_ns(), self.step
 
         def end(token: Any, result: Any, *args: Any, **options: Any) -> None:
@@ -272,8 +280,18 @@ class Observer:
                 thread, began, step = token
                 self._saving.discard(thread)
                 where = options.get(parameter, args[1] if len(args) > 1 else options.get("storage_writer"))
+                future = getattr(result, "upload_completion", result)
+                if hasattr(future, "add_done_callback"):
+                    future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, step))))
+                    return
+                self._background -= name == "async_save"
                 if result is not NotImplemented:
-                    self._note_save((call, where, began, step), result)
+                    self._note_save(call, where, began, step)
+
+        def done(future: Any, save: Any) -> None:
+            self._background -= 1
+            if future.exception() is None:
+                self._report_save(*save)
 
         self._watch(owner, name, begin, end)
 
@@ -376,25 +394,15 @@ class Observer:
 
     # Saves
 
-    def _note_save(self, save: tuple[str, Any, int, int], result: Any) -> None:
-        """Report a save that has returned; one in the background, or into an open file, when it is over."""
-        call, where, began, step = save
-        name, future = getattr(where, "name", None), getattr(result, "upload_completion", result)
-        if hasattr(future, "add_done_callback"):
-            self._background += 1
-
-            def end(ended: Any) -> None:
-                self._background -= 1
-                if ended.exception() is None:
-                    quietly(self._report_save)(*save)
-
-            future.add_done_callback(end)
-        elif isinstance(name, str) and hasattr(where, "closed"):
+    def _note_save(self, call: str, where: Any, began: int, step: int) -> None:
+        """Report a save that has returned; one into a file that is open, when that is closed."""
+        name = getattr(where, "name", None)
+        if isinstance(name, str) and hasattr(where, "closed"):
             from weakref import ref
 
             self._open.append((ref(where), call, os.path.abspath(name), began, step))
         else:
-            self._report_save(*save)
+            self._report_save(call, where, began, step)
 
     def _report_closed(self) -> None:
         kept, self._open = self._open, []
@@ -434,9 +442,7 @@ class Observer:
         self._modules_time, found = time.monotonic(), []
         from hashlib import sha256
 
-        for path in (
-            set() if self._rank() else {each for each in imported_files() if is_below(each, self._root)}
-        ):
+        for path in () if self._rank() else set(imported_files(self._root)):
             facts = os.stat(path)
             if self._modules.get(path) != (state := (facts.st_size, facts.st_mtime_ns)):
                 with open(path, "rb") as file:
@@ -507,6 +513,7 @@ def observe() -> None:
     observer = Observer(os.environ["TRAINYARD_EVENTS"])
     observer.report("")
     calls = {"torch": observer.arm, **dict.fromkeys(SAVES, observer.watch_saves)}
+    calls["torch.distributed.fsdp.sharded_grad_scaler"] = observer.watch_scaler
     finder: Any = AfterImport(calls)
     sys.meta_path.insert(0, finder)
     for name in calls.keys() & sys.modules.keys():  # a .pth file has imported it
