@@ -24,19 +24,21 @@ from trainyard.run.launch_environment import NodeLauncher
 
 PROGRAM = Path(__file__).parent / "observed_program.py"
 PYTHON, PROGRAM_NAME = sys.executable, "observed_program.py"
-# How to start it -> whether torch is used: importing it takes seconds.
 OBSERVED = {
-    "script": (PYTHON, PROGRAM_NAME),
-    "module": (PYTHON, "-m", "observed_program"),
     "shell": ("bash", "-c", f"{PYTHON} {PROGRAM_NAME} crash | tee log.txt"),
     "torchrun": (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", PROGRAM_NAME, "distributed"),
     "fork": (PYTHON, PROGRAM_NAME, "fork"),
     "spawn": (PYTHON, PROGRAM_NAME, "spawn"),
     "DataLoader": (PYTHON, PROGRAM_NAME, "workers"),
-    "console script": ("./console",),
+}
+# Without torch, whose import takes seconds.
+LIGHT = {
+    "script": (PYTHON, "wait.py", "0"),
+    "module": (PYTHON, "-m", "wait", "0"),
+    "console script": ("./console", "0"),
 }
 # So many seconds are enough for a poll.
-WAIT = "import time; time.sleep(60)"
+WAIT = "import sys, time; time.sleep(float(*sys.argv[1:] or [60]))"
 UNOBSERVED = {
     "-E": ((PYTHON, "-E", "wait.py"), "wait.py: python -E does not import it"),
     "-I": ((PYTHON, "-uI", "wait.py"), "wait.py: python -I does not import it"),
@@ -65,7 +67,7 @@ class Start:
         (self.folder / PROGRAM_NAME).write_text(PROGRAM.read_text())
         (self.folder / "wait.py").write_text(WAIT)
         console = self.folder / "console"
-        console.write_text(f"#!{PYTHON}\nfrom observed_program import train\ntrain()\n")
+        console.write_text(f"#!{PYTHON}\nimport wait\n")
         console.chmod(console.stat().st_mode | stat.S_IXUSR)
 
     def start(self, words: tuple[str, ...]) -> "subprocess.Popen[str]":
@@ -92,11 +94,16 @@ class Start:
         return output
 
 
+@pytest.mark.slow
 def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
     digests, wrong = set(), {}
     plain = Start(tmp_path / "plain", is_observed=False)
-    digests.update(re.findall("digest (.*)", plain.run(OBSERVED["script"])))
+    digests.update(re.findall("digest (.*)", plain.run((PYTHON, PROGRAM_NAME))))
     assert plain.observed.to_json() == {"unobserved": []}
+    for name, words in LIGHT.items():
+        start = Start(tmp_path / name)
+        start.run(words)
+        assert "wait.py" in {Path(each).name for each in start.observed.modules}, name
     for name, words in OBSERVED.items():
         start = Start(tmp_path / name)
         output = start.run(words)
