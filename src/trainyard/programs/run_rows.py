@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from trainyard.config.kind import RunKind
 from trainyard.config.secret_filter import SecretFilter
@@ -19,11 +19,20 @@ from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+from trainyard.programs.observations import Observations
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
-from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ProgramEvent,
+    ProgramEvents,
+    TrainingBegin,
+    TrainingEnd,
+    WrittenCheckpoint,
+)
 from trainyard.programs.program_records import Reach, has_other_rows, note_other_rows
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
+from trainyard.programs.sources import Source
 from trainyard.programs.step_times import StepTimes
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -65,6 +74,7 @@ class RunRows:
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
         self._reported = StepTimes()
         self._reach = Reach(found.step if found else 0)
+        self.observations = Observations()
         self.declared: dict[Path, WrittenCheckpoint] = {}
         """The checkpoints that the program has reported as complete, by their path."""
         self._writer = MetricRowWriter(
@@ -156,7 +166,7 @@ class RunRows:
         if has_other_rows(self._directory, found.state):
             return []
         events = ProgramEvents(self._directory.logs / EVENTS_FILE).poll()
-        figures = [each for each in events if isinstance(each, LoggedFigures) and not each.is_summary]
+        figures = [each for each in events if _is_declared_row(each)]
         if figures:
             return [each.row() for each in figures]
         metrics = self._reader(created, None)
@@ -195,16 +205,18 @@ class RunRows:
         """Read what the program reports with `trainyard.log`; return whether it has saved a checkpoint."""
         has_saved = False
         for event in self._events.poll():
-            if isinstance(event, TrainingBegin):
+            self.observations.note(event)
+            if isinstance(event, TrainingBegin | TrainingEnd):
                 self._announced = event.steps or self._announced
-            elif isinstance(event, LoggedFigures) and not event.is_summary:
+            elif _is_declared_row(event):
                 self._reports_rows = True
                 row = event.row()
                 self._reported.note(row["step"], event.time)
                 self._keep([row], reported=True)
             elif isinstance(event, WrittenCheckpoint):
-                self.declared[Path(os.path.realpath(event.path))] = event
                 has_saved = True
+                if event.source is Source.DECLARED:
+                    self.declared[Path(os.path.realpath(event.path))] = event
         return has_saved
 
     def _keep(self, rows: Sequence[Row], *, reported: bool = False) -> None:
@@ -228,3 +240,7 @@ class RunRows:
     def _note_other_row(self, step: int) -> None:
         LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
         note_other_rows(self._directory, step)
+
+
+def _is_declared_row(event: ProgramEvent) -> TypeGuard[LoggedFigures]:
+    return isinstance(event, LoggedFigures) and not event.is_summary and event.source is Source.DECLARED
