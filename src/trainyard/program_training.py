@@ -42,6 +42,7 @@ from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
     family,
+    files_being_written,
     find_process,
     processes_of_run,
     send,
@@ -204,7 +205,8 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
-    checkpoint = run.found.path if run.found else None
+    path, checkpoint = run.directory.path, run.found.path if run.found else None
+    run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
     removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES

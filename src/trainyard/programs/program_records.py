@@ -13,6 +13,7 @@ from trainyard.errors import ConfigError, ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.programs.observations import ProgramError
+from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
@@ -71,8 +72,6 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
-    beyond: str | None = None
-    """Why the step of its checkpoint cannot be right, which lies beyond its rows."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
     unread: str = ""
@@ -243,10 +242,18 @@ def steps_of_states(directory: RunDirectory) -> dict[str, int]:
     }
 
 
-def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None) -> None:
+def note_checkpoint(
+    directory: RunDirectory,
+    taken: TakenCheckpoint,
+    state: str | None = None,
+    on_record: int | None = None,
+    *,
+    is_guess: bool = False,
+) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 
-    `state` is that of the program's files.
+    `state` is that of the program's files; `on_record` is the last step on record then, if its is guessed.
+    `is_guess`: that it is complete is shown only by files that stayed as they were.
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     for event in reversed(read_rows(directory.events_file)):
@@ -254,7 +261,9 @@ def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str 
             if {key: event.get(key) for key in named} == named:
                 return
             break
-    facts: dict[str, Any] = {"state": state} if state else {}
+    facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
+    facts |= {"complete": Source.GUESSED.value} if is_guess else {}
+    facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
@@ -268,17 +277,17 @@ def weights_fault(
     have changed them. An infinity counts only where an earlier save had none: masks may hold some.
     """
     saved = [
-        (event["step"], event.get("manifest_sha256"), tensors)
+        (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
         for event in read_rows(directory.events_file)
         if event.get("event") == "checkpoint_saved" and (tensors := Tensors.from_json(event.get("tensors")))
     ]
-    last = next((each for _, sha256, each in reversed(saved) if sha256 == taken.manifest_sha256), None)
-    if last is None or not last.count:
+    mine = [(each, at) for at, sha256, each in saved if sha256 == taken.manifest_sha256]
+    if not mine or not mine[-1][0].count:
         return None
-    step, count = taken.step, last.count
+    (last, step), count = mine[-1], mine[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
     earlier = [*([first] if first and first.count == count else []), *earlier]
-    where = f"the checkpoint of step {step:,}"
+    where = f"the checkpoint of step {taken.step:,}"
     if last.nan:
         return f"{where} has NaN in {_some(last.nan)}"
     if new := [name for name in last.infinite if any(name not in each.infinite for each in earlier)]:
@@ -300,7 +309,8 @@ def program_outcome(
     With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
     logged = int(rows[-1]["step"]) if rows else 0
-    saved = end.checkpoint.step if end.checkpoint is not None and end.beyond is None else 0
+    is_known = end.checkpoint is not None and end.checkpoint.source.proves
+    saved = end.checkpoint.step if end.checkpoint is not None and is_known else 0
     done = logged if logs_all else max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
     from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
@@ -322,7 +332,7 @@ def program_outcome(
         outcome["failure"] = {"class": end.failure["class"]}
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
-        outcome["checkpoint"] = named
+        outcome["checkpoint"] = {**named, "source": end.checkpoint.source.value}
     if end.fallback is not None:
         failure = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1])
         outcome["failure"] = failure.to_json()
@@ -345,7 +355,7 @@ def _verdict(
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.hang is not None:
         return "failed", ExitCode.NO, end.hang
-    if fault := end.fault or end.beyond or end.weights:
+    if fault := end.fault or end.weights:
         return "failed", _code_of(end), fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.

@@ -4,7 +4,6 @@ Two threads call this while the program runs: one reads its output, one polls.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -75,8 +74,10 @@ class RunRows:
         self._reported = StepTimes()
         self._reach = Reach(found.step if found else 0)
         self.observations = Observations()
-        self.declared: dict[Path, WrittenCheckpoint] = {}
-        """The checkpoints that the program has reported as complete, by their path."""
+        self.saved: list[WrittenCheckpoint] = []
+        """The checkpoints that the program has reported as complete, and saves that the observer saw end."""
+        self.last_sign = 0.0
+        """When the program last printed or reported anything, in Unix seconds."""
         self._writer = MetricRowWriter(
             directory.metrics_file,
             log_steps=monitoring.log_steps if self._is_planned else 1,
@@ -114,15 +115,20 @@ class RunRows:
         without_step = map(row_fault, self.metrics.rows_without_step)
         return self._fault or next(filter(None, without_step), None)
 
-    def step_at(self, moment: float, *, is_over: bool = False) -> int:
-        """Return the step at a time in Unix seconds; 0 if it is not known."""
+    def step_before(self, moment: float) -> int:
+        """Return the last step on record at a time in Unix seconds, as a guess; 0 without any."""
         with self._lock:
             times = self._reported if self._reports_rows else self.metrics.times
-            return times.step_at(moment, is_over=is_over)
+            return times.step_at(moment)
+
+    @property
+    def counts_optimizer_steps(self) -> bool:
+        """Whether its steps are those that the observer counts, because nothing better counts any."""
+        return not self._reports_rows
 
     def read(self, text: str) -> None:
         """Read output of the program."""
-        now = time.time()
+        now = self.last_sign = time.time()
         with self._lock:
             if not self._is_closed:  # a daemon of the program prints on
                 self._keep(self.metrics.take(text, now))
@@ -206,6 +212,8 @@ class RunRows:
         has_saved = False
         for event in self._events.poll():
             self.observations.note(event)
+            if not isinstance(event, WrittenCheckpoint):  # it says nothing of what comes after it
+                self.last_sign = max(self.last_sign, event.time or 0.0)
             if isinstance(event, TrainingBegin | TrainingEnd):
                 self._announced = event.steps or self._announced
             elif _is_declared_row(event):
@@ -214,9 +222,8 @@ class RunRows:
                 self._reported.note(row["step"], event.time)
                 self._keep([row], reported=True)
             elif isinstance(event, WrittenCheckpoint):
+                self.saved.append(event)
                 has_saved = True
-                if event.source is Source.DECLARED:
-                    self.declared[Path(os.path.realpath(event.path))] = event
         return has_saved
 
     def _keep(self, rows: Sequence[Row], *, reported: bool = False) -> None:
