@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.kind import RunKind
@@ -132,7 +131,7 @@ class ProgramRun:
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
             self.checkpoints.declared = self.rows.declared
-            self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
+            self.checkpoints.take(self.rows.step_before, reach=self.rows.reach)
             self._last_search = time.monotonic()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
 
@@ -175,10 +174,10 @@ class ProgramRun:
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
-            LOG.error("metrics: %s", self.rows.metrics.describe())
+            LOG.error("metrics: %s", self.rows.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
         self.checkpoints.declared = self.rows.declared
-        self.checkpoints.take(partial(self.rows.step_at, is_over=True), reach=self.rows.reach, is_over=True)
+        self.checkpoints.take(self.rows.step_before, reach=self.rows.reach, is_over=True)
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -190,6 +189,8 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
+            sources=self.rows.sources,
+            unit=self.rows.unit,
             beyond=self.checkpoints.beyond,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
