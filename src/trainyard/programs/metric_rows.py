@@ -29,8 +29,16 @@ from trainyard.run.records import RecordWriter, Row, append_rows, line_of_row, r
 ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 """The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
 OPTIMIZER_STEPS = "optimizer_steps"
+_WORDS = {
+    "grad_norm": "gradient norm",
+    "loss": "loss",
+    "val_loss": "validation loss",
+    "val_bits_per_byte": "validation loss",
+}
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
+# One row may have the loss, the next row the speed.
+_ROWS_OF_FIGURES = 1_000
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
 _CLOSE = 0.1
 
@@ -71,7 +79,6 @@ class SourceTable:
             self._times.append((row["time"], step))
         if not row.keys() <= self.names:
             self.names |= row.keys() - _PLACES
-        self.has_text = self.has_text or any(isinstance(value, str) for value in row.values())
         return int(step)
 
     def _insert(self, step: int, row: Row) -> None:
@@ -117,9 +124,9 @@ class MetricRows:
         table, count = self.tables[source], 0
         for row in rows:
             count += 1
-            finite = {k: str(v) if isinstance(v, float) and not _is_finite(v) else v for k, v in row.items()}
-            finite.setdefault("time", moment)
-            if (step := table.add(finite)) is not None:
+            row.setdefault("time", moment)
+            table.has_text = table.has_text or str in map(type, row.values())
+            if (step := table.add(row)) is not None:
                 self._changed.add((source, step))
         return count
 
@@ -226,6 +233,8 @@ class MetricRows:
 
     def row(self, step: int) -> Row | None:
         """Return the row of a step, each figure from its source; None if the record has none."""
+        if self.axis is not None and list(self._shifts.values()) == [0]:
+            return self.tables[self.axis].rows.get(step)
         row: Row = {}
         is_row = False
         last = 0 if self.axis is None else self.tables[self.axis].newest + self._shifts[self.axis]
@@ -347,9 +356,10 @@ class MetricRowWriter:
         self._append(list(_in_order_of_time(own, beside)))
 
     def _append(self, rows: list[Row]) -> None:
-        for row in rows:
-            self.fault = self.fault or row_fault(row)
-            self.last_row |= row  # one row may have the loss, the next row the speed
+        if self.fault is None:
+            self.fault = next(filter(None, map(row_fault, rows)), None)
+        for row in rows[-_ROWS_OF_FIGURES:]:
+            self.last_row |= row
         if rows:
             append_rows(self._path, rows)
 
@@ -432,19 +442,17 @@ def row_fault(row: Row) -> str | None:
 
     A loss of 0 is none: the trainer of Hugging Face prints NaN so, but then the gradient norm is not finite.
     """
-    place = next((name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row), None)
-    where = "a row" if place is None else f"{place.replace('_', ' ').removesuffix('s')} {row[place]:,}"
-    for name, words in (
-        ("grad_norm", "gradient norm"),
-        ("loss", "loss"),
-        ("val_loss", "validation loss"),
-        ("val_bits_per_byte", "validation loss"),
-    ):
+    for name, words in _WORDS.items():
         if name in row and not _is_finite(row[name]):
-            return f"{where}: the {words} is {row[name]}, which is not finite"
+            return f"{_place_of(row)}: the {words} is {row[name]}, which is not finite"
     if row.get("nan_steps"):
-        return f"{where}: {row['nan_steps']} steps had a loss that is not finite"
+        return f"{_place_of(row)}: {row['nan_steps']} steps had a loss that is not finite"
     return None
+
+
+def _place_of(row: Row) -> str:
+    place = next((name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row), None)
+    return "a row" if place is None else f"{place.replace('_', ' ').removesuffix('s')} {row[place]:,}"
 
 
 def is_faulty(row: Row) -> bool:

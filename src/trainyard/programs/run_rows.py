@@ -1,14 +1,13 @@
 """The rows of one start of a program: from its output, its events and its files into `metrics.jsonl`.
 
-One thread hands the output over, and another one polls and reads it, in blocks: reading lines must not make
-the program wait.
+Two threads call this while the program runs: one reads its output, one polls and writes the rows in blocks.
 """
 
 import logging
+import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -47,8 +46,6 @@ PRINT_STEPS = (
 )
 # Seconds until a warning that no row was read; files of metrics appear later than lines of output.
 _UNREAD_SECONDS = 60.0
-_MOST_WAITING = 64 << 20
-"""Characters of output that wait for the next poll; more make the program wait until they are read."""
 
 
 class RunRows:
@@ -85,9 +82,6 @@ class RunRows:
         self._declared_steps: int | None = None
         self._has_warned = self._is_closed = False
         self._lock = threading.RLock()
-        self._output: deque[tuple[float, str]] = deque()
-        """Output that was not read yet, and when it came, in Unix seconds."""
-        self._waiting = 0
         self.count = 0
         """The number of rows that were read."""
 
@@ -131,17 +125,14 @@ class RunRows:
         return "\n".join((self._log.describe(), *self._files.notes, f"{PRINT_STEPS}."))
 
     def read(self, text: str) -> None:
-        """Take output of the program, which the next poll reads."""
-        self._output.append((time.time(), text))
-        self._waiting += len(text)
-        if self._waiting > _MOST_WAITING:
-            with self._lock:
-                self._read_output()
+        """Read output of the program."""
+        with self._lock:
+            if not self._is_closed:  # a daemon of the program may print on
+                self._keep(self._log.take(text), Source.PRINTED)
 
     def poll(self) -> bool:
-        """Read output, events and files; return whether the program has reported a checkpoint."""
+        """Read events and files, and write; return whether the program has reported a checkpoint."""
         with self._lock:
-            self._read_output()
             has_saved = self._read_events()
             self._keep(self._files.poll(), Source.STRUCTURED)
             self._writer.write()
@@ -152,13 +143,12 @@ class RunRows:
     def close(self) -> None:
         """Record the last rows."""
         with self._lock:
-            self._read_output()
             self._read_events()
             self._keep(self._files.poll(at_end=True), Source.STRUCTURED)
             self._keep(self._log.close(), Source.PRINTED)
             self._writer.write(is_over=True)
             self._export()
-            self._is_closed = True  # a daemon of the program may print on
+            self._is_closed = True
 
     def rows_before(self, found: ResumePoint | None, created: float) -> list[Row]:
         """Return the rows of the earlier attempts of a run created then, from which `found` continues.
@@ -180,7 +170,7 @@ class RunRows:
         merged.add_all(log.close(), Source.PRINTED, changed)
         for event in ProgramEvents(self._directory.logs / EVENTS_FILE).poll():
             if isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
-                merged.add_all([event.row()], event.source, changed)
+                merged.add_all([_finite_row(event)], event.source, changed)
         merged.add_all(files.poll(at_end=True), Source.STRUCTURED, changed)
         merged.settle()
         return list(merged.rows())
@@ -208,13 +198,6 @@ class RunRows:
             return float(read_run(self._directory.run_file)["created"])
         return self._began
 
-    def _read_output(self) -> None:
-        while self._output:
-            moment, text = self._output.popleft()
-            self._waiting -= len(text)
-            if not self._is_closed:
-                self._keep(self._log.take(text), Source.PRINTED, moment)
-
     def _read_events(self) -> bool:
         """Read the events of the program; return whether it has saved a checkpoint."""
         has_saved = False
@@ -222,16 +205,15 @@ class RunRows:
             if isinstance(event, TrainingBegin | TrainingEnd):
                 self._declared_steps = event.steps or self._declared_steps
             elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
-                self._keep([event.row()], event.source)
+                self._keep([_finite_row(event)], event.source)
             elif isinstance(event, WrittenCheckpoint):
                 self.declared[Path(os.path.realpath(event.path))] = event
                 has_saved = True
         return has_saved
 
-    def _keep(self, rows: Iterable[Row], source: Source, moment: float | None = None) -> None:
-        """Add rows that came then, in Unix seconds; None: now."""
+    def _keep(self, rows: Iterable[Row], source: Source) -> None:
         if self._are_recorded:
-            self.count += self._writer.merged.add_all(rows, source, moment or time.time())
+            self.count += self._writer.merged.add_all(rows, source, time.time())
 
     def _export(self) -> None:
         """Write the last figures for Prometheus."""
@@ -256,3 +238,8 @@ class RunRows:
     def _note_other_row(self, step: int) -> None:
         LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
         note_other_rows(self._directory, step)
+
+
+def _finite_row(event: LoggedFigures) -> Row:
+    """Return the row of an event; a number that is not finite is a text, because JSON has none."""
+    return {k: v if math.isfinite(v) else str(v) for k, v in event.row().items()}

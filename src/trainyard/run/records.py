@@ -48,8 +48,10 @@ def line_of_row(row: Row) -> str:
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
     """Append rows that have their time, in one go, to a file that ends with a complete line."""
-    lines = "".join(map(line_of_row, rows))
-    with _explain_errors(path), path.open("a", encoding="utf-8") as file:
+    from pydantic_core import to_json  # several times as fast as json
+
+    lines = b"".join(to_json(row) + b"\n" for row in rows)
+    with _explain_errors(path), path.open("ab") as file:
         file.write(lines)
 
 

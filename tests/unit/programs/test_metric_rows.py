@@ -182,7 +182,7 @@ def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_coun
 
 
 def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path: Path) -> None:
-    nan, fine = float("nan"), losses(1, 2, 3)
+    nan, fine = "nan", losses(1, 2, 3)
     cases = {
         "observed": [(OBSERVED, [*fine, {"step": 4, "loss": nan}])],
         "beside a declared one": [

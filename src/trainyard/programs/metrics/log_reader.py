@@ -2,8 +2,9 @@
 
     text ──CR, LF──> lines ──ANSI codes off──> JSON | the Hugging Face trainer's | words | a preset's form
 
-This is the last of all sources, for programs of which nothing else is known: no total is read, and no number
-is guessed. `FORMS` has the forms of the presets whose plan needs each row.
+This is the last of all sources, for programs of which nothing else is known: no total is read, no number is
+guessed, and of a flood of lines only some are rows. `FORMS` has the forms of the presets whose plan needs
+each row.
 """
 
 import json
@@ -26,6 +27,10 @@ _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_LINE, _MOST_OBJECTS = 1 << 16, 16
 _GIB = 2**30
 _SHOWN_LINES, _SHOWN_WIDTH = 3, 160
+# Of more lines that come at once, which is a flood, only some are read, unless one of them may be a
+# validation or has a number that is not finite.
+_MANY_LINES = 500
+_RARE = re.compile(r"val|nan|inf\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -151,8 +156,11 @@ class LogReader:
 
         A row that shows no step has an epoch.
         """
-        lines = (self._rest + text).replace("\r", "\n").split("\n")
+        text = (self._rest + text).replace("\r", "\n")
+        lines = text.split("\n")
         self._rest = lines.pop()[-_LONGEST_LINE:]
+        if len(lines) > _MANY_LINES and self._is_auto and not _RARE.search(text):
+            lines = lines[-1 :: -(len(lines) // _MANY_LINES + 1)][::-1]
         return self._rows_in(lines)
 
     def close(self) -> list[Row]:
@@ -229,7 +237,7 @@ class LogReader:
 
         Steps that restart in each epoch are counted on. A line with an epoch alone is a row of the epoch.
         """
-        place, epoch = _STEP.search(line), _EPOCH.search(line)
+        place, epoch = _STEP.search(line), _EPOCH.search(line) if "poch" in line.lower() else None
         start = min((found.start() for found in (place, epoch) if found), default=-1)
         if start < 0 or _OTHER.search(line, 0, start) or not (row := _plain_figures(line)):
             return
