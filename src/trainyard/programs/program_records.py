@@ -72,6 +72,10 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where its steps and each figure of its rows come from."""
+    unit: str = "steps"
+    """What its steps are: `steps` or `epochs`."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
     unread: str = ""
@@ -308,12 +312,13 @@ def program_outcome(
 
     With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
-    logged = int(rows[-1]["step"]) if rows else 0
+    stepped = [row for row in rows if "step" in row]
+    logged = int(stepped[-1]["step"]) if stepped else 0
     is_known = end.checkpoint is not None and end.checkpoint.source.proves
     saved = end.checkpoint.step if end.checkpoint is not None and is_known else 0
     done = logged if logs_all else max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
-    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
+    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(stepped)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,
@@ -323,6 +328,8 @@ def program_outcome(
         "counts_from_zero": from_zero or None,
         "program_exit_code": end.exit_code,
         "announced_steps": end.announced,
+        "sources": dict(end.sources) or None,
+        "unit": None if end.unit == "steps" else end.unit,
         "changed_inputs": list(end.changed) or None,
         "optimizer_steps": end.optimizer_steps,
         "exception": end.error and end.error.to_json(),
@@ -396,7 +403,7 @@ def _code_of(end: ProgramEnd) -> int:
 
 
 def _losses(rows: list[Row]) -> dict[str, Any]:
-    losses = [row["loss"] for row in rows if "loss" in row]
+    losses = [row["loss"] for row in rows if "loss" in row and "step" in row]
     validation = [row["val_loss"] for row in rows if "val_loss" in row]
     if not all(isinstance(loss, int | float) for loss in (*losses, *validation)):
         return {}

@@ -155,7 +155,7 @@ class ProgramRun:
     def _take(self, end: Ending | None = None) -> None:
         """Copy the newest complete checkpoint."""
         rows, checkpoints = self.rows, self.checkpoints
-        checkpoints.saved, checkpoints.counts_optimizer_steps = rows.saved, rows.counts_optimizer_steps
+        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
         checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
 
     def note_session(self, program: "Process | None") -> None:
@@ -205,7 +205,7 @@ class ProgramRun:
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
-            LOG.error("metrics: %s", self.rows.metrics.describe())
+            LOG.error("metrics: %s", self.rows.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
         self._take(Ending(is_well=ended.exit_code == 0))
         if ended.exit_code == 0 and ended.stopped_by is None:
@@ -219,6 +219,8 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
+            sources=self.rows.sources,
+            unit=self.rows.unit,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
