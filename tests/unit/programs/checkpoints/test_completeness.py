@@ -25,7 +25,7 @@ from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, Fo
 from trainyard.programs.checkpoints.program_checkpoints import find_program_checkpoints
 from trainyard.programs.checkpoints.volume_agent import counts_in
 from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
-from trainyard.programs.presets import load_preset
+from trainyard.programs.presets.preset import load_preset
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""
