@@ -84,9 +84,6 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
     if not program.command:
         example = "name the program and its arguments, such as [python, train.py]"
         yield ImpossibleCombination(("program.command", "recipe"), f"missing for recipe command: {example}")
-    if program.resume and not any("{checkpoint}" in word for word in program.resume):
-        reason = "no word has {checkpoint}, so the program would not know what to resume from"
-        yield ImpossibleCombination(("program.resume",), reason)
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
         yield ImpossibleCombination(("program.environment",), reason)

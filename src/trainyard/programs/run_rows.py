@@ -22,7 +22,7 @@ from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import LoggedFigures, ProgramEvents, TrainingBegin, WrittenCheckpoint
-from trainyard.programs.program_records import Reach, has_other_rows, note_other_rows
+from trainyard.programs.program_records import Reach, has_other_rows, note_trained_again
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.step_times import StepTimes
 from trainyard.run.directory import RunDirectory
@@ -72,8 +72,9 @@ class RunRows:
             log_steps=monitoring.log_steps if self._is_planned else 1,
             last=program.steps or 0,
             resumed_at=found.step if found else 0,
-            on_other_row=self._note_other_row,
+            on_other_row=self._note_trained_again,
         )
+        self._resumed_at = found.step if found else 0
         self._figures: Row = {}
         """The last value of each figure in the rows, for Prometheus."""
         self._fault: str | None = None
@@ -115,7 +116,8 @@ class RunRows:
         now = time.time()
         with self._lock:
             if not self._is_closed:  # a daemon of the program prints on
-                self._keep(self.metrics.take(text, now))
+                self._keep(rows := self.metrics.take(text, now))
+                self._note_first(rows)
 
     def poll(self) -> bool:
         """Read events and files; return whether the program has reported a checkpoint."""
@@ -197,11 +199,13 @@ class RunRows:
         for event in self._events.poll():
             if isinstance(event, TrainingBegin):
                 self._announced = event.steps or self._announced
+                self._note_first([{"step": event.step + 1}])
             elif isinstance(event, LoggedFigures) and not event.is_summary:
                 self._reports_rows = True
                 row = event.row()
                 self._reported.note(row["step"], event.time)
                 self._keep([row], reported=True)
+                self._note_first([row])
             elif isinstance(event, WrittenCheckpoint):
                 self.declared[Path(os.path.realpath(event.path))] = event
                 has_saved = True
@@ -225,6 +229,13 @@ class RunRows:
                 text = "%s cannot be written (%s); the program is not affected"
                 LOG.warning(text, self._prometheus_file, error.strerror)
 
-    def _note_other_row(self, step: int) -> None:
-        LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
-        note_other_rows(self._directory, step)
+    def _note_first(self, rows: Sequence[Row]) -> None:
+        """Look at the first step that the program itself reports; its files may repeat earlier ones."""
+        if rows and self._resumed_at and self._are_recorded:
+            if (step := rows[0]["step"]) < self._resumed_at:
+                self._note_trained_again(step)
+            self._resumed_at = 0
+
+    def _note_trained_again(self, step: int) -> None:
+        if note_trained_again(self._directory, step):
+            LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
