@@ -14,7 +14,9 @@ from trainyard.config.schema import (
     CheckpointingConfig,
     ComputeConfig,
     Config,
+    MonitoringConfig,
     ProgramConfig,
+    WandbConfig,
 )
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -73,6 +75,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         )
     if config.recipe == COMMAND:
         yield from _impossible_command(config.program)
+        yield from _impossible_trackers(config.monitoring)
     elif training.epochs is None and training.max_steps is None:
         yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
@@ -87,6 +90,22 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
         yield ImpossibleCombination(("program.environment",), reason)
+
+
+def _impossible_trackers(monitoring: MonitoringConfig) -> Iterator[ImpossibleCombination]:
+    """Only a value that differs from the default was meant: a resolved configuration states them all."""
+    default = MonitoringConfig()
+    stated = {
+        "tensorboard": (monitoring.tensorboard, default.tensorboard),
+        **{
+            f"wandb.{name}": (getattr(monitoring.wandb, name), getattr(default.wandb, name))
+            for name in WandbConfig.model_fields
+        },
+    }
+    for name, (given, usual) in stated.items():
+        if given != usual:
+            reason = "it is the program's own with recipe command: leave it out, and set it in the program"
+            yield ImpossibleCombination((f"monitoring.{name}", "recipe"), reason)
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:
