@@ -102,8 +102,8 @@ class RunCheckpoints:
         self.own = own
         self.saved: Collection[WrittenCheckpoint] = ()
         """The saves that the program has reported or the observer has seen, in their order."""
-        self.counts_optimizer_steps = True
-        """Whether the steps of the run are those that the observer counts."""
+        self.optimizer_shift: int | None = 0
+        """What is added to the steps that the observer counts to get those of the run; None: another unit."""
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
@@ -242,8 +242,8 @@ class RunCheckpoints:
         event, step, source = one.event, one.step, one.found.source
         if event is not None and event.source is Source.DECLARED:
             step, source = event.step, Source.DECLARED
-        elif event is not None and event.step is not None and self.counts_optimizer_steps:
-            step, source = event.step, Source.OBSERVED
+        elif event is not None and event.step is not None and self.optimizer_shift is not None:
+            step, source = event.step + self.optimizer_shift, Source.OBSERVED
         elif step is None:
             state, source = state_of(one), Source.GUESSED
             if state not in self._on_record:
@@ -270,10 +270,9 @@ class RunCheckpoints:
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
-        A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
+        One that gets a path gets that of a complete one. Checkpoints of other runs stay.
         """
-        picks_itself = not self._program.resume and not self._is_planned
-        if picks_itself and self._directory.run_file.is_file():
+        if self._program.picks_checkpoint and not self._is_planned and self._directory.run_file.is_file():
             for line in move_partial_aside(self.find()):
                 LOG.warning("%s", line)
 

@@ -157,7 +157,7 @@ def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, 
     write(tmp_path / "out", file)
     path = tmp_path / "out" / file.partition("=")[0]
     found.saved = [] if source is None else [event(path, step, source)]
-    found.counts_optimizer_steps = counts
+    found.optimizer_shift = 0 if counts else None
     found.take(lambda _: 900, end=WELL)
     assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
     [saved] = [
