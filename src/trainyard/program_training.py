@@ -51,6 +51,7 @@ from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
+from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
@@ -195,6 +196,9 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     launch = run.launch
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.begin(choose_run_id(run.directory.path))
+    if run.is_first and run.program.kind is RunKind.PROGRAM:
+        for name, remedy in remedies_of_program(read_run(run.directory.run_file)).items():
+            output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
     checkpoint = run.found.path if run.found else None
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.

@@ -317,6 +317,7 @@ def program_outcome(
         "steps": done,
         "counts_from_zero": from_zero or None,
         "program_exit_code": end.exit_code,
+        "stopped_by": end.stopped_by,
         "announced_steps": end.announced,
         "changed_inputs": list(end.changed) or None,
         **_losses(rows),
