@@ -42,7 +42,7 @@ def test_what_nobody_said_is_a_comment_and_not_a_claim(
     assert init_program.main(WORDS) == 0
     assert written(folder) == (tuple(WORDS[1:]), None, None)
     assert "# data:" in (folder / "trainyard.yaml").read_text()
-    assert "not known: lock and data: write it into trainyard.yaml" in capsys.readouterr().err
+    assert "next: write lock and data into trainyard.yaml" in capsys.readouterr().err
 
 
 def test_the_command_of_the_newest_run_is_taken_with_what_it_set(folder: Path) -> None:

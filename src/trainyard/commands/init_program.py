@@ -75,9 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(describe_existing(args.to, lines))
     write_bytes_atomically(args.to, text.encode())
     output.announce("written", f"{args.to}; commit it", "ok")
-    if unknown := [name for name in _MEANING if name not in program]:
-        output.announce("not known", f"{' and '.join(unknown)}: write it into {args.to}", "degraded")
-    output.announce("next", start_command(args.to), copied=True)
+    unknown = " and ".join(name for name in _MEANING if name not in program)
+    start = start_command(args.to)
+    next_step = (
+        f"write {unknown} into {args.to}, in place of the comment; then: {start}" if unknown else start
+    )
+    output.announce("next", next_step, copied=not unknown)
     return ExitCode.DONE
 
 
