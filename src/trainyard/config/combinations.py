@@ -14,6 +14,7 @@ from trainyard.config.schema import (
     CheckpointingConfig,
     ComputeConfig,
     Config,
+    DataConfig,
     MonitoringConfig,
     ProgramConfig,
     WandbConfig,
@@ -51,6 +52,16 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         yield ImpossibleCombination(
             ("compute.cpu_offload", "compute.strategy"),
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
+        )
+    yield from _impossible_mixture(config.data)
+    learned = config.proof.learned
+    if (
+        learned.figure not in ("auto", "none", "reward", "val_loss", "loss")
+        and learned.higher_is_better is None
+    ):
+        yield ImpossibleCombination(
+            ("proof.learned.figure", "proof.learned.higher_is_better"),
+            f"{learned.figure} may have to rise or to fall: set proof.learned.higher_is_better",
         )
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
@@ -90,6 +101,23 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
         yield ImpossibleCombination(("program.environment",), reason)
+
+
+def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
+    if not data.mixture:
+        return
+    for name, value in (
+        ("train_path", data.train_path),
+        ("hugging_face.dataset", data.hugging_face.dataset),
+    ):
+        if value is not None:
+            reason = "is not read beside data.mixture: set it to null, or data.mixture to {}"
+            yield ImpossibleCombination((f"data.{name}", "data.mixture"), reason)
+    total = sum(data.mixture.values())
+    small = next((path for path, weight in data.mixture.items() if weight < total / 1000), None)
+    if small is not None:
+        reason = f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
+        yield ImpossibleCombination(("data.mixture",), reason)
 
 
 def _impossible_trackers(monitoring: MonitoringConfig) -> Iterator[ImpossibleCombination]:

@@ -45,7 +45,7 @@ PRESET = Preset(
     problems,
     launcher="torchrun",
     log="json",
-    formats=(CheckpointFormat.TORCH_SAVE,),
+    formats=(CheckpointFormat.FILES,),
     memory=lambda config: "sharded",
     required={"program.script": "the script"},
     defaults={"training": {"batch_size": 3}},
