@@ -42,6 +42,7 @@ from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
     family,
+    files_being_written,
     find_process,
     processes_of_run,
     send,
@@ -66,6 +67,7 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, nod
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
+from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
@@ -204,7 +206,8 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
-    checkpoint = run.found.path if run.found else None
+    path, checkpoint = run.directory.path, run.found.path if run.found else None
+    run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
     removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES
@@ -308,7 +311,8 @@ def announce_end(outcome: dict[str, Any]) -> None:
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
+    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 
 def warn_of_secrets(config: "Config") -> None:
