@@ -34,9 +34,7 @@ class FailureKind(StrEnum):
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"
     HANG = "hang"
-    # Where neither a fix nor the exception is known: `trainyard explain` shows the lines around the error.
-_UNKNOWN = "find the error that its output shows"
-PROCESS_LOST = "process-lost"
+    PROCESS_LOST = "process-lost"
     TCP_FALLBACK = "tcp-fallback"
     """TCP joined the machines where a faster network was expected."""
     STORAGE = "storage"
@@ -53,6 +51,8 @@ PROCESS_LOST = "process-lost"
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
+# Where neither a fix nor the exception is known: `trainyard explain` shows the lines around the error.
+_UNKNOWN = "find the error that its output shows"
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
 _LAST_OWN_CODE = 127
 """The last exit code of a program that no signal ended; a shell gives 128 + N."""
