@@ -119,7 +119,7 @@ def test_a_workflow_run_is_explained_by_annotations_and_logs(
     server.say("GET /repos/o/r/actions/jobs/2/logs", (200, CANCELED.encode()))
     run = "https://github.com/o/r/actions/runs/4711/job/2" if address else "4711"
     found = explain("--github-run", run, capsys=capsys)
-    assert (found["class"], found["who"], found["retryable"]) == ("node-lost", "node", True)
+    assert (found["class"], found["who"], found["retryable"]) == ("node-lost", None, True)
     assert found["evidence"][0] == f"annotations of train:1: {LOST}"
 
     server.say(f"GET /repos/o/r/check-runs/2/annotations?{page}", (200, []))

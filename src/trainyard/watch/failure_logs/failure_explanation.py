@@ -119,7 +119,7 @@ class LogExplanation:
     """Whether a retry from the newest good checkpoint recovers from this cause, on the same machine too."""
     cause: str = ""
     who: str = ""
-    """Who must act; empty if unknown."""
+    """Who acts on the fix; empty if none is known."""
     fix: str = ""
     """What to do, if that was done and worked; empty if it is not known."""
     other_node: bool = False
@@ -284,28 +284,12 @@ def _answer(
         (*shown, *_with_lines_around(root)),
         retry in _YES,
         f"{_shown(line)}{place}",
-        who or _WHO.get(decisive.klass, ""),
+        who,
         fix,
         other_node=retry == "other",
         level=level if retry != "unknown" or decisive.klass != FailureClass.UNKNOWN else "",
         root=f"{_shown(line)}{place}",
     )
-
-
-_WHO = {
-    **dict.fromkeys((FailureClass.USER_CODE, FailureClass.NOT_FINITE), "program"),
-    **dict.fromkeys(
-        (FailureClass.GPU_MEMORY, FailureClass.CONFIGURATION, FailureClass.AUTH), "configuration"
-    ),
-    **dict.fromkeys((FailureClass.HARDWARE, FailureClass.NODE_LOST, FailureClass.DISK_FULL), "node"),
-    **dict.fromkeys((FailureClass.NETWORK, FailureClass.NCCL_ERROR), "network"),
-    **dict.fromkeys((FailureClass.PREEMPTED, FailureClass.UNSCHEDULABLE, FailureClass.QUOTA), "cluster"),
-    **dict.fromkeys((FailureClass.INSTALLER, FailureClass.IMAGE, FailureClass.IMAGE_PULL), "image"),
-    **dict.fromkeys((FailureClass.SERVICE, FailureClass.CLOCK), "cloud"),
-    FailureClass.RUNNER: "github",
-    FailureClass.CANCELLED: "person",
-}
-"""Who acts on a class."""
 
 
 def _advice(line: str) -> tuple[str, str]:

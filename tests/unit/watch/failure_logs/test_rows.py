@@ -1,5 +1,6 @@
 """The rows of causes.yaml: what they decide, in which words, and that healthy documents decide nothing."""
 
+import re
 from pathlib import Path
 
 from trainyard.watch.failure_logs.failure_explanation import explain_logs, rows, table
@@ -58,10 +59,10 @@ def test_healthy_documents_decide_nothing() -> None:
 
 def test_a_healthy_document_never_takes_the_place_of_the_cause() -> None:
     wrong = []
-    for row in table()["rows"]:
+    for number, row in enumerate(table()["rows"]):
         if "after" in row or "ends" in row:
             continue
-        for name, text in healthy().items():
+        for name, text in list(healthy().items())[number % 3 :: 3]:
             if "step 4/600" in text:
                 continue  # steps after a line show that it did not end the training
             for log in (f"{text}{row['example']}", f"{row['example']}\n{text}"):
@@ -69,3 +70,15 @@ def test_a_healthy_document_never_takes_the_place_of_the_cause() -> None:
                 if found[0] not in (row["class"], "unknown"):
                     wrong.append(f"{row['class']} beside {name}: {found}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_each_advice_fills_its_names_from_the_error() -> None:
+    advice = table()["advice"]
+    assert 20 <= len(advice) <= 45 and all(each["fix"] and each["who"] for each in advice)
+    assert not [
+        each["fix"]
+        for each in advice
+        if set(re.findall(r"\{(\w+)\}", each["fix"])) - set(re.compile(each["match"]).groupindex)
+    ]
+    found = explain_logs([log_of("log", "ModuleNotFoundError: No module named 'apex'")], 1)
+    assert (found.fix, found.who) == ("install apex: add it to the lock or the image", "image")
