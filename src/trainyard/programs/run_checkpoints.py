@@ -65,6 +65,8 @@ LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
+_NO_NEWS = ("in progress", "open for writing", "has written nothing")
+"""Texts of notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
@@ -191,9 +193,12 @@ class RunCheckpoints:
         folder = directory / glob.escape(pattern).partition("[")[0]
         while not folder.is_dir():
             folder = folder.parent
-        near = sorted(
-            (path for path in folder.iterdir() if self._has_written(path)), key=lambda each: each.name
-        )
+        ours = {*own_folders(self._directory), *self._directory.path.parents}
+        near = [
+            path
+            for path in sorted(folder.iterdir())
+            if path not in ours and path.name not in _NEVER_CHECKPOINTS and self._has_written(path)
+        ]
         names = ", ".join(path.name + "/" * path.is_dir() for path in near[:_MOST_NEAR])
         lies = f"{folder} has {names} of this run" if names else f"this run has written nothing in {folder}"
         return f"program.checkpoints: {pattern} names nothing in {directory}; {lies}"
@@ -382,7 +387,7 @@ class RunCheckpoints:
             if source is Source.GUESSED:
                 step = self._guesses.setdefault(state, _unused(step, self._directory))
             if end is None and self._kept.get(step, state) != state:
-                LOG.warning("step %s was saved by an earlier attempt: its first save is kept", f"{step:,}")
+                self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
             try:
                 taken = take_checkpoint(each, self._directory, run_id, step=step, source=source)
@@ -400,12 +405,15 @@ class RunCheckpoints:
             return
 
     def _report(self, found: ProgramCheckpoints) -> None:
-        """Log once, while the program trains, why a checkpoint that is named or damaged does not count."""
+        """Log while the program trains why a checkpoint that is named or damaged does not count."""
         for note in found.rejections():
-            is_news = note not in self._told and "in progress" not in note and "open for writing" not in note
-            if is_news:
-                self._told.add(note)
-                LOG.warning("%s", note)
+            if not any(text in note for text in _NO_NEWS):
+                self._warn_once(note)
+
+    def _warn_once(self, note: str) -> None:
+        if note not in self._told:
+            self._told.add(note)
+            LOG.warning("%s", note)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,9 @@ CASES = {
         reason="out/ckpt_*.pt names nothing in {root}; {root}/out has model.pt of this run",
     ),
     "named, and no folder": Case(
-        after=("a.pt=30",), program={"checkpoints": "weights/x/*"}, reason="{root} has a.pt, marker, run/"
+        after=("a.pt=30",),
+        program={"checkpoints": "weights/x/*"},
+        reason="{root} has a.pt, marker of this run",
     ),
     "data": Case(after=("data/cached_10000.pt=9", "out/a.pt=5"), program={"data": ("data",)}, step=5),
     "a file of data": Case(after=("c.pt=9",), program={"data": ("*.pt",)}),
@@ -232,6 +234,8 @@ def test_a_problem_is_logged_once_and_while_the_program_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = make(tmp_path, checkpoints="out/ckpt_*.pt")
+    found.take(lambda _: 7)
+    assert caplog.text == "", "nothing was written yet"
     write(tmp_path, "out/step-200.pt<")
     for _ in range(3):
         found.take(lambda _: 7)
