@@ -23,6 +23,7 @@ from pathlib import Path
 
 from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.programs.checkpoints.checkpoint_formats import step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
     ASIDE,
@@ -104,6 +105,8 @@ class RunCheckpoints:
         self.own = own
         self.saved: Collection[WrittenCheckpoint] = ()
         """The saves that the program has reported or the observer has seen, in their order."""
+        self.counts_epochs = False
+        """Whether the steps of the run are epochs."""
         self.optimizer_shift: int | None = 0
         """What is added to the steps that the observer counts to get those of the run; None: another unit."""
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
@@ -249,7 +252,9 @@ class RunCheckpoints:
             step, source = event.step, Source.DECLARED
         elif event is not None and event.step is not None and self.optimizer_shift is not None:
             step, source = event.step + self.optimizer_shift, Source.OBSERVED
-        elif step is None:
+        elif self.counts_epochs:  # the steps inside are of another unit
+            step = step_inside(one.found.files, ("epoch",))
+        if step is None:
             state, source = state_of(one), Source.GUESSED
             if state not in self._on_record:
                 self._on_record[state] = self._guesses.get(state, step_before(one.written_at))
@@ -301,7 +306,7 @@ class RunCheckpoints:
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
             rows = read_rows(self._directory.metrics_file)
-            last = int(rows[-1]["step"]) if rows else 0
+            last = max((int(row["step"]) for row in rows if "step" in row), default=0)
             self._guesses = steps_of_states(self._directory)
             found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
             for note in found.rejections():

@@ -168,6 +168,19 @@ def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, 
     assert (saved["source"], saved.get("on_record")) == (wanted[1], 900 if wanted[1] == "guessed" else None)
 
 
+@each_case(
+    ("content", "wanted"), [({"epoch": 3, "step": 300}, (3, "checkpoint")), ({"step": 300}, (2, "guessed"))]
+)
+def test_a_run_that_counts_epochs_takes_the_epoch_inside(
+    content: dict[str, int], wanted: tuple[int, str], tmp_path: Path
+) -> None:
+    found = make(tmp_path)
+    shapes.archive(tmp_path / "out/a.pt", 50, content)
+    found.counts_epochs = True
+    found.take(lambda _: 2, end=WELL)
+    assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
+
+
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
     found = make(tmp_path)
     taken = []
