@@ -236,7 +236,7 @@ class RunCheckpoints:
                 return None
             lacks = f": {each.lacks} was not saved again" if each.lacks else ", and nothing shows its end"
             return f"the program was ended while it may have been writing{lacks}"
-        if before != state or each.written_at > last_sign:
+        if before != state or (each.event is None and each.written_at > last_sign):
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
         open_files = self.being_written()

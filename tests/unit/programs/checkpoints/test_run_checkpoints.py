@@ -201,6 +201,7 @@ COMPLETE: dict[str, tuple[tuple[str, ...], Source | None, dict[str, Any], bool]]
     "declared": (("a.pt",), Source.DECLARED, {}, True),
     "seen for the first time": (("a.pt",), None, {}, False),
     "observed, the others may follow": (("a.pt",), Source.OBSERVED, {}, False),
+    "observed, and quiet": (("a.h5",), Source.OBSERVED, {"polls": 2, "last_sign": 999.0}, True),
     "quiet": (("a.pt",), None, {"polls": 2}, True),
     "quiet, of no known kind": (("a.h5",), None, {"polls": 2}, True),
     "quiet, and open for writing": (("a.pt",), None, {"polls": 2, "is_open": True}, False),
