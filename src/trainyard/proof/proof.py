@@ -382,7 +382,7 @@ def _fixing_step(
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
     if problem.is_guess and not is_unfinished(run):
-        return f"do that, then train it again: {place.again}"
+        return f"report the step of each checkpoint, then train it again: {place.again}"
     if problem.is_early and not is_unfinished(run):
         return f"let the program save once more after its last step; then train it again: {place.again}"
     if problem.step is None and not is_unfinished(run) and rejected:
