@@ -127,7 +127,7 @@ def prove_from_outside(repository: Repository, store: str) -> int:
 
 
 def losses(repository: Repository) -> list[float]:
-    return [row["loss"] for row in repository.records("metrics")]
+    return [row["loss"] for row in repository.records("metrics") if "step" in row]
 
 
 SAVED = 5
