@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,13 +29,19 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs
+from trainyard.gateways.git import (
+    program_git_facts,
+    repository_facts,
+    untracked_inputs,
+    untracked_modules,
+)
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
+    family,
     find_process,
     processes_of_run,
     send,
@@ -45,6 +51,7 @@ from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
+from trainyard.programs.observations import RunningPython
 from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
@@ -175,6 +182,7 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     else:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
         program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
+    program = replace(program, observe=config.program.observe)
     launch = ProgramLaunch(program, directory, node, nodes=nodes, grace=order.grace)
     masked = program.with_words(secrets.mask_values)
     return ProgramRun(masked, launch, config, secrets, resume=order.resume), loaded.given
@@ -195,6 +203,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     """Run the program between the first and the last record; return the exit code of this node."""
     launch = run.launch
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
+    run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
     checkpoint = run.found.path if run.found else None
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
@@ -229,9 +238,45 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
     directory = run.program.directory
     if not (facts := repository_facts(directory)):
         return code_facts(directory)
-    named = named_files(run.program.command, directory, metrics=run.program.metrics)
-    files = untracked_inputs(directory, named)
+    files = untracked_inputs(directory, _named_by(run))
     return {**facts, "files": files} if files else facts
+
+
+def _named_by(run: ProgramRun) -> list[Path]:
+    program = run.program
+    return named_files(program.command, program.directory, metrics=program.metrics)
+
+
+def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:
+    """Return what gives the facts about the code, once it is known which modules were imported.
+
+    Modules that were not do not count, untracked ones that were make the tree dirty, and ignored ones are on
+    record by hash. The state of the tree is that of now.
+    """
+    directory, facts = run.program.directory, run.code
+    if not run.is_first or run.program.kind is RunKind.PLANNED or "commit" not in facts:
+        return lambda _: None
+    clean = repository_facts(directory, with_modules=False) if facts.get("dirty") else facts
+    named = untracked_inputs(directory, _named_by(run), with_modules=False)
+
+    def judge(modules: Mapping[str, str]) -> dict[str, Any] | None:
+        if (found := untracked_modules(directory, modules)) is None:
+            return None
+        ignored, others = found
+        files = {**named, **ignored}
+        kept = {name: value for name, value in (facts if others else clean).items() if name != "files"}
+        return {**kept, "files": files} if files else kept
+
+    return judge
+
+
+def pythons_below(pid: int) -> list[RunningPython]:
+    """Return the Pythons of a program's group, and below it."""
+    return [
+        RunningPython(each.pid, each.parent, each.arguments, each.environment())
+        for each in family(pid)
+        if each.is_python()
+    ]
 
 
 def _network_of(run: ProgramRun) -> NodeNetwork | None:

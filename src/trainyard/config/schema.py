@@ -352,6 +352,8 @@ class ProgramConfig(Section):
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
     """Minutes without a row or output, after the first row, that count as a hang; null: never."""
+    observe: bool = True
+    """Count optimizer steps, losses and saves inside the program's Pythons; false: leave them alone."""
     script: Name | None = None
     """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (

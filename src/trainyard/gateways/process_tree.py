@@ -46,6 +46,11 @@ class Process:
         words = _read(self.pid, "cmdline").decode(errors="replace").split("\0")[:2]
         return " ".join(words).strip()[:80]
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words of its command line."""
+        return tuple(os.fsdecode(_read(self.pid, "cmdline")).rstrip("\0").split("\0"))
+
     def catches(self, number: int) -> bool:
         """Return whether it has a handler for the signal."""
         found = re.search(rb"^SigCgt:\s*([0-9a-f]+)", _read(self.pid, "status"), re.MULTILINE)

@@ -12,6 +12,7 @@ from typing import Any
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.observations import ProgramError
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
@@ -90,6 +91,10 @@ class ProgramEnd:
     """The inputs whose bytes have changed since the start: lock, data."""
     failure: Mapping[str, str] = field(default_factory=dict)
     """The class, cause and line that its output shows, if it failed."""
+    error: ProgramError | None = None
+    """The exception that ended it."""
+    optimizer_steps: int | None = None
+    """Those that were observed."""
 
 
 def begin(
@@ -316,6 +321,8 @@ def program_outcome(
         "sources": dict(end.sources) or None,
         "unit": None if end.unit == "steps" else end.unit,
         "changed_inputs": list(end.changed) or None,
+        "optimizer_steps": end.optimizer_steps,
+        "exception": end.error and end.error.to_json(),
         **_losses(rows),
     }
     if status == "failed" and end.failure:
@@ -350,7 +357,8 @@ def _verdict(
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
-    if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
+    is_over = is_done or (end.stopped_by is None and total is None)
+    if end.exit_code == 0 and is_over and end.error is None:
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
         if not has_rows:
@@ -365,11 +373,12 @@ def _verdict(
             end.stopped_by or "", ExitCode.STOPPED
         )
         return "stopped", code, "; ".join((newest, *end.skipped))
-    parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
+    parts = [] if end.error is None else [str(end.error)]
+    parts.append(f"the program ended with exit code {end.exit_code} after {shown} in its records")
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not has_rows and end.unread and not end.failure:
+    if not has_rows and end.unread and not end.failure and end.error is None:
         parts.append(end.unread)
     if end.failure:
         parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")

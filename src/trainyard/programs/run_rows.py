@@ -19,6 +19,7 @@ from trainyard.errors import TrainyardError
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
+from trainyard.programs.observations import Observations
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
@@ -70,6 +71,7 @@ class RunRows:
         self._log = LogReader(program.log_form or AUTO)
         self._files = self._files_since(self._began, found)
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
+        self.observations = Observations()
         self.declared: dict[Path, WrittenCheckpoint] = {}
         """The checkpoints that the program has reported as complete, by their path."""
         self._writer = MetricRowWriter(
@@ -202,13 +204,15 @@ class RunRows:
         """Read the events of the program; return whether it has saved a checkpoint."""
         has_saved = False
         for event in self._events.poll():
+            self.observations.note(event)
             if isinstance(event, TrainingBegin | TrainingEnd):
                 self._declared_steps = event.steps or self._declared_steps
             elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
                 self._keep([_finite_row(event)], event.source)
             elif isinstance(event, WrittenCheckpoint):
-                self.declared[Path(os.path.realpath(event.path))] = event
                 has_saved = True
+                if event.source is Source.DECLARED:
+                    self.declared[Path(os.path.realpath(event.path))] = event
         return has_saved
 
     def _keep(self, rows: Iterable[Row], source: Source) -> None:

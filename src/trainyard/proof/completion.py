@@ -73,10 +73,13 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
     done = integer_or_none(outcome.get("steps"))
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
+    if error := section_or_empty(outcome, "exception"):
+        return f"the outcome says succeeded, but {error.get('type')} ended the program"
     if done is None or done < 1:
         return "no step is on record"
-    if planned is not None and (counted := steps_of_program(outcome)) < planned:
-        return f"{counted:,} of {planned:,} steps"
+    stated = planned if planned is not None else integer_or_none(outcome.get("announced_steps"))
+    if stated is not None and (counted := steps_of_program(outcome)) < stated:
+        return f"{counted:,} of {stated:,} steps"
     return None
 
 
