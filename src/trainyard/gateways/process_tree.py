@@ -173,6 +173,29 @@ def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | N
     return RunProcesses(tuple(training), tuple(left))
 
 
+def files_being_written(
+    directory: Path, node: int = 0, leader: tuple[int, int] | None = None
+) -> frozenset[tuple[int, int]] | None:
+    """Return device and inode of the files that a run's processes have open for writing.
+
+    None if that cannot be seen: there is no /proc, or a process belongs to another user.
+    """
+    found = processes_of_run(directory, node, leader)
+    files = set[tuple[int, int]]()
+    for each in (*found.training, *found.left):
+        try:
+            for link in (_PROC / str(each.pid) / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if link.lstat().st_mode & 0o200:  # the link has the mode of the open file
+                        facts = link.stat()
+                        files.add((facts.st_dev, facts.st_ino))
+        except FileNotFoundError:  # it has ended
+            continue
+        except PermissionError:
+            return None
+    return frozenset(files) if (_PROC / "self").exists() else None
+
+
 def _is_of_run(process: Process, directory: Path, node: int) -> bool:
     environment = process.environment()
     named = environment.get(RUN_VARIABLE)

@@ -140,6 +140,14 @@ class MetricRows:
         return max((self.tables[s].newest + n for s, n in self._shifts.items() if s in last), default=0)
 
     @property
+    def first(self) -> int | None:
+        """The first step of this attempt; None if it is not known: a file may repeat earlier steps."""
+        if self.axis in (None, Source.STRUCTURED) or self.counts_epochs:
+            return None
+        assert self.axis is not None
+        return min(self.tables[self.axis].rows) + self._shifts[self.axis]
+
+    @property
     def reach(self) -> int | None:
         """The step up to which the rows show that the program has come; None if they do not count steps.
 
@@ -155,6 +163,13 @@ class MetricRows:
         """The source of the steps and of each figure."""
         steps = {} if self.axis is None else {"steps": self.axis}
         return {name: str(source) for name, source in (steps | dict(sorted(self._owners.items()))).items()}
+
+    @property
+    def optimizer_shift(self) -> int | None:
+        """What is added to the steps of an optimizer to get those of the record; None for another unit."""
+        if self.axis is None:
+            return self._resumed_at
+        return None if self.counts_epochs else self._shifts.get(Source.OBSERVED)
 
     def step_before(self, moment: float) -> int:
         """Return the last step that had come at a time in Unix seconds, a guess; 0 if none had."""

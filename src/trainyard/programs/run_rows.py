@@ -5,7 +5,6 @@ Two threads call this while the program runs: one reads its output, one polls an
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ from trainyard.programs.program_events import (
     TrainingEnd,
     WrittenCheckpoint,
 )
-from trainyard.programs.program_records import has_other_rows, note_other_rows
+from trainyard.programs.program_records import has_other_rows, note_trained_again
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
@@ -72,15 +71,18 @@ class RunRows:
         self._files = self._files_since(self._began, found)
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
         self.observations = Observations()
-        self.declared: dict[Path, WrittenCheckpoint] = {}
-        """The checkpoints that the program has reported as complete, by their path."""
+        self.saved: list[WrittenCheckpoint] = []
+        """The checkpoints that the program has reported as complete, and saves that the observer saw end."""
+        self.last_sign = 0.0
+        """When the program last printed or reported anything, in Unix seconds."""
         self._writer = MetricRowWriter(
             directory.metrics_file,
             log_steps=monitoring.log_steps if self._is_planned else 1,
             last=program.steps or 0,
             resumed_at=found.step if found else 0,
-            on_other_row=self._note_other_row,
+            on_other_row=self._note_trained_again,
         )
+        self._resumed_at = found.step if found else 0
         self._declared_steps: int | None = None
         self._has_warned = self._is_closed = False
         self._lock = threading.RLock()
@@ -122,12 +124,18 @@ class RunRows:
         with self._lock:
             return self._writer.merged.step_before(moment)
 
+    @property
+    def optimizer_shift(self) -> int | None:
+        """What is added to the steps of an optimizer to get those of the run; None for another unit."""
+        return self._writer.merged.optimizer_shift
+
     def describe(self) -> str:
         """Return a text for people if there is no row: what was printed, and why files were not read."""
         return "\n".join((self._log.describe(), *self._files.notes, f"{PRINT_STEPS}."))
 
     def read(self, text: str) -> None:
         """Read output of the program."""
+        self.last_sign = time.time()
         with self._lock:
             if not self._is_closed:  # a daemon of the program may print on
                 self._keep(self._log.take(text), Source.PRINTED)
@@ -149,6 +157,7 @@ class RunRows:
             self._keep(self._files.poll(at_end=True), Source.STRUCTURED)
             self._keep(self._log.close(), Source.PRINTED)
             self._writer.write(is_over=True)
+            self._note_first(self._writer.merged.first)
             self._export()
             self._is_closed = True
 
@@ -205,14 +214,19 @@ class RunRows:
         has_saved = False
         for event in self._events.poll():
             self.observations.note(event)
+            if not isinstance(event, WrittenCheckpoint):  # it says nothing of what comes after it
+                self.last_sign = max(self.last_sign, event.time or 0.0)
+            if isinstance(event, TrainingBegin):
+                self._note_first(event.step)
             if isinstance(event, TrainingBegin | TrainingEnd):
                 self._declared_steps = event.steps or self._declared_steps
             elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
-                self._keep([_finite_row(event)], event.source)
+                is_observed = not self._is_planned and self.observations.leads(event.pid)
+                if event.source is Source.DECLARED or is_observed:
+                    self._keep([_finite_row(event)], event.source)
             elif isinstance(event, WrittenCheckpoint):
+                self.saved.append(event)
                 has_saved = True
-                if event.source is Source.DECLARED:
-                    self.declared[Path(os.path.realpath(event.path))] = event
         return has_saved
 
     def _keep(self, rows: Iterable[Row], source: Source) -> None:
@@ -239,9 +253,14 @@ class RunRows:
         text = "metrics: no row was read yet, such as from %r: a run without a row is not proven. %s"
         LOG.warning(text, line, PRINT_STEPS)
 
-    def _note_other_row(self, step: int) -> None:
-        LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
-        note_other_rows(self._directory, step)
+    def _note_first(self, step: int | None) -> None:
+        """Take the first step that the program trains, which shows whether it resumed."""
+        if step is not None and self._are_recorded and step < self._resumed_at:
+            self._note_trained_again(step)
+
+    def _note_trained_again(self, step: int) -> None:
+        if note_trained_again(self._directory, step):
+            LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
 
 
 def _finite_row(event: LoggedFigures) -> Row:

@@ -32,7 +32,7 @@ from trainyard.programs.program_records import (
     note_announced_steps,
     weights_fault,
 )
-from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints, copy_of
+from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
 from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
@@ -50,8 +50,10 @@ LOG = logging.getLogger(__name__)
 NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 # How long the first node waits for the exit codes of the other nodes.
 _ENDS_SECONDS = 120.0
-# Seconds between two searches for new checkpoints, and for Pythons without the observer.
-_TAKE_SECONDS, _CHECK_SECONDS = 10.0, 10.0
+# Seconds between two searches for new checkpoints while the program runs; and if one may be in progress.
+_TAKE_SECONDS, _WAIT_SECONDS = 10.0, 2.0
+# Seconds between two searches for Pythons without the observer.
+_CHECK_SECONDS = 10.0
 _LAST_OUTPUT_BYTES = 1 << 16
 
 
@@ -143,12 +145,18 @@ class ProgramRun:
         if self._hang.is_hung(now):
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
-            self.checkpoints.declared = self.rows.declared
-            self.checkpoints.take(self.rows.step_before, reach=self.rows.reach)
-            self._last_search = time.monotonic()
+            self._take()
+            sooner = _TAKE_SECONDS - _WAIT_SECONDS if self.checkpoints.is_waiting else 0.0
+            self._last_search = time.monotonic() - sooner
         if now - self._last_check >= _CHECK_SECONDS:
             self._check_pythons()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
+
+    def _take(self, end: Ending | None = None) -> None:
+        """Copy the newest complete checkpoint."""
+        rows, checkpoints = self.rows, self.checkpoints
+        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
+        checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
@@ -199,8 +207,7 @@ class ProgramRun:
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
-        self.checkpoints.declared = self.rows.declared
-        self.checkpoints.take(self.rows.step_before, reach=self.rows.reach, is_over=True)
+        self._take(Ending(is_well=ended.exit_code == 0))
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -214,7 +221,6 @@ class ProgramRun:
             fault=self.rows.fault,
             sources=self.rows.sources,
             unit=self.rows.unit,
-            beyond=self.checkpoints.beyond,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
