@@ -174,6 +174,10 @@ class Outcome(Section):
     exit_code: Whole | None = None
     reason: Text | None = None
     steps: Whole | None = None
+    sources: dict[str, Any] = {}
+    """Where the steps and each figure of a program come from: declared, observed, structured or printed."""
+    unit: Text | None = None
+    """`epochs` if they are the steps, because nothing else was counted."""
     optimizer_steps: Whole | None = None
     """Steps of torch's optimizers that were observed inside a program."""
     exception: ProgramException | None = None
