@@ -52,6 +52,15 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
     yield from _impossible_mixture(config.data)
+    learned = config.proof.learned
+    if (
+        learned.figure not in ("auto", "none", "reward", "val_loss", "loss")
+        and learned.higher_is_better is None
+    ):
+        yield ImpossibleCombination(
+            ("proof.learned.figure", "proof.learned.higher_is_better"),
+            f"{learned.figure} may have to rise or to fall: set proof.learned.higher_is_better",
+        )
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
     if config.kind is RunKind.TRAINER:

@@ -359,6 +359,8 @@ class ProgramConfig(Section):
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
     """Minutes without a row or output, after the first row, that count as a hang; null: never."""
+    observe: bool = True
+    """Count optimizer steps, losses and saves inside the program's Pythons; false: leave them alone."""
     script: Name | None = None
     """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (
@@ -381,8 +383,10 @@ class LearnedConfig(Section):
 
     required: bool = False
     """A run that is too short to judge (fewer than ten rows) fails the proof."""
-    figure: Literal["auto", "reward", "val_loss", "loss", "none"] = "auto"
-    """The figure that must improve; auto: the first of these that is logged."""
+    figure: Annotated[Name, Field(examples=["accuracy", "eval/f1"])] = "auto"
+    """The figure of metrics.jsonl that must improve, or none; auto: reward, else val_loss, else loss."""
+    higher_is_better: bool | None = None
+    """Whether the figure should rise. null: a reward should, a loss should not; others need it stated."""
     max_validation_loss: Annotated[float, Field(gt=0)] | None = None
     """Highest validation loss at the end that passes."""
     compare_with: (

@@ -14,6 +14,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
+from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
     RUN_DIRECTORY,
@@ -69,6 +70,8 @@ class Program:
     """The formats that its checkpoints can have; None: any."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
+    observe: bool = True
+    """Whether the observer is on the path of its Pythons."""
 
     @property
     def kind(self) -> RunKind:
@@ -198,7 +201,11 @@ class ProgramLaunch:
         }
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(logs, self.node.log_name), os.environ)
-        return {**ours, **self.program.environment}
+        given = self.program.environment
+        if not self.program.observe:
+            return {**ours, **given}
+        path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        return {**ours, **given, "PYTHONPATH": os.pathsep.join(filter(None, (str(OBSERVER), path)))}
 
     def write_files(self) -> None:
         """Write the files of its preset into the run directory."""

@@ -27,7 +27,7 @@ meaning: a program of our own
 command: [python, own.py]
 launcher: torchrun
 log: json
-formats: [torch.save]
+formats: [files]
 memory: sharded
 required: {program.script: the script}
 checks:
