@@ -179,12 +179,13 @@ def kill_one(
     found: Counter[str],
 ) -> None:
     """Kill a run again and again, and let it end; the last kill comes after its last step."""
-    kills, refused, run = 0, 0, subject.run(name)
+    kills, refused, run, is_late = 0, 0, subject.run(name), False
     while True:
         process = subject.start(name)
-        if kills == subject.kills_a_run or found["kills"] >= most:
+        if is_late or found["kills"] >= most:
             process.wait()
-        elif kills == subject.kills_a_run - 1:
+        elif kills == subject.kills_a_run - 1 or newest(run) >= 0.9 * subject.steps:
+            is_late = True
             wait_for_step(run, process, after=0, step=subject.steps)
             wait(process, moments.uniform(0, spans[1]))
         elif moments.random() < 0.3:
