@@ -220,6 +220,7 @@ def facts_of(subject: Subject, name: str) -> dict[str, Any]:
     run, store = subject.run(name), subject.store(name)
     record = json.loads((run / "run.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "step" in row]  # a program also prints rows by its epoch
     checkpoint = run / "checkpoints" / f"step-{subject.steps:08}"
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     stored = store / "run-1" / f"checkpoint-{subject.steps}"
@@ -361,7 +362,7 @@ def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float
     while process.poll() is None:
         if path.exists() and path.stat().st_mtime > after:
             lines = path.read_text().splitlines()
-            if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= step:
+            if lines and lines[-1].endswith("}") and json.loads(lines[-1]).get("step", 0) >= step:
                 return
         time.sleep(0.005)
 
