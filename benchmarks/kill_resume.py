@@ -191,7 +191,8 @@ def kill_one(
         elif moments.random() < 0.3:
             wait(process, moments.uniform(0, spans[0]))
         else:
-            wait_for_step(run, process, after=time.time(), step=newest(run) + moments.randint(1, 8))
+            step = last_step(run) + moments.randint(1, max(2, subject.steps // 15))
+            wait_for_step(run, process, after=time.time(), step=step)
             wait(process, moments.uniform(0, 0.2))
         if process.poll() is None:
             is_alone = moments.random() < 0.3
@@ -356,14 +357,20 @@ def newest(run: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in whole), default=0)
 
 
+def last_step(run: Path) -> int:
+    """Return the step of the last complete row of metrics that has one; 0 if there is none."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = (json.loads(line) for line in reversed(lines) if line.endswith("}"))
+    return next((row["step"] for row in rows if "step" in row), 0)
+
+
 def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float, step: int) -> None:
     """Wait until metrics contain `step`, later than `after`, or until the process ends."""
     path = run / "metrics.jsonl"
     while process.poll() is None:
-        if path.exists() and path.stat().st_mtime > after:
-            lines = path.read_text().splitlines()
-            if lines and lines[-1].endswith("}") and json.loads(lines[-1]).get("step", 0) >= step:
-                return
+        if path.exists() and path.stat().st_mtime > after and last_step(run) >= step:
+            return
         time.sleep(0.005)
 
 
