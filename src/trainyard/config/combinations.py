@@ -15,7 +15,9 @@ from trainyard.config.schema import (
     ComputeConfig,
     Config,
     DataConfig,
+    MonitoringConfig,
     ProgramConfig,
+    WandbConfig,
 )
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -84,6 +86,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         )
     if config.recipe == COMMAND:
         yield from _impossible_command(config.program)
+        yield from _impossible_trackers(config.monitoring)
     elif training.epochs is None and training.max_steps is None:
         yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
@@ -95,9 +98,6 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
     if not program.command:
         example = "name the program and its arguments, such as [python, train.py]"
         yield ImpossibleCombination(("program.command", "recipe"), f"missing for recipe command: {example}")
-    if program.resume and not any("{checkpoint}" in word for word in program.resume):
-        reason = "no word has {checkpoint}, so the program would not know what to resume from"
-        yield ImpossibleCombination(("program.resume",), reason)
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
         yield ImpossibleCombination(("program.environment",), reason)
@@ -118,6 +118,22 @@ def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
     if small is not None:
         reason = f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
         yield ImpossibleCombination(("data.mixture",), reason)
+
+
+def _impossible_trackers(monitoring: MonitoringConfig) -> Iterator[ImpossibleCombination]:
+    """Only a value that differs from the default was meant: a resolved configuration states them all."""
+    default = MonitoringConfig()
+    stated = {
+        "tensorboard": (monitoring.tensorboard, default.tensorboard),
+        **{
+            f"wandb.{name}": (getattr(monitoring.wandb, name), getattr(default.wandb, name))
+            for name in WandbConfig.model_fields
+        },
+    }
+    for name, (given, usual) in stated.items():
+        if given != usual:
+            reason = "it is the program's own with recipe command: leave it out, and set it in the program"
+            yield ImpossibleCombination((f"monitoring.{name}", "recipe"), reason)
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:

@@ -354,7 +354,7 @@ class ProgramConfig(Section):
     checkpoints: Name = "auto"
     """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
     resume: Words | None = None
-    """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
+    """Arguments added if there is a complete checkpoint; {checkpoint}, if any has it, becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0

@@ -140,6 +140,14 @@ class MetricRows:
         return max((self.tables[s].newest + n for s, n in self._shifts.items() if s in last), default=0)
 
     @property
+    def first(self) -> int | None:
+        """The first step of this attempt; None if it is not known: a file may repeat earlier steps."""
+        if self.axis in (None, Source.STRUCTURED) or self.counts_epochs:
+            return None
+        assert self.axis is not None
+        return min(self.tables[self.axis].rows) + self._shifts[self.axis]
+
+    @property
     def reach(self) -> int | None:
         """The step up to which the rows show that the program has come; None if they do not count steps.
 

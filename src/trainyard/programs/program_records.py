@@ -21,8 +21,8 @@ from trainyard.run.identity import history_of, read_run, write_identity, write_o
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
-"""The event of an attempt whose rows differ for steps before the checkpoint that it should resume from."""
-
+"""The event of an attempt that trains steps again which its checkpoint had done."""
+_STARTS = ("started", "resumed")
 
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
@@ -170,15 +170,25 @@ def _require_resumable(
         )
 
 
-def note_other_rows(directory: RunDirectory, step: int) -> None:
-    """Record that this attempt printed another row of `step`, so it did not resume after that step."""
+def note_trained_again(directory: RunDirectory, step: int) -> bool:
+    """Record that this attempt trains `step` again, so that it did not resume; return whether that is so.
+
+    It is not, if the attempt was given no checkpoint of `step` or a later one, or is known to train again. A
+    program that counts from 0 prints the number of its checkpoint's step for the first step after it.
+    """
+    starts = [each for each in read_rows(directory.events_file) if each.get("event") in _STARTS]
+    given = (starts[-1].get("step") if starts else None) or 0
+    counts_from_zero = step == given and count_from_zero(read_rows(directory.metrics_file))
+    if step > given or counts_from_zero or trains_again(directory):
+        return False
     append_event(directory.events_file, _NOT_RESUMED, step=step)
+    return True
 
 
 def trains_again(directory: RunDirectory) -> bool:
-    """Return whether the newest attempt printed other rows of steps up to the checkpoint that it got."""
+    """Return whether the newest attempt trains steps again that the checkpoint which it got had done."""
     for event in reversed(read_rows(directory.events_file)):
-        if event.get("event") in ("started", "resumed"):
+        if event.get("event") in _STARTS:
             return False
         if event.get("event") == _NOT_RESUMED:
             return True
@@ -189,7 +199,7 @@ def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
     """Return whether an attempt that resumed from a checkpoint in this state trained earlier steps again."""
     at_start = None
     for event in read_rows(directory.events_file):
-        if event.get("event") in ("started", "resumed"):
+        if event.get("event") in _STARTS:
             at_start = event.get("state")
         elif event.get("event") == _NOT_RESUMED and state is not None and at_start == state:
             return True

@@ -270,10 +270,9 @@ class RunCheckpoints:
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
-        A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
+        One that gets a path gets that of a complete one. Checkpoints of other runs stay.
         """
-        picks_itself = not self._program.resume and not self._is_planned
-        if picks_itself and self._directory.run_file.is_file():
+        if self._program.picks_checkpoint and not self._is_planned and self._directory.run_file.is_file():
             for line in move_partial_aside(self.find()):
                 LOG.warning("%s", line)
 

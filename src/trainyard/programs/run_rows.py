@@ -28,7 +28,7 @@ from trainyard.programs.program_events import (
     TrainingEnd,
     WrittenCheckpoint,
 )
-from trainyard.programs.program_records import has_other_rows, note_other_rows
+from trainyard.programs.program_records import has_other_rows, note_trained_again
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
@@ -80,8 +80,9 @@ class RunRows:
             log_steps=monitoring.log_steps if self._is_planned else 1,
             last=program.steps or 0,
             resumed_at=found.step if found else 0,
-            on_other_row=self._note_other_row,
+            on_other_row=self._note_trained_again,
         )
+        self._resumed_at = found.step if found else 0
         self._declared_steps: int | None = None
         self._has_warned = self._is_closed = False
         self._lock = threading.RLock()
@@ -156,6 +157,7 @@ class RunRows:
             self._keep(self._files.poll(at_end=True), Source.STRUCTURED)
             self._keep(self._log.close(), Source.PRINTED)
             self._writer.write(is_over=True)
+            self._note_first(self._writer.merged.first)
             self._export()
             self._is_closed = True
 
@@ -214,10 +216,13 @@ class RunRows:
             self.observations.note(event)
             if not isinstance(event, WrittenCheckpoint):  # it says nothing of what comes after it
                 self.last_sign = max(self.last_sign, event.time or 0.0)
+            if isinstance(event, TrainingBegin):
+                self._note_first(event.step)
             if isinstance(event, TrainingBegin | TrainingEnd):
                 self._declared_steps = event.steps or self._declared_steps
             elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
-                if event.source is Source.DECLARED or self.observations.leads(event.pid):
+                is_observed = not self._is_planned and self.observations.leads(event.pid)
+                if event.source is Source.DECLARED or is_observed:
                     self._keep([_finite_row(event)], event.source)
             elif isinstance(event, WrittenCheckpoint):
                 self.saved.append(event)
@@ -248,9 +253,14 @@ class RunRows:
         text = "metrics: no row was read yet, such as from %r: a run without a row is not proven. %s"
         LOG.warning(text, line, PRINT_STEPS)
 
-    def _note_other_row(self, step: int) -> None:
-        LOG.warning("step %s is trained again: the program did not resume the newest checkpoint", step)
-        note_other_rows(self._directory, step)
+    def _note_first(self, step: int | None) -> None:
+        """Take the first step that the program trains, which shows whether it resumed."""
+        if step is not None and self._are_recorded and step < self._resumed_at:
+            self._note_trained_again(step)
+
+    def _note_trained_again(self, step: int) -> None:
+        if note_trained_again(self._directory, step):
+            LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
 
 
 def _finite_row(event: LoggedFigures) -> Row:

@@ -29,6 +29,7 @@ from trainyard.proof.repeatability import (
     mixed_origin,
     provenance_line,
 )
+from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
@@ -201,7 +202,8 @@ def prove(
         at = replace(at, started_with=("trainyard", "run"))
     lines, curves = list(events), curves_of(config.settings)
     course = course_of(run, lines)
-    passing = curves.collect(rows)
+    jumps = ResumeJumps(course.resumed_after)
+    passing = curves.collect(jumps.collect(rows))
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
@@ -217,7 +219,7 @@ def prove(
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained_part(run, completion, course, place=at),
+            _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
@@ -245,6 +247,10 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
+
+
+def _with_remarks(part: Part, remarks: Sequence[str]) -> Part:
+    return replace(part, evidence="; ".join((part.evidence, *remarks)))
 
 
 def _seen_weights(run: RecordedFacts, course: Course) -> str:

@@ -34,7 +34,7 @@ def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zer
     problem = completion_problem(
         run,
         rows,
-        Course(None, "no retries", 0, {}, frozenset()),
+        Course(None, "no retries", (), 0, {}, frozenset()),
         settings={"recipe": "command", "program": {"steps": planned}},
     )
 

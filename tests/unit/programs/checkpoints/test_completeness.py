@@ -29,7 +29,7 @@ from trainyard.programs.checkpoints.program_checkpoints import (
 )
 from trainyard.programs.checkpoints.volume_agent import counts_in
 from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
-from trainyard.programs.presets import load_preset
+from trainyard.programs.presets.preset import load_preset
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""
