@@ -119,6 +119,15 @@ class Parent(Section):
     manifest_sha256: Text | None = None
 
 
+class Job(Section):
+    """The object of Kubernetes in whose pods the run was started."""
+
+    kind: Text | None = None
+    namespace: Text | None = None
+    name: Text | None = None
+    uid: Text | None = None
+
+
 class Plan(Section):
     """The planned steps."""
 
@@ -219,6 +228,7 @@ class RunRecord(Section):
     image_name: Text | None = None
     owner: Text | None = None
     """Whose run a job trained: NAMESPACE/CREATOR/COMMAND, the last one as a digest."""
+    job: Job = Job()
     seed: Whole | None = None
     git: Git = Git()
     data: Data = Data()

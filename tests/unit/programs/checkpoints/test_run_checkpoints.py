@@ -294,6 +294,7 @@ def test_a_run_does_not_resume_from_what_is_damaged_or_may_be_incomplete(
 ) -> None:
     found = make(tmp_path, checkpoints="*/*")
     write(tmp_path, *files)
+    RunDirectory(tmp_path / "run").metrics_file.write_text('{"epoch": 0.5, "loss": 1.0, "time": 1.0}\n')
     point = found.find_resume_point("auto")
     assert point is not None and point.path == tmp_path / wanted
 
