@@ -1,6 +1,6 @@
 """One CloudFormation stack: plan a change set, execute it or discard it, delete the stack.
 
-    template, parameters  ──plan──>  ChangeSet  ──execute──>  the settled stack, or ServiceError with the reasons
+    template, parameters  ──plan──>  ChangeSet  ──execute──>  settled, or ServiceError with the reasons
 
 Every call and every wait has a time limit. The caller decides which changes are wanted.
 """
@@ -50,9 +50,11 @@ class CloudFormationStack:
         return self._call("get_template", StackName=self.name)["TemplateBody"]
 
     def resources(self) -> dict[str, Json]:
-        """Return logical name -> resource as DescribeStackResources answers."""
-        found = self._call("describe_stack_resources", StackName=self.name)["StackResources"]
-        return {each["LogicalResourceId"]: each for each in found}
+        """Return logical name -> resource as ListStackResources answers: a page has more than we make."""
+        found = self._call("list_stack_resources", StackName=self.name)["StackResourceSummaries"]
+        return {
+            each["LogicalResourceId"]: each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"
+        }
 
     def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> ChangeSet | None:
         """Create a change set; None if nothing is to be changed. Raises ServiceError, WaitTimeoutError.
@@ -69,7 +71,9 @@ class CloudFormationStack:
                 StackName=self.name,
                 ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
                 TemplateBody=body,
-                Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
+                Parameters=[
+                    {"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()
+                ],
                 Capabilities=["CAPABILITY_NAMED_IAM"],
                 **how,
             )
@@ -78,16 +82,15 @@ class CloudFormationStack:
                 return None
             raise
         planned = ChangeSet(made["Id"], made["StackId"], ())
+        changes = None
         try:
-            if changes := self._changes(planned.arn):
-                return ChangeSet(planned.arn, planned.stack_id, changes)
-        except BaseException:
-            self.discard(planned)
-            raise
-        self.discard(planned)
-        return None
+            changes = self._changes(planned.arn)
+        finally:
+            if changes is None:
+                self.discard(planned)
+        return None if changes is None else ChangeSet(planned.arn, planned.stack_id, changes)
 
-    def _changes(self, arn: str) -> tuple[Json, ...]:
+    def _changes(self, arn: str) -> tuple[Json, ...] | None:
         deadline = time.monotonic() + _SECONDS
         asked = {"ChangeSetName": arn, "IncludePropertyValues": True}
         while (found := self._call("describe_change_set", **asked))["Status"].startswith(
@@ -95,8 +98,12 @@ class CloudFormationStack:
         ):
             self._wait(deadline)
         reason = str(found.get("StatusReason", ""))
-        if found["Status"] == "FAILED" and not any(text in reason for text in _NOTHING_TO_CHANGE):
-            raise ServiceError("\n".join([f"CloudFormation refused the changes: {reason}", *self._reasons(arn)]))
+        if found["Status"] == "FAILED":
+            if any(text in reason for text in _NOTHING_TO_CHANGE):
+                return None
+            raise ServiceError(
+                "\n".join([f"CloudFormation refused the changes: {reason}", *self._reasons(arn)])
+            )
         changes = list(found.get("Changes", ()))
         while token := found.get("NextToken"):
             found = self._call("describe_change_set", **asked, NextToken=token)
@@ -168,8 +175,8 @@ class CloudFormationStack:
     def _wait(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
             raise WaitTimeoutError(
-                f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation continues "
-                f"without this command: aws cloudformation describe-stack-events --stack-name {self.name} shows "
-                "its progress. Run this again when it has ended."
+                f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
+                "continues without this command: aws cloudformation describe-stack-events --stack-name "
+                f"{self.name} shows its progress. Run this again when it has ended."
             )
         time.sleep(_PAUSE_SECONDS)

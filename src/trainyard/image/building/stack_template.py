@@ -34,10 +34,13 @@ def check_parameters(template: Mapping[str, Any], given: Mapping[str, str], flag
             problems.append(f"{flag}: {value} is not one of {', '.join(map(str, rule['AllowedValues']))}")
         if "MinValue" in rule and not rule["MinValue"] <= int(value) <= rule["MaxValue"]:
             problems.append(f"{flag}: {value} is not from {rule['MinValue']} to {rule['MaxValue']:,}")
-        for each in value.split(",") if rule["Type"] == "CommaDelimitedList" else [value]:
-            # `$` of Python also matches before a line break at the end, that of CloudFormation does not.
-            if not re.search(rule.get("AllowedPattern", ""), each, re.ASCII) or "\n" in each:
-                problems.append(f"{flag}: {each[:80]!r} does not fit {rule['AllowedPattern']} ({rule['Description']})")
+        parts = value.split(",") if rule["Type"] == "CommaDelimitedList" else [value]
+        # `$` of Python also matches before a line break at the end, that of CloudFormation does not.
+        problems += [
+            f"{flag}: {each[:80]!r} does not fit {rule['AllowedPattern']} ({rule['Description']})"
+            for each in parts
+            if not re.search(rule.get("AllowedPattern", ""), each, re.ASCII) or "\n" in each
+        ]
     if problems:
         count = f"{len(problems)} error{'s' * (len(problems) > 1)}. Nothing was started."
         raise ConfigError("\n".join([*problems, count]))
@@ -46,8 +49,8 @@ def check_parameters(template: Mapping[str, Any], given: Mapping[str, str], flag
 def write_template(template: Mapping[str, Any], values: Mapping[str, str], more: Iterable[str]) -> str:
     """Return the template as JSON, in which resources that are retained have names without functions.
 
-    CloudFormation imports a resource that exists, such as a bucket that a deleted stack retained, only by such
-    a name. `values` are the given parameters and the pseudo parameters; `more` are names of further
+    CloudFormation imports a resource that exists, such as a bucket that a deleted stack retained, only by
+    such a name. `values` are the parameters and the pseudo parameters; `more` are names of further
     repositories, each with its cache.
     https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/import-resources-automatically.html
     """
@@ -59,7 +62,6 @@ def write_template(template: Mapping[str, Any], values: Mapping[str, str], more:
             resource["Properties"]["RepositoryName"] = {"Fn::Sub": f"${{Project}}/{name}{end}"}
             logical = re.sub("[^a-z0-9]", lambda found: f"x{ord(found[0]):02x}", name)
             resources[f"{MORE}{logical}{kind}"] = resource
-    values = {**{name: str(rule["Default"]) for name, rule in template["Parameters"].items()}, **values}
     for resource in resources.values():
         for key in set(_IDENTIFIERS) & resource["Properties"].keys():
             if resource.get("DeletionPolicy") == "Retain":
