@@ -165,8 +165,8 @@ def test_a_project_has_as_many_repositories_as_it_names(aws: str) -> None:
     held = {each["repositoryName"]: each for each in ecr.describe_repositories()["repositories"]}
     assert held.keys() == {"trainyard", "trainyard-cache", *names}
     for name, like in ((names[0], "trainyard"), (names[1], "trainyard-cache")):
-        assert held[name]["imageTagMutability"] == held[like]["imageTagMutability"]
-        assert held[name]["imageScanningConfiguration"]["scanOnPush"] is (like == "trainyard")
+        for key in ("imageTagMutability", "imageScanningConfiguration"):
+            assert held[name][key] == held[like][key]
     role = ResolvedTemplate({}).statements("BuildRole")
     (push,) = [each for each in role if each["Sid"] == "PushImagesAndCache"]
     assert any(
