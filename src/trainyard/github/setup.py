@@ -144,6 +144,8 @@ class Setup:
         self._selector = RunnerSelector(tuple(wanted.labels), wanted.group)
         self._kind: RunnerKind | None = wanted.kind
         self._store, self._role, self._is_registered = wanted.store, wanted.role, False
+        self._places: list[str] = []
+        """The variables that name CodeBuild or a cluster."""
         self._verdicts: dict[str, SetupVerdict] = {}
         self._outage = ""
         """Why GitHub could not be reached; empty while it can be."""
@@ -180,7 +182,7 @@ class Setup:
             yield "runner", self._check_runner
         if self._role:
             yield "aws role", self._check_aws_role
-        if wanted.watch and (self._kind is RunnerKind.SELF_HOSTED or self._value(CODEBUILD)):
+        if wanted.watch and (self._kind is RunnerKind.SELF_HOSTED or CODEBUILD in self._places):
             yield "watchdog", self._check_watchdog
         yield "first green", self._check_first_run
 
@@ -257,9 +259,9 @@ class Setup:
     def _check_labels(self) -> SetupStep:
         found, is_wanted = self._value(LABELS), bool(self._wanted.labels or self._wanted.group)
         known = self._wanted.variables
-        places = [name for name in (CODEBUILD, CLUSTER) if known.get(name) or self._value(name)]
-        if not is_wanted and not found and places:
-            return _ok(f"{places[0]} says where to train; no runner of your own")
+        self._places = [name for name in (CODEBUILD, CLUSTER) if known.get(name) or self._value(name)]
+        if not is_wanted and not found and self._places:
+            return _ok(f"{self._places[0]} says where to train; no runner of your own")
         if not is_wanted:
             self._selector, self._kind = RunnerSelector(DEFAULT_LABELS), RunnerKind.SELF_HOSTED
             try:

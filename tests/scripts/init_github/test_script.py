@@ -25,7 +25,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_g
     assert begun.returncode == 1, begun.stdout + begun.stderr
     assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
     names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
-    limits = {"release": ["v*"], **dict.fromkeys(("training", "eks"), ["main", "trainyard-lineage-*"])}
+    limits = {"release": ["v*"], **{key: ["main", "trainyard-lineage-*"] for key in ("training", "eks")}}
     assert names == {place: limits.get(place, ["main"]) for place in ENVIRONMENTS}
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
