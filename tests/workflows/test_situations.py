@@ -17,7 +17,7 @@ FILES = (
     "tests/scripts/test_step.py",
     "tests/scripts/test_prove_run.py",
     "tests/scripts/test_step_continue.py",
-    "tests/scripts/init_github/test_circumstances.py",
+    "tests/scripts/init_github/test_setup.py",
     "tests/unit/github/test_runner_watchdog.py",
 )
 SHOWN_BY = """

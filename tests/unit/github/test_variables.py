@@ -1,5 +1,6 @@
 """The names and values of variables and secrets; the names are those in the workflows and in their docs."""
 
+import json
 import re
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def test_variables_and_secrets_are_those_in_the_docs() -> None:
     rows = re.compile(r"^\| `(\w+)` \|", re.M)
     assert set(rows.findall(first)) == variables.OTHERS | own
     assert set(rows.findall(second.split("\n\n")[0])) == set(variables.SECRETS)
+
+
+def test_the_workflow_passes_each_variable_by_name_and_no_other() -> None:
+    text = (ROOT / ".github" / "workflows" / WORKFLOW).read_text()
+    given = yaml.safe_load(text)["env"]["TRAINYARD_VARIABLES"]
+    named = json.loads(re.sub(r"\$\{\{ toJSON\(vars\.(\w+)\) \}\}", r'"\1"', given))
+    own = {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE}
+    assert named == {name: name for name in variables.OTHERS | own}
 
 
 def test_the_expected_job_and_environments_are_those_of_the_workflow() -> None:
