@@ -17,6 +17,7 @@ Example:    TRAINYARD_PLAN="$PLAN" trainyard step eks watch --timeout 10m
 """
 
 import argparse
+import base64
 import logging
 import os
 import time
@@ -65,6 +66,7 @@ from trainyard.github.cluster_job import (
     run_end,
     set_status,
 )
+from trainyard.github.repository import SCHEDULE
 from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
@@ -361,6 +363,10 @@ def keep_polling(job: ClusterJob) -> bool:
             return False
         set_status(api, job.deployment, "in_progress", "still running", run_url=url_of_run())
         api.put(f"/actions/workflows/{POLL}/enable")
+        file = api.get(f"/contents/.github/workflows/{POLL}")  # of the default branch, as schedules are
+        if SCHEDULE not in base64.b64decode(file["content"]).decode():
+            text = f"Nobody polls {job.job}, because {POLL} has no schedule: trainyard init github adds it"
+            annotate(Level.WARNING, f"{text}. To poll once: gh workflow run {POLL}", title="No polls")
     except (ServiceError, ConfigError) as error:
         text = f"{error}. Nobody polls {job.job}; start the polls: gh workflow enable {POLL}"
         annotate(Level.WARNING, text, title="No polls")

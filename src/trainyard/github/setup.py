@@ -9,6 +9,7 @@ Settings that somebody chose are kept, or shown before they are replaced; nothin
 console shows and its API does not, such as the runners of an organisation, is in docs/runner.md.
 """
 
+import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
+from trainyard.github.repository import GITHUB, SCHEDULE, RefusedError, Repository, list_items, request
 from trainyard.github.runner_command import Registration, runner_command
 from trainyard.github.runner_version import version_problem
 from trainyard.github.setup_step import (
@@ -184,6 +185,9 @@ class Setup:
             yield "aws role", self._check_aws_role
         if wanted.watch and (self._kind is RunnerKind.SELF_HOSTED or CODEBUILD in self._places):
             yield "watchdog", self._check_watchdog
+            yield "poll runners", partial(self._check_schedule, "watch_runners.yml")
+        if CLUSTER in self._places:
+            yield "poll EKS", partial(self._check_schedule, "watch_eks.yml")
         yield "first green", self._check_first_run
 
     # The engine: read, change, read again.
@@ -422,6 +426,29 @@ class Setup:
         if self._value(WATCH) or self._is_registered or self._kind is not RunnerKind.SELF_HOSTED:
             return self._check_variable(WATCH, self._value(WATCH) or "on")
         return _waits(f"{WATCH} = on, once a runner is registered")
+
+    def _check_schedule(self, name: str) -> SetupStep:
+        """Check that a workflow that polls has its schedule, which ships as a comment."""
+        if name == "watch_runners.yml" and (found := self._value(WATCH)).lower() not in ("on", "true"):
+            return _ok(f"{name} is off: {WATCH} = {found}") if found else _waits(f"once {WATCH} is on")
+        path, branch = f"contents/.github/workflows/{name}", self._repository.branch
+        file = self._get(path, or_none=True)
+        if file is None:
+            return _by_hand(f"{name} is not on {branch} yet", Todo(HERE, f"git push origin {branch}"))
+        text = base64.b64decode(file["content"]).decode()
+        if SCHEDULE in text:
+            return _ok(f"{name} has its schedule")
+        changed = text.replace(SCHEDULE.replace("s", "# s", 1), SCHEDULE, 1)
+        if changed == text:
+            return _by_hand(
+                f"{name} on {branch} has neither a schedule nor its comment: take the shipped file"
+            )
+        body = {"message": f"Poll by {name}", "content": base64.b64encode(changed.encode()).decode()}
+        put = SetupChange(
+            "PUT", f"{self._repository.base}/{path}", {**body, "sha": file["sha"], "branch": branch}
+        )
+        text = f"{name} gets its schedule, by a commit on {branch}: git pull afterwards"
+        return _change(text, put, overwrites=True)
 
     def _check_first_run(self) -> SetupStep:
         """Check that a training job was green."""

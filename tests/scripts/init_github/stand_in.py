@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -28,6 +29,11 @@ REFUSALS = {
 }
 LIMIT = "API rate limit exceeded for user ID 11."
 Answer = tuple[int, Any]
+POLLS = ("watch_runners.yml", "watch_eks.yml")
+
+
+def shipped(name: str) -> str:
+    return (Path(__file__).resolve().parents[3] / ".github" / "workflows" / name).read_text()
 
 
 @dataclass
@@ -51,6 +57,8 @@ class GitHub:
     faults: dict[str, list[int | str]] = field(default_factory=dict)
     """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
     `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
+    files: dict[str, str] = field(default_factory=lambda: {name: shipped(name) for name in POLLS})
+    """The workflow files that poll, as they are on the default branch."""
     calls: list[str] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
 
@@ -114,6 +122,13 @@ class GitHub:
             ],
             "oidc/customization/sub": self.subject,
             **{f"variables/{n}": {"name": n, "value": v, **known} for n, v in self.variables.items()},
+            **{
+                f"contents/.github/workflows/{name}": {
+                    "sha": "0" * 40,
+                    "content": base64.encodebytes(text.encode()).decode(),
+                }
+                for name, text in self.files.items()
+            },
             **{f"secrets/{name}": {"name": name} for name in self.secrets.get("", {})},
         }
         lists = {
@@ -147,6 +162,8 @@ class GitHub:
                 return 409, {"message": "Already exists - Variable already exists"}
             case ["POST", "variables"] | ["PATCH", "variables", _]:
                 self.variables[body.get("name") or place.split("/")[1]] = body["value"]
+            case ["PUT", "contents", *_, name]:
+                self.files[name] = base64.b64decode(body["content"]).decode()
             case ["PUT", "environments", name]:
                 return self._limit(name, body)
             case ["POST", "environments", name, "deployment-branch-policies"] if name in self.policies:
@@ -202,6 +219,7 @@ def complete(github: GitHub | None = None) -> GitHub:
         wanted = [("v*", "tag")] if name == "release" else [("main", "branch")]
         wanted += [("trainyard-lineage-*", "tag")] if name in ("training", "eks") else []
         github.policies[name] = [{"id": 100, "name": pattern, "type": kind} for pattern, kind in wanted]
+    github.files = {name: shipped(name).replace("# schedule:", "schedule:") for name in POLLS}
     github.runners = [github.runner()]
     github.train()
     return github

@@ -39,11 +39,12 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_g
     github.runners = [github.runner()]
     github.train()
     before = len(github.changes())
-    ended = setup_github("--secret", "WANDB_API_KEY")
+    ended = setup_github("--secret", "WANDB_API_KEY", "--yes")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 15 steps are checked.\n")
+    assert ended.stdout.endswith("All 16 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
-    assert len(github.changes()) == before + 1
+    assert "\n  schedule:" in github.files["watch_runners.yml"]
+    assert len(github.changes()) == before + 2
     assert REGISTRATION not in ended.stdout
 
 

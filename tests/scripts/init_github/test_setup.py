@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cases import each_case
-from tests.scripts.init_github.stand_in import GitHub, complete, direct, fresh, set_up
+from tests.scripts.init_github.stand_in import POLLS, GitHub, complete, direct, fresh, set_up, shipped
 
 from trainyard.commands.init_github import parse_args, wanted_setup
 from trainyard.config.load import load_config
@@ -282,7 +283,9 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes() -
 
 def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
     github = complete(fresh(visibility="public", private=False))
-    wanted = WantedSetup(role=ROLE, secrets=(("training", "WANDB_API_KEY"),), allow_public=True)
+    places = {"TRAINYARD_EKS_CLUSTER": "gpus"}
+    secrets = (("training", "WANDB_API_KEY"),)
+    wanted = WantedSetup(role=ROLE, secrets=secrets, variables=places, allow_public=True)
     page = (ROOT / "docs" / "runner.md").read_text()
     table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
@@ -325,6 +328,21 @@ def test_the_watchdog_keeps_its_value_and_stays_off_where_nothing_is_registered(
         variable("TRAINYARD_WATCH", found)(github)
         assert set_up(github, wanted_setup(parse_args([*flags]))).code == 0
         assert github.variables.get("TRAINYARD_WATCH") == kept
+
+
+def test_what_polls_gets_its_schedule_where_it_is_wanted_and_nowhere_else() -> None:
+    cluster = WantedSetup(variables={"TRAINYARD_EKS_CLUSTER": "gpus"})
+    for wanted, expected in ((WantedSetup(), ["watch_runners.yml"]), (cluster, [*POLLS]), (None, [])):
+        github = complete()
+        github.files = {name: shipped(name) for name in POLLS}
+        if wanted is None:
+            github.variables["TRAINYARD_WATCH"] = "off"
+        assert set_up(github, wanted, yes=False).code == (1 if expected else 0), "a commit needs consent"
+        assert set_up(github, wanted).code == 0
+        on = {name: yaml.safe_load(text)[True] for name, text in github.files.items()}
+        assert [name for name in POLLS if "schedule" in on[name]] == expected
+    github.files["watch_runners.yml"], github.variables["TRAINYARD_WATCH"] = "on: push\n", "on"
+    assert set_up(github)["poll runners"].verdict is SetupVerdict.YOU
 
 
 # Kinds of runners: which labels and which time limit are written, and what the plan makes of them.
