@@ -1,6 +1,6 @@
 """The variables and secrets of the workflows: their names, and the valid values.
 
-docs/workflows.md describes each; a test checks that both have the same names.
+docs/variables.md describes each; a test checks that both have the same names.
 """
 
 import json
@@ -227,7 +227,7 @@ def parse_variable(text: str) -> tuple[str, str]:
     if name in SECRETS:
         raise ConfigError(f"{name} is a secret: --secret {name}")
     if name not in OTHERS:
-        raise ConfigError(f"{name[:80]!r} is not a variable that the workflows read: see docs/workflows.md")
+        raise ConfigError(f"{name[:80]!r} is not a variable that the workflows read: see docs/variables.md")
     return name, value
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_variables_and_secrets_are_those_in_the_docs() -> None:
-    page = (ROOT / "docs" / "workflows.md").read_text()
+    page = (ROOT / "docs" / "variables.md").read_text()
     first, second = page.split("| variable | meaning |")[1].split("| secret | meaning |")
     own = {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE}
     rows = re.compile(r"^\| `(\w+)` \|", re.M)
