@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from tests import warm_start
+from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
 
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 TRAINER = Path(__file__).parent / "trainers" / "hugging_face.py"

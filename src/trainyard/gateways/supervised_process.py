@@ -12,6 +12,7 @@ the program has ended only when the group is empty.
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
+# A program that prints much is read in blocks, because each read costs more than a line. Meanwhile the pipe
+# takes this much, so that the program does not wait.
+_PIPE_BYTES, _BLOCK_SECONDS = 1 << 20, 0.02
 # How long output is read after the end, and after how much silence then no longer.
 _LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
@@ -307,6 +311,8 @@ def _pass_output_on(
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
+        with contextlib.suppress(OSError, AttributeError):  # another system, or too many pipes of this user
+            fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         while chunk:
             is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
             if is_last and not over.is_set():
@@ -317,12 +323,15 @@ def _pass_output_on(
             if not end and len(pending) > _CHUNK:
                 end = pending.rfind(b" ") + 1 or len(pending)
             lines, pending = pending[:end], pending[end:]
+            if 0 < len(chunk) < _CHUNK:
+                late.wait(_BLOCK_SECONDS)
             if not lines:
                 continue
             # A full disk must not stop the reading, because the program would wait; nor a terminal that
             # nobody reads. Where stdout takes only text, as in a notebook, the log alone has it.
+            masked = secrets.mask_bytes(lines)
             for target in filter(None, (file, getattr(sys.stdout, "buffer", None))):
                 with contextlib.suppress(OSError):
-                    target.write(secrets.mask_bytes(lines))
+                    target.write(masked)
                     target.flush()
             on_output(lines.decode(errors="replace"))

@@ -15,7 +15,7 @@ from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
 from trainyard.proof.joining_network import joining_network
-from trainyard.proof.learning import Curves
+from trainyard.proof.learning import curves_of
 from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
@@ -29,6 +29,7 @@ from trainyard.proof.repeatability import (
     mixed_origin,
     provenance_line,
 )
+from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
@@ -38,6 +39,7 @@ from trainyard.proof.stored_checkpoints import (
 )
 from trainyard.run.failure import next_command
 from trainyard.run.run_settings import setting
+from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
 
 if TYPE_CHECKING:
@@ -198,9 +200,10 @@ def prove(
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     if kind_of_run(run) is RunKind.PROGRAM:
         at = replace(at, started_with=("trainyard", "run"))
-    lines, curves = list(events), Curves()
+    lines, curves = list(events), curves_of(config.settings)
     course = course_of(run, lines)
-    passing = curves.collect(rows)
+    jumps = ResumeJumps(course.resumed_after)
+    passing = curves.collect(jumps.collect(rows))
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
@@ -216,7 +219,7 @@ def prove(
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained_part(run, completion, course, place=at),
+            _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
@@ -246,6 +249,10 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
 
 
+def _with_remarks(part: Part, remarks: Sequence[str]) -> Part:
+    return replace(part, evidence="; ".join((part.evidence, *remarks)))
+
+
 def _seen_weights(run: RecordedFacts, course: Course) -> str:
     """Return what was read of the tensors in the last checkpoint, which has no fault."""
     named = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
@@ -273,12 +280,14 @@ def _program_length(run: RecordedFacts) -> str:
     outcome = section_or_empty(run, "outcome")
     requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
-    done = f"{steps_of_program(outcome):,}"
+    done, unit = f"{steps_of_program(outcome):,}", unit_of_steps(outcome)
+    source = source_in_words(outcome, "steps")
     if requested is not None:
-        return f"{done} of {requested:,} steps"
+        return f"{done} of {requested:,} {unit}{source}"
     if announced is None:
-        return f"{done} steps, and the program ended with exit code 0"
-    return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
+        return f"{done} {unit}{source}, and the program ended with exit code 0"
+    of = f"of the {announced:,} {unit} that the program announced{source}"
+    return f"{done} {of}, and it ended with exit code 0"
 
 
 def _network_part(
@@ -364,6 +373,8 @@ def _fixing_step(
 
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
+    if problem.is_guess and not is_unfinished(run):
+        return f"do that, then train it again: {place.again}"
     if problem.is_early and not is_unfinished(run):
         return f"let the program save once more after its last step; then train it again: {place.again}"
     if problem.step is None:

@@ -12,6 +12,7 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
+from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.run.identity import read_origin
 
 STEPS = 600
@@ -294,8 +295,52 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
     assert trained.passed
-    words = "no retries; it was given the checkpoint of step 200 and began at step 50"
-    assert trained.evidence.endswith(words)
+    words = (
+        "no retries; it was given the checkpoint of step 200 and did not resume from it: trained again from "
+    )
+    assert trained.evidence.endswith(f"{words}from step 50")
+
+
+def test_a_retry_that_trained_again_is_not_called_resumed() -> None:
+    again, anew = {"event": "resumed", "step": 30}, {"event": "not_resumed", "step": 1}
+    trained = part(judge(events=[STARTED, again, anew, SAVED, FINISHED]), "trained")
+    assert trained.passed and "resumed after" not in trained.evidence
+    assert trained.evidence.endswith(
+        "it was given the checkpoint of step 30 and did not resume from it: trained again from step 1"
+    )
+
+
+def test_a_checkpoint_whose_step_is_a_guess_is_no_step_that_was_resumed_after() -> None:
+    saved = {"event": "checkpoint_saved", "step": 30, "manifest_sha256": "b" * 64, "source": "guessed"}
+    again = {"event": "resumed", "step": 30, "manifest_sha256": "b" * 64}
+    trained = part(judge(events=[STARTED, saved, again, SAVED, FINISHED]), "trained")
+    assert trained.evidence.endswith("1 retry")
+
+
+@pytest.mark.parametrize(
+    ("losses", "rates", "words"),
+    [
+        ((2.0, 2.1), (1e-3, 1e-3), None),
+        ((2.0, 3.1), (1e-3, 1e-3), "the loss jumped from 2 to 3.1 where it was resumed after step 10"),
+        (
+            (2.0, 2.0),
+            (1e-3, 4e-4),
+            "the learning rate jumped from 0.001 to 0.0004 where it was",
+        ),
+        ((2.0, 2.0), (1e-3, 2e-3), None),
+    ],
+)
+def test_a_figure_that_jumps_at_a_resume_is_a_remark(
+    losses: tuple[float, float], rates: tuple[float, float], words: str | None
+) -> None:
+    rows = [
+        {"step": step, "loss": losses[step > 10], "learning_rate": rates[step > 10]} for step in range(1, 15)
+    ]
+    jumps = ResumeJumps([10])
+    assert list(jumps.collect(rows)) == rows
+    assert (words or "") in "".join(jumps.remarks) and bool(jumps.remarks) == bool(words)
+    few = ResumeJumps([3])
+    assert list(few.collect(rows[:3] + rows[11:])) and few.remarks == []
 
 
 @pytest.mark.parametrize(
