@@ -58,7 +58,8 @@ free plan -> without_environments_secrets_are_the_repositorys
 
 
 def situations() -> list[str]:
-    table = (ROOT / "docs" / "runbooks" / "ends.md").read_text().partition("| situation |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "runbooks" / "ends.md").read_text()
+    table = page.partition("| situation |")[2].partition("\n\n")[0]
     return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 

@@ -166,11 +166,12 @@ class CloudFormationStack:
 
     def _find(self) -> Json | None:
         # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
-        answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        absent = ("ValidationError",)
+        answer = self._aws.call("cloudformation", "describe_stacks", absent=absent, StackName=self.name)
         return None if answer is None else answer["Stacks"][0]
 
-    def _call(self, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
-        return self._aws.call("cloudformation", operation, absent=absent, **arguments)
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        return self._aws.call("cloudformation", operation, **arguments)
 
     def _wait(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
