@@ -6,7 +6,6 @@ parameter as Python prints it, shows no outputs, and has no imports, drift and r
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -22,8 +21,6 @@ import boto3
 import pytest
 import yaml
 from tests.integration.conftest import Endpoint
-from tests.integration.scripted_aws import ScriptedAws
-from tests.integration.test_image_refusals import REFUSALS
 from tests.unit.infrastructure.template_reader import ResolvedTemplate
 
 from trainyard.command import handler
@@ -238,13 +235,9 @@ def test_deleting_keeps_what_holds_data(aws: str) -> None:
     ("flags", "said"),
     [
         (("--project-name", "Lab"), "--project-name"),
-        (("--ecr-repository", "Lab"), "--ecr-repository"),
         (("--github", "me"), "OWNER/REPO"),
         (("--github", "me/lab", "--environment", "*"), "match more than one"),
-        (("--log-days", "8"), "--log-days"),
         (("--delete", "--timeout-minutes", "1"), "--timeout-minutes"),
-        (("--vpc", "vpc-1", "--subnets", "subnet-1,"), "--subnets"),
-        (("--kms-key", "alias/mine"), "--kms-key"),
         (("--role-starts-builds", "no"), "--role-starts-builds"),
         (("--cluster", "gpus"), "--cluster needs --github"),
         (("--environment", "images"), "--environment needs --github"),
@@ -284,39 +277,6 @@ def test_a_stack_that_was_made_by_hand_is_taken_over(aws: str) -> None:
     )
     found = set_up("--dry-run", code=1)
     assert set(found.values()) == {"would change"}, "moto compares names as they are written"
-
-
-def test_every_call_that_is_refused_ends_with_4_and_names_the_call_and_the_fix(
-    moto: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The classes of refusals take turns, so that each class meets several calls."""
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
-
-    def start_again() -> None:
-        urlopen(Request(f"{moto.url}/moto-api/reset", method="POST"), timeout=10).close()
-
-    with ScriptedAws(moto.url).serving() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        start_again()
-        set_up(*GITHUB)
-        calls = {GITHUB: sorted(set(server.calls)), ("--delete",): ["DeleteStack", "GetTemplate"]}
-        assert {"CreateChangeSet", "ExecuteChangeSet"} < set(calls[GITHUB])
-        classes = itertools.cycle(kind for kind in REFUSALS if kind != "unknown code")
-        for flags, named in calls.items():
-            for call in named:
-                start_again()
-                if flags == ("--delete",):
-                    set_up(*GITHUB)
-                kind = next(classes)
-                server.refusals = {call: [(REFUSALS[kind][0], "because of this")] * 99}
-                capsys.readouterr()
-                code = exit_code(*flags)
-                printed = capsys.readouterr()
-                server.refusals = {}
-                text = " ".join((printed.out + printed.err).split())
-                assert code == 4 and "Traceback" not in text and REGION in text, (call, kind, text)
-                assert re.search(REFUSALS[kind][1], text), (call, kind, text)
 
 
 PLUGINS = os.environ.get("TRAINYARD_TERRAFORM_PLUGINS", "")
