@@ -475,7 +475,10 @@ def test_a_cluster_that_is_not_ready_ends_the_plan(
     monkeypatch.setattr(step_eks, "verdict_lines", lambda _data, width: [])
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("INPUTS", json.dumps({"config": "configs/smoke.yaml"}))
+    monkeypatch.setenv("INPUTS", json.dumps({"config": ""}))
+    monkeypatch.setenv("TRAINYARD_CONFIG", "configs/none.yaml")
+    assert workflow.step("plan")[1]["reason"].startswith("configs/none.yaml")
+    monkeypatch.setenv("TRAINYARD_CONFIG", "configs/smoke.yaml")
     code, outputs = workflow.step("plan")
     assert code == 1
     assert "namespace" not in outputs.get("plan", "")

@@ -40,7 +40,7 @@ from trainyard.commands.notify import Notice, needs_in, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.step import keep_records
-from trainyard.commands.step_plan import plan_run
+from trainyard.commands.step_plan import SHIPPED, plan_run
 from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError, VerificationError
@@ -125,16 +125,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plan() -> int:
     """Check the configuration, the inputs and the cluster, and plan the job; nothing is sent."""
     if not (text := os.environ.get("INPUTS", "")):
-        raise ConfigError(
-            "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
-        )
+        raise ConfigError("INPUTS is not set. Set it to the JSON of the workflow's inputs.")
     given = {name: str(value or "") for name, value in parse_json_object(text, "INPUTS").items()}
     for name in ("nodes", "instance_type"):  # an input overrides its variable, also in plan_run
         if value := given.get("num_nodes" if name == "nodes" else name):
             os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
-    if not given.get("config"):
-        raise ConfigError("INPUTS has no `config`. Set it to the file of the configuration.")
     set_variables(os.environ)
+    given["config"] = given.get("config") or os.environ.get("TRAINYARD_CONFIG") or SHIPPED
     only = given.get("dry_run") == "True"
     if code := plan_run(given["config"], overrides=given.get("overrides", ""), target="eks", only_plan=only):
         return code
