@@ -59,6 +59,7 @@ from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
+from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
@@ -206,6 +207,8 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
+    if run.is_first and run.program.kind is RunKind.PROGRAM:
+        announce_missing(run)
     path, checkpoint = run.directory.path, run.found.path if run.found else None
     run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
@@ -247,6 +250,16 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
 def _named_by(run: ProgramRun) -> list[Path]:
     program = run.program
     return named_files(program.command, program.directory, metrics=program.metrics)
+
+
+def announce_missing(run: ProgramRun) -> None:
+    """Report, a line each, what keeps a run that starts from being proven, however it goes."""
+    record, program = read_run(run.directory.run_file), run.program
+    if program.observe and record.get("git", {}).get("dirty"):
+        # Untracked modules count only if they are imported, which is seen.
+        record = {**record, "git": repository_facts(program.directory, with_modules=False)}
+    for name, remedy in remedies_of_program(record).items():
+        output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
 
 
 def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:

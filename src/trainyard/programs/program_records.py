@@ -337,6 +337,7 @@ def program_outcome(
         "steps": done,
         "counts_from_zero": from_zero or None,
         "program_exit_code": end.exit_code,
+        "stopped_by": end.stopped_by,
         "announced_steps": end.announced,
         "sources": dict(end.sources) or None,
         "unit": None if end.unit == "steps" else end.unit,

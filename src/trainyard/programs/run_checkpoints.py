@@ -296,7 +296,7 @@ class RunCheckpoints:
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
             rows = read_rows(self._directory.metrics_file)
-            last = int(rows[-1]["step"]) if rows else 0
+            last = max((int(row["step"]) for row in rows if "step" in row), default=0)
             self._guesses = steps_of_states(self._directory)
             found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
             for note in found.rejections():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.registries import COMMAND
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
@@ -28,6 +29,7 @@ from trainyard.proof.repeatability import (
     missing_facts,
     mixed_origin,
     provenance_line,
+    remedies_of_program,
 )
 from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
@@ -37,7 +39,7 @@ from trainyard.proof.stored_checkpoints import (
     leftover_problem,
     store_problem,
 )
-from trainyard.run.failure import next_command
+from trainyard.run.failure import next_step
 from trainyard.run.run_settings import setting
 from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
@@ -57,9 +59,9 @@ class ProofPlace:
     started_with: tuple[str, ...] = ()
     """The pipeline that a new run is started with; empty: the trainer's script."""
 
-    def next_command(self, run: RecordedFacts) -> str:
-        """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
-        return next_command(run, Path(self.run_directory))
+    def next_step(self, run: RecordedFacts) -> str:
+        """What to do after an unfinished run: a command, or first the change without which it fails again."""
+        return next_step(run, Path(self.run_directory))
 
     @property
     def again(self) -> str:
@@ -234,7 +236,7 @@ def prove(
 def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
     if problem is not None:
         # Resuming a finished run does nothing, so the only fix is to train again.
-        step = place.next_command(run) if is_unfinished(run) else place.again
+        step = place.next_step(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
         seen = f"every logged figure finite{_seen_weights(run, course)}"
@@ -312,13 +314,14 @@ def _stored_part(
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
         kept = f"this run failed and was not stored; its files are in {place.run_directory}"
-        return Part("stored", False, kept, place.next_command(run))
+        return Part("stored", False, kept, place.next_step(run))
     if found.trouble is not None:
-        return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
+        sync = place.sync_command(as_another=found.taken)
+        return Part("stored", False, found.trouble, sync if found.taken else f"once that is fixed: {sync}")
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         # A run that was cut off is stored when it is resumed.
-        step = place.sync_command() if run.get("outcome") else place.next_command(run)
+        step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
@@ -328,7 +331,7 @@ def _stored_part(
         or changed_record(again.records(), found.verification)
     )
     if checkpoint is not None:
-        step = _fixing_step(run, checkpoint, found, place=place)
+        step = _fixing_step(run, checkpoint, found, rejected=course.rejected, place=place)
         why = "; ".join((problem or checkpoint.text, *course.rejected))
         return Part("stored", False, f"{objects} verified; {why}", step)
     if problem is not None and found.damaged:
@@ -367,18 +370,25 @@ def _format_count(verification: "Verification") -> str:
 
 
 def _fixing_step(
-    run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
+    run: RecordedFacts,
+    problem: CheckpointProblem,
+    found: "Inspection",
+    *,
+    rejected: Sequence[str],
+    place: ProofPlace,
 ) -> str:
     """Return the command that fixes `problem`: a sync helps only if the disk has the bytes the run wrote.
 
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
     if problem.is_guess and not is_unfinished(run):
-        return f"do that, then train it again: {place.again}"
+        return f"report the step of each checkpoint, then train it again: {place.again}"
     if problem.is_early and not is_unfinished(run):
         return f"let the program save once more after its last step; then train it again: {place.again}"
+    if problem.step is None and not is_unfinished(run) and rejected:
+        return f"let the program write its last checkpoint completely; then train it again: {place.again}"
     if problem.step is None:
-        return place.next_command(run) if is_unfinished(run) else place.again
+        return place.next_step(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
         return place.sync_command()
@@ -420,18 +430,9 @@ def _repeatable_part(
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
 
 
-_PROGRAM_REMEDIES = {
-    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
-    "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
-    "lock": "set program.lock to the file that pins its packages",
-    "data": "list the files that it reads in program.data, or set that to [] if it reads none",
-}
-
-
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
     if kind_of_run(run) is RunKind.PROGRAM:
-        steps = [_PROGRAM_REMEDIES[name] for name in missing if name in _PROGRAM_REMEDIES]
-        return f"{'; '.join(steps) or 'run it with this version of Trainyard'}; then: {place.again}"
+        return _recording_step_of_program(run, place)
     if kind_of_run(run) is not RunKind.TRAINER:
         return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:
@@ -440,3 +441,17 @@ def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -
             "without changes, so that the code is on record"
         )
     return f"train it again, which records it in run.json: {place.again}"
+
+
+def _recording_step_of_program(run: RecordedFacts, place: ProofPlace) -> str:
+    """Return what records the missing facts; the run's own configuration, which lacks them, would not."""
+    remedies = remedies_of_program(run)
+    if remedies.keys().isdisjoint({"lock", "data"}):
+        steps = list(remedies.values()) or ["run it with this version of Trainyard"]
+        return f"{'; '.join(steps)}; then: {place.again}"
+    if run.get("recipe") != COMMAND:
+        return f"{'; '.join(remedies.values())}; then start it with that configuration"
+    words = section_or_empty(run, "program").get("command")
+    command = shlex.join(map(str, words)) if isinstance(words, list) else "COMMAND"
+    steps = [remedy for name, remedy in remedies.items() if name not in ("lock", "data")]
+    return "; then: ".join([*steps, trainyard_command(f"init program -- {command}")])

@@ -71,6 +71,14 @@ def new_run_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
+def newest_run(runs: Path) -> Path:
+    """Return the run that was written to last. Raises ConfigError if there is none."""
+    records = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        raise ConfigError(f"There is no run in {runs} yet. `make train` starts a run.")
+    return records[-1].parent
+
+
 @dataclass(frozen=True)
 class RunIdentity:
     """Which run a directory holds, or will hold."""

@@ -14,6 +14,7 @@ from trainyard.programs.program_records import (
     Reach,
     program_outcome,
 )
+from trainyard.programs.sources import Source
 
 CODES = (0, 1, 2, 75, 130, 137, 143)
 STOPS = (None, "SIGTERM", "SIGINT", "the deadline")
@@ -157,6 +158,13 @@ def test_a_checkpoint_that_cannot_be_the_last_state_is_a_failure_with_its_reason
         "what is wrong with it",
         5000,
     )
+
+
+@each_case(("source", "steps"), [(Source.OBSERVED, 5000), (Source.CHECKPOINT, 5000), (Source.GUESSED, 30)])
+def test_a_guessed_step_is_none_that_was_done(source: Source, steps: int) -> None:
+    end = ProgramEnd(0, checkpoint=TakenCheckpoint(5000, "0" * 64, source))
+    outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
+    assert (outcome["steps"], outcome["checkpoint"]["source"]) == (steps, source)
 
 
 @each_case(

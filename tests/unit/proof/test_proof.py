@@ -295,10 +295,8 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
     assert trained.passed
-    words = (
-        "no retries; it was given the checkpoint of step 200 and did not resume from it: trained again from "
-    )
-    assert trained.evidence.endswith(f"{words}from step 50")
+    words = "given the checkpoint of step 200 and did not resume from it: trained again from step 50"
+    assert trained.evidence.endswith(f"no retries; it was {words}")
 
 
 def test_a_retry_that_trained_again_is_not_called_resumed() -> None:
@@ -702,6 +700,32 @@ def test_outside_git_nothing_can_be_repeated() -> None:
     repeatable = part(judge(run), "repeatable")
     assert repeatable.evidence == "not on record: commit"
     assert "git repository" in str(repeatable.next_step)
+
+
+@each_case(
+    ("changes", "missing", "step"),
+    [
+        ({"data": {}}, "data", "trainyard init program -- python train.py"),
+        ({"lock_sha256": None}, "lock", "trainyard init program -- python train.py"),
+        (
+            {"data": {}, "git": {"commit": "a" * 40, "dirty": True}},
+            "a clean working tree, data",
+            "ignore files that do not matter in .gitignore; then: trainyard init program -- python train.py",
+        ),
+        ({"git": {"commit": "a" * 40, "dirty": True}}, "a clean working tree", "commit the changes"),
+        ({"data": {}, "recipe": "hf-trainer"}, "data", "name the files that it reads in program.data"),
+    ],
+)
+def test_what_a_program_lacks_is_written_into_a_configuration_and_never_runs_again_as_it_is(
+    changes: dict[str, Any], missing: str, step: str
+) -> None:
+    program = {"command": ["python", "train.py"]}
+    run = {**proven_run(), "recipe": "command", "program": program, "program_sha256": "e" * 64, **changes}
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.evidence == f"not on record: {missing}"
+    assert step in str(repeatable.next_step)
+    runs_again_as_it_is = "--config RUN_DIR" in str(repeatable.next_step)
+    assert runs_again_as_it_is == (missing == "a clean working tree")
 
 
 def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:

@@ -34,7 +34,7 @@ _INDEXED = "model.safetensors.index.json|pytorch_model.bin.index.json"
 _SHARD = "model-*-of-*.safetensors|pytorch_model-*-of-*.bin"
 _WEIGHTS = f"{_INDEXED}|{_SHARD}|model.safetensors|pytorch_model.bin|adapter_model.*|pytorch_model_fsdp.bin"
 _TRAINED = "optimizer.pt|scheduler.pt|rng_state*"
-_MODEL_OF_VERL = "{0}/model_world_size_*|{0}/.metadata|{0}/*dist_ckpt/.metadata"
+_VERL = "{0}/model_world_size_*|{0}/.metadata|{0}/*dist_ckpt/.metadata"
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,12 @@ class _Rule:
     """A regular expression of the folder's name; its first group is the step, if the format defines it."""
     holds: str = "*|*/*"
     """What shows the format."""
-    owes: tuple[str, ...] = ()
-    """What must be there: `PATTERN`, or `OTHER => PATTERN` if a file matches OTHER."""
+    owes: str = ""
+    """What must be there: `PATTERN`, or `OTHER=>PATTERN` if a file matches OTHER."""
     tracker: str = ""
     """The file beside the folder in which the framework writes its last complete save."""
     counts_from: int = 0
     """1 if names count steps from 0."""
-    top_only: bool = False
-    """Whether folders in it are not part of it."""
-    needs_quiet: bool = False
 
 
 _F = CheckpointFormat
@@ -65,99 +62,75 @@ _RULES = (
     _Rule(
         _F.VERL,
         r"global_step_(\d{1,12})",
-        owes=(
-            _MODEL_OF_VERL.format("actor"),
-            f"critic/* => {_MODEL_OF_VERL.format('critic')}",
-            "actor/*_world_size_[2-9]* => actor/optim_world_size_*",
-            "actor/*_world_size_[2-9]* => actor/extra_state_world_size_*",
-            "data.pt|data_*.pt",
-        ),
+        owes=f"{_VERL.format('actor')} critic/*=>{_VERL.format('critic')} data.pt|data_*.pt "
+        "actor/*_world_size_[2-9]*=>actor/optim_world_size_* "
+        "actor/*_world_size_[2-9]*=>actor/extra_state_world_size_*",
         tracker=TRACKER,
     ),
     _Rule(
         _F.MEGATRON,
         rf"iter_(\d{{7,12}})|{_RELEASE}",
-        f"{_DCP}|*|*/*",
-        (f"{_DCP}|mp_rank_*/model_optim_rng.pt",),
+        owes=f"{_DCP}|mp_rank_*/model_optim_rng.pt",
         tracker=TRACKER,
     ),
     _Rule(
         _F.NEMO,
         r"(?:.*[-_])?step=(\d{1,12})(?:\.0)?(?:-last)?",
         "weights/*",
-        ("weights/.metadata",),
+        "weights/.metadata",
         counts_from=1,
     ),
     _Rule(
         _F.AUTOMODEL,
         r"epoch_\d{1,9}_step_(\d{1,12})",
         "model/*|optim/*|.incomplete",
-        ("model/*.safetensors|model/*.distcp",),
+        "model/*.safetensors|model/*.distcp",
         counts_from=1,
     ),
     _Rule(
         _F.OLMO_CORE,
         r"step(\d{1,12})",
         "model_and_optim/*|.metadata.json",
-        ("train/rank0.pt", "model_and_optim/.metadata", ".metadata.json"),
+        "train/rank0.pt model_and_optim/.metadata .metadata.json",
     ),
     _Rule(
         _F.LIGHTNING,
         r"(?:.*\bstep=(\d{1,12}))?.*\.ckpt",
         f"{_DCP}|meta.pt|checkpoint/*_states.pt",
-        (
-            f"{_DCP} => meta.pt",
-            f"meta.pt => {_DCP}",
-            "checkpoint/* => checkpoint/*mp_rank_*_model_states.pt",
-            "checkpoint/* => latest",
-        ),
+        f"meta.pt=>{_DCP} {_DCP}=>meta.pt checkpoint/*=>checkpoint/*mp_rank_*_model_states.pt "
+        "checkpoint/*=>latest",
     ),
     _Rule(_F.COMPOSER, r"ep\d{1,9}-ba(\d{1,12})", _DCP),
     _Rule(
         _F.DEEPSPEED,
         r"global_step(\d{1,12})|.*",
         "mp_rank_??_model_states.pt|*pp_rank_*_states.pt|layer_*-model_*states.pt",
-        ("*mp_rank_*_model_states.pt",),
+        "*mp_rank_*_model_states.pt",
         tracker=_DEEPSPEED_TRACKER,
     ),
     _Rule(
         _F.ACCELERATE,
         holds="random_states_*.pkl",
-        owes=(f"{_WEIGHTS}|*/*.safetensors|latest|pytorch_model_fsdp_0/*", "random_states_0.pkl"),
-        needs_quiet=True,
-    ),
-    _Rule(
-        _F.ACCELERATE,
-        r"checkpoint[-_]\d{1,12}",
-        "optimizer*.bin|scheduler*.bin|sampler*.bin",
-        ("random_states_0.pkl",),
+        owes=f"{_WEIGHTS}|*/*.safetensors|latest|pytorch_model_fsdp_0/* random_states_0.pkl",
     ),
     _Rule(
         _F.HUGGING_FACE,
         r"checkpoint-(\d{1,12})",
         f"{_WEIGHTS}|trainer_state.json|training_args.bin|{_TRAINED}|pytorch_model_fsdp_0/*|optimizer_0/*",
-        (
-            f"{_WEIGHTS}|latest|pytorch_model_fsdp_0/*",
-            f"{_TRAINED} => optimizer.pt|optimizer.bin|optimizer_0/*|latest",
-            f"{_TRAINED} => scheduler.pt|latest",
-            f"{_TRAINED}|latest => rng_state*",
-            "latest => */*mp_rank_*_model_states.pt",
-            "trainer_state.json",
-        ),
+        f"{_WEIGHTS}|latest|pytorch_model_fsdp_0/* "
+        f"{_TRAINED}=>optimizer.pt|optimizer.bin|optimizer_0/*|latest {_TRAINED}=>scheduler.pt|latest "
+        f"{_TRAINED}|latest=>rng_state* latest=>*/*mp_rank_*_model_states.pt trainer_state.json",
     ),
     _Rule(_F.ORBAX, r"(\d{1,12})", "_CHECKPOINT_METADATA|_METADATA"),
     _Rule(_F.DCP, r"step-(\d{1,12})|.*", _DCP),
-    _Rule(_F.HUGGING_FACE, holds=_WEIGHTS, top_only=True),
+    _Rule(_F.HUGGING_FACE, holds=_WEIGHTS, owes="optimizer*.bin|scheduler*.bin=>random_states_0.pkl"),
 )
-"""The first one that fits counts. What is written last is named last."""
+"""The first one that fits counts. The last one's folder may hold checkpoints, which are no part of it."""
 _EVERYWHERE = (
-    "adapter_model.* => adapter_config.json",
-    "common.pt|*/common.pt => metadata.json|*/metadata.json",
-    f"{_SHARD} => {_INDEXED}",
-    "model/model-*-of-*.safetensors => model/model.safetensors.index.json",
+    " adapter_model.*=>adapter_config.json common.pt|*/common.pt=>metadata.json|*/metadata.json "
+    f"{_SHARD}=>{_INDEXED} model/model-*-of-*.safetensors=>model/model.safetensors.index.json"
 )
-_NANOCHAT = re.compile(r"(?:model|meta|optim)_(\d{6})(?:_rank\d{1,6})?\.(?:pt|json)")
-_COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(?P<batch>\d{1,12})-rank(?P<rank>\d{1,6})\.pt")
+_COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(\d{1,12})-rank\d{1,6}\.pt")
 _STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)|.*\.orbax-checkpoint-tmp.*")
 """Folders that are renamed when all files are in them."""
 _TMP = re.compile(r".*(?:-tmp|\.tmp)")
@@ -207,43 +180,20 @@ def judge_folder(
     return None if found is None else _judged(found, _saved_again(found))
 
 
-def judge_files(listing: VolumeListing, path: str, files: Sequence[VolumeFile]) -> FoundCheckpoint:
-    """Judge files that one save has written; `path` is the file or the folder that holds them.
-
-    Formats of one file or of files with one number show themselves by names and keys.
-    """
-    names, first = {_name(file) for file in files}, files[0]
-    keys = {key for file in files for key in file.keys or ()}
-    form, problems, step = CheckpointFormat.FILES, list[str](), None
-    if any(_NANOCHAT.fullmatch(name) and not name.startswith("model") for name in names):
-        form = CheckpointFormat.NANOCHAT
-        problems += _missing(("model_*.pt", "meta_*.json"), names)
-        problems += _missing_ranks(files)
-    elif match := _COMPOSER_FILE.fullmatch(_name(first)):
-        form, step = CheckpointFormat.COMPOSER, int(match["batch"])
-        link = f"latest-rank{match['rank']}.pt"  # it leads to the file that was written completely
-        target = _COMPOSER_FILE.fullmatch(PurePosixPath(listing.links.get(link, "")).name)
-        if target is not None and int(target["batch"]) < step:
-            problems.append(f"{link} names {target[0]}, so this one is not complete")
-    elif PurePosixPath(first.path).suffix == ".ckpt" and len(files) == 1:
-        form, match = CheckpointFormat.LIGHTNING, re.search(r"\bstep=(\d{1,12})", first.path)
-        step = int(match[1]) if match and "pytorch-lightning_version" in keys else None
+def judge_files(path: str, files: Sequence[VolumeFile]) -> FoundCheckpoint:
+    """Judge files that one save has written; `path` is the file or the folder that holds them."""
+    first, step = _name(files[0]), step_inside(files)
+    keys, form = {key for file in files for key in file.keys or ()}, CheckpointFormat.FILES
+    if match := _COMPOSER_FILE.fullmatch(first):
+        form, step = CheckpointFormat.COMPOSER, int(match[1])
+    elif first.endswith(".ckpt") and "pytorch-lightning_version" in keys:
+        form = CheckpointFormat.LIGHTNING
     elif any("iter_num" in file.counts for file in files):
         form = CheckpointFormat.NANOGPT
-    inside = step_inside(files)
-    found = FoundCheckpoint(
-        form,
-        path,
-        inside if inside is not None else step,
-        tuple(files),
-        "its files are there",
-        needs_quiet=True,
-    )
-    has_weights = {"state_dict", "model", "state.model"} & keys or form is CheckpointFormat.NANOCHAT
-    found = replace(
-        found, is_weights_alone=bool(has_weights) and form is not _F.FILES and _has_no_optimizer(found)
-    )
-    return _judged(found, chain(_damage(found), problems))
+    found = FoundCheckpoint(form, path, step, tuple(files), "its files are there", needs_quiet=True)
+    if form is not CheckpointFormat.FILES:
+        found = replace(found, is_weights_alone=bool(keys) and _has_no_optimizer(found))
+    return _judged(found, _damage(found))
 
 
 def step_inside(files: Iterable[VolumeFile]) -> int | None:
@@ -317,22 +267,17 @@ def _of_rules(
         ):  # checkpoint_N and epoch_N count saves or epochs, checkpoint-N steps
             step = None if re.fullmatch(r"(?:checkpoint_|epoch[-_]?)\d+", match[0]) else _step_in_name(folder)
             source = Source.GUESSED
-        if rule.top_only:
+        if rule is _RULES[-1]:
             files = listing.by_folder[folder]
-        several = rule.format is _F.HUGGING_FACE and _matches("rng_state_*", here)
-        quiet = rule.needs_quiet or several  # ranks save their random states without waiting for each other
+        # Ranks save their random states without waiting for each other.
+        quiet = rule.format is _F.ACCELERATE or _matches("rng_state_*", here)
         found = FoundCheckpoint(
             rule.format, folder, step, files, "its files are there", source=source, needs_quiet=quiet
         )
         found = replace(found, is_weights_alone=rule.format is not _F.ORBAX and _has_no_optimizer(found))
-        owed = _missing((*rule.owes, *_EVERYWHERE), here)
-        checks = (
-            owed,
-            _missing_of_indexes(listing, found),
-            _missing_ranks(files),
-            _of_framework(listing, found),
-        )
-        found = _judged(found, chain(_damage(found), *checks))
+        owed = _missing(rule.owes + _EVERYWHERE, here)
+        others = (_missing_of_indexes(listing, found), _missing_ranks(files), _of_framework(listing, found))
+        found = _judged(found, chain(_damage(found), owed, *others))
         return _tracked(listing, found, rule.tracker) if rule.tracker and found.is_complete else found
     return None
 
@@ -342,9 +287,9 @@ def _matches(patterns: str, paths: Iterable[str]) -> bool:
     return any(fnmatchcase(path, each) for path in paths for each, deep in wanted if deep or "/" not in path)
 
 
-def _missing(owes: Iterable[str], paths: Collection[str]) -> Iterator[str]:
-    for each in owes:
-        given, _, needed = each.rpartition(" => ")
+def _missing(owes: str, paths: Collection[str]) -> Iterator[str]:
+    for each in owes.split():
+        given, _, needed = each.rpartition("=>")
         if (not given or _matches(given, paths)) and not _matches(needed, paths):
             yield f"{needed.replace('|', ' or ')} is missing"
 
@@ -357,7 +302,7 @@ def _missing_of_indexes(listing: VolumeListing, found: FoundCheckpoint) -> Itera
         if _METADATA not in here and any(fnmatchcase(name, "__*_*.distcp") for name in here):
             yield f"no {_METADATA}, which is written last"
         for index in (
-            here[name] for name in sorted(here) if name == _METADATA or name.endswith(".index.json")
+            file for name, file in here.items() if name == _METADATA or name.endswith(".index.json")
         ):
             if not index.names:
                 yield f"its {_name(index)} " + ("cannot be read" if index.names is None else "names no file")
@@ -367,15 +312,6 @@ def _missing_of_indexes(listing: VolumeListing, found: FoundCheckpoint) -> Itera
                     yield f"{name} is missing or empty"
                 elif file.size < end:
                     yield f"{name} is cut short: {file.size:,} bytes of {end:,}"
-            sizes = [here[name].counts.get("tensor_bytes") for name in index.names or () if name in here]
-            total = index.counts.get("total_size")
-            if total is not None and None not in sizes and sum(filter(None, sizes)) != total:
-                yield f"{_name(index)} is of another save: its tensors have other sizes than the files"
-        tag = here.get(_DEEPSPEED_TRACKER)
-        stated = (tag.text or "").strip() if tag is not None else ""
-        is_there = stated and "/" not in stated and join_path(folder, stated) in listing.folders
-        if tag is not None and not is_there:
-            yield f"{join_path(folder, _DEEPSPEED_TRACKER)} names {stated[:40]!r}, which is not there"
 
 
 def _missing_ranks(files: Iterable[VolumeFile]) -> Iterator[str]:
@@ -404,35 +340,23 @@ def _missing_ranks(files: Iterable[VolumeFile]) -> Iterator[str]:
         world = _WORLD.search(template)
         wanted = product(*(range(int(world[1]) if world else sizes[label]) for label in labels))
         if (absent := next((each for each in wanted if each not in there), None)) is not None:
-            pieces, left = (
-                _RANK.split(next(iter(there.values()))),
-                list(absent),
-            )  # text, label, number, text …
+            left = list(absent)
+            pieces = _RANK.split(next(iter(there.values())))  # text, label, number, text …
             pieces[2::3] = [f"{left.pop(0):0{len(each)}d}" for each in pieces[2::3]]
             yield f"{''.join(pieces)} is missing"
 
 
 def _of_framework(listing: VolumeListing, found: FoundCheckpoint) -> Iterator[str]:
     """Yield what the framework's own records say against the checkpoint."""
-    state, mark = (
-        listing.file(found.path, "trainer_state.json"),
-        f"{PurePosixPath(found.path).name}-unfinished",
+    state = listing.file(found.path, "trainer_state.json")
+    stated = (
+        found.step if state is None or found.source is Source.GUESSED else state.counts.get("global_step")
     )
-    if (
-        state is not None
-        and found.source is Source.CHECKPOINT
-        and state.counts.get("global_step") != found.step
-    ):
-        yield f"trainer_state.json is of step {state.counts.get('global_step', 'unknown')}"
+    if stated != found.step:
+        yield f"trainer_state.json is of step {stated}"
+    mark = f"{PurePosixPath(found.path).name}-unfinished"
     if _beside(listing, found.path, mark) is not None:
         yield f"{mark} shows that its save did not finish"
-    for file in found.files:
-        here = {_name(each): each for each in listing.by_folder[str(PurePosixPath(file.path).parent)]}
-        states_common = _name(file) == "metadata.json" and '"common_backend"' in (file.text or "")
-        if states_common and _METADATA in here and "common.pt" not in here:
-            yield "common.pt is missing"
-        if "mcore" in file.counts and "metadata.json" not in here:
-            yield "metadata.json, which is written last, is missing"
 
 
 def _damage(found: FoundCheckpoint) -> Iterator[str]:
@@ -461,10 +385,8 @@ def _saved_again(found: FoundCheckpoint) -> Iterator[str]:
 
 def _has_no_optimizer(found: FoundCheckpoint) -> bool:
     """Return whether no file and no entry of the checkpoint is an optimizer's."""
-    words = (
-        word
-        for file in found.files
-        for word in (file.path.removeprefix(found.path), *(file.keys or ()), *file.counts)
+    words = chain(
+        *((file.path.removeprefix(found.path), *(file.keys or ()), *file.counts) for file in found.files)
     )
     return not any("optim" in word or "mp_rank_" in word for word in words)
 

@@ -25,7 +25,6 @@ class CheckpointFormat(StrEnum):
     ACCELERATE = "accelerate"
     LIGHTNING = "lightning"
     NANOGPT = "nanogpt"
-    NANOCHAT = "nanochat"
     AUTOMODEL = "automodel"
     """NeMo AutoModel."""
     COMPOSER = "composer"

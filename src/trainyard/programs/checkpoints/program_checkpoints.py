@@ -11,7 +11,7 @@ A unit of one file has its path; one of several has that of their folder. Nothin
 import contextlib
 import glob
 import hashlib
-import os
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
-from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile, VolumeListing
+from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.sources import Source
 
@@ -101,19 +101,10 @@ class ProgramCheckpoint:
         """Return it with the reason why it is not complete."""
         return replace(self, found=replace(self.found, wholeness=Wholeness.PARTIAL, why=why))
 
-    def judge_again(self) -> "ProgramCheckpoint | None":
-        """Return the checkpoint as it is now; None if it is gone."""
-        finder = UnitFinder()
-        if self.is_file or not _is_a_save(self.path):
-            names = [file.path.removeprefix(f"{self.found.path}/") for file in self.found.files]
-            made = finder.of_folder(self.path) if not self.is_file else None
-            if made is None or made.found.format is not self.found.format:
-                made = next(iter(finder.of_files(self.base, names, is_one=True, more=False)), None)
-        else:
-            made = finder.of_folder(self.path)
-        return made and replace(
-            self, found=replace(made.found, step=self.found.step, source=self.found.source)
-        )
+    def is_unchanged(self) -> bool:
+        """Return whether its files have the sizes and times that they had. Raises OSError if one is gone."""
+        now = {name: (self.base / name).stat() for name in self.files()}
+        return self.files() == {name: (found.st_size, found.st_mtime) for name, found in now.items()}
 
 
 @dataclass(frozen=True)
@@ -210,7 +201,7 @@ class UnitFinder:
         if len(files) == 1:
             return self.of_files(files[0].parent, [files[0].name], more=False)
         own = [file for file in listing.below(folder.name) if folder.parent / file.path in files]
-        return [ProgramCheckpoint(folder, judge_files(listing, folder.name, own))] if own else []
+        return [ProgramCheckpoint(folder, judge_files(folder.name, own))] if own else []
 
     def of_folder(self, folder: Path) -> ProgramCheckpoint | None:
         """Return a folder that is one save: of a known format, or called by a step."""
@@ -223,7 +214,7 @@ class UnitFinder:
                 why, form = "it has no file", CheckpointFormat.HUGGING_FACE
                 found = FoundCheckpoint(form, folder.name, None, (), why, Wholeness.PARTIAL)
             elif below:
-                found = judge_files(listing, folder.name, below)
+                found = judge_files(folder.name, below)
         if found is None:
             return None
         if not found.source.proves:  # only a number in the name
@@ -257,17 +248,15 @@ class UnitFinder:
                 group = next((each for each in reversed(groups) if _is_together(each, file)), None)
                 if group is not None:
                     group.append(file)
-        return [made for group in groups if (made := self._unit(folder, listing, group)) is not None]
+        return [made for group in groups if (made := self._unit(folder, group)) is not None]
 
-    def _unit(
-        self, folder: Path, listing: VolumeListing, files: Collection[VolumeFile]
-    ) -> ProgramCheckpoint | None:
+    def _unit(self, folder: Path, files: Collection[VolumeFile]) -> ProgramCheckpoint | None:
         """Return the checkpoint of files in a folder; None if only other formats count."""
         files = sorted(files, key=lambda each: each.path)
         path = folder / files[0].path if len(files) == 1 else folder
         if len(files) > 1:
             files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
-        found = judge_files(listing, path.name, files)
+        found = judge_files(path.name, files)
         return (
             ProgramCheckpoint(path, found) if self.formats is None or found.format in self.formats else None
         )
@@ -352,8 +341,8 @@ def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
                 yield path
                 continue
         if not path.exists():
-            near = (each for folder in (path.parent, path.parent.parent) for each in _files_below(folder))
-            yield from (each for each in near if _inode(each) == wanted)
+            near = itertools.chain(path.parent.glob("*"), path.parent.parent.glob("*/*"))
+            yield from (each for each in itertools.islice(near, _MOST_FILES) if _inode(each) == wanted)
 
 
 def _lacking(folder: Path, step: int | None, events: Collection[WrittenCheckpoint]) -> str:
@@ -374,19 +363,6 @@ def _inode(path: Path) -> tuple[int, int]:
         found = path.stat()
         return found.st_dev, found.st_ino
     return 0, 0
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of the folders in it, up to a number."""
-    count = 0
-    for here, folders, names in os.walk(folder):
-        if Path(here) != folder:
-            folders.clear()
-        for name in names:
-            count += 1
-            if count > _MOST_FILES:
-                return
-            yield Path(here, name)
 
 
 def _covers(event: WrittenCheckpoint, made: ProgramCheckpoint) -> bool:

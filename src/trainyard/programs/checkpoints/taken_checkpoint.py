@@ -126,12 +126,9 @@ def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
 
 
 def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
-    """Raise CheckpointError if its files have changed, or if it is no longer complete."""
-    again = checkpoint.judge_again()
-    if again is None or again.files() != checkpoint.files():
+    """Raise CheckpointError if its files have changed; OSError if one is gone."""
+    if not checkpoint.is_unchanged():
         raise CheckpointError(f"{checkpoint.path} changed while it was copied")
-    if not again.found.is_complete:
-        raise CheckpointError(f"{checkpoint.path} is not complete: {again.found.why}")
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -109,13 +109,15 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root + os.sep) and not is_installed
 
 
-def imported_files(root: str) -> Iterator[str]:
-    """Yield the files in `root` that were imported."""
+def imported_files(main: str, root: str) -> Iterator[str]:
+    """Yield the files in `root` that were imported, and that of the main module."""
+    paths = [main]
     for module in list(sys.modules.values()):
         try:  # the attributes of a lazy module would import it
-            path = object.__getattribute__(module, "__dict__").get("__file__")
+            paths.append(object.__getattribute__(module, "__dict__").get("__file__"))
         except Exception:
-            path = None
+            continue
+    for path in paths:
         path = os.path.abspath(path) if isinstance(path, str) else ""
         if is_below(path, root) and os.path.isfile(path):
             yield path
@@ -152,6 +154,8 @@ class Observer:
 
     def __init__(self, file: str) -> None:
         self._file, self._root = file, repository_or(os.getcwd())
+        self._script = (getattr(sys, "argv", None) or [""])[0]
+        self._main_file = os.path.abspath(self._script)  # at the end the main module has none any more
         self._torch: Any = None
         self._is_compiling: Callable[[], bool] = lambda: False
         self._reset()
@@ -180,8 +184,8 @@ class Observer:
         lines = [(event, facts)]
         if not self._is_known:
             self._is_known = True
-            version, script = sys.version.split()[0], (getattr(sys, "argv", None) or [""])[0]
-            lines.insert(0, ("loaded", {"python": version, "script": script, "parents": ancestors()}))
+            facts = {"python": sys.version.split()[0], "script": self._script, "parents": ancestors()}
+            lines.insert(0, ("loaded", facts))
         place = {"source": "observed", "pid": os.getpid(), "rank": self._rank(), "time": time.time()}
         text = "".join(encode({"event": name, **place, **each}) + "\n" for name, each in lines if name)
         # A pipe without a reader must not hold the program up. A descriptor that is kept could be closed by
@@ -442,7 +446,7 @@ class Observer:
         self._modules_time, found = time.monotonic(), []
         from hashlib import sha256
 
-        for path in () if self._rank() else set(imported_files(self._root)):
+        for path in () if self._rank() else set(imported_files(self._main_file, self._root)):
             facts = os.stat(path)
             if self._modules.get(path) != (state := (facts.st_size, facts.st_mtime_ns)):
                 with open(path, "rb") as file:

@@ -126,14 +126,18 @@ WRITERS = {
         "global*",
         lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=3),
     ),
-    "megatron": Writer(Format.MEGATRON, "iter_*", megatron),
+    "megatron": Writer(Format.MEGATRON, "iter_*", megatron, ("common.pt",)),
     "megatron-ranks": Writer(
         Format.MEGATRON,
         "iter_*",
         lambda run, step, world: shapes.megatron_ranks(run, step, tensor=world, pipeline=min(world, 2)),
     ),
     "nemo": Writer(
-        Format.NEMO, "step=*", lambda run, step, world: shapes.nemo(run, step, world=world), TEXT, TEXT
+        Format.NEMO,
+        "step=*",
+        lambda run, step, world: shapes.nemo(run, step, world=world),
+        (*TEXT, "weights/common.pt"),
+        TEXT,
     ),
     "verl": Writer(
         Format.VERL,
@@ -161,7 +165,7 @@ WRITERS = {
         "checkpoint-*",
         trainer_deepspeed,
         ("model.safetensors", *HUGGING_FACE, *LAST_RANK),
-        TEXT,
+        (*TEXT, "latest"),
     ),
     "weights": Writer(
         Format.HUGGING_FACE,
@@ -195,7 +199,7 @@ WRITERS = {
         "*.ckpt",
         lambda run, step, world: shapes.lightning_deepspeed(run, step, world=world),
         TEXT,
-        TEXT,
+        (*TEXT, "latest"),
     ),
     "automodel": Writer(
         Format.AUTOMODEL,
@@ -229,10 +233,10 @@ WRITERS = {
         one_rank=True,
     ),
     "nanochat": Writer(
-        Format.NANOCHAT,
+        Format.FILES,
         "*_0*",
         lambda run, step, world: shapes.nanochat(run, step, world=world).parent,
-        ("optim_000007_rank{last}.pt",),
+        ("*_000007*",),
         is_volume=False,
     ),
     "composer": Writer(
@@ -308,11 +312,7 @@ def test_without_a_file_that_its_format_requires_it_is_partial(
         free = any(fnmatch.fnmatch(below, each.format(last=world - 1)) for each in names)
         free &= not (damage == "emptied" and below.endswith(".json"))
         # The only rank's file is needed.
-        free &= (below, world) not in (
-            ("random_states_0.pkl", 1),
-            ("train/rank0.pt", 1),
-            ("optim_000007_rank0.pt", 2),
-        )
+        free &= (below, world) not in (("random_states_0.pkl", 1), ("train/rank0.pt", 1))
         if verdicts != {free}:
             wrong[below] = verdicts
     assert not wrong
@@ -344,7 +344,6 @@ WEIGHTS_ALONE: dict[str, tuple[Callable[[Path], object], bool]] = {
     "torchtitan": (lambda run: shapes.dcp(run / "step-7"), True),
     "save_pretrained": (lambda run: shapes.safetensors(run / "final"), True),
     "nanogpt": (lambda run: shapes.archive(run / "ckpt.pt", 50, {"model": 1, "iter_num": 7}), True),
-    "nanochat": (lambda run: shapes.nanochat(run, 7, world=0), True),
     "with optimizer": (lambda run: shapes.dcp(run / "step-7", optimizer=True), False),
     "Trainer": (lambda run: trainer(run, 7, 2), False),
     "own": (lambda run: shapes.archive(run / "other.pt", 50, {"weights": 1}), False),
@@ -449,15 +448,6 @@ def test_a_folder_without_its_final_name_is_partial(name: str, tmp_path: Path) -
         return
     path.rename(tmp_path / name)
     assert "is still a temporary name" in on_volume(tmp_path).why
-
-
-def test_composers_file_counts_when_latest_names_it_or_a_newer_one(tmp_path: Path) -> None:
-    first, second = (shapes.composer_file(tmp_path, step) for step in (4, 8))
-    assert [each.step for each in find(tmp_path, "ep*").complete] == [8, 4]
-    (tmp_path / "latest-rank0.pt").unlink()
-    (tmp_path / "latest-rank0.pt").symlink_to(first.name)
-    found = find(tmp_path, "ep*")
-    assert ([each.step for each in found.complete], found.skipped[0].path) == ([4], second)
 
 
 @each_case("name", ["torchtitan", "lightning-fsdp", "olmo-core", "automodel"])

@@ -146,10 +146,6 @@ def touch(folder: Path) -> None:
     os.utime(folder / "config.json", (1, 1))
 
 
-def add(folder: Path) -> None:
-    (folder / "more.txt").write_text("x")
-
-
 def truncate(folder: Path) -> None:
     os.truncate(folder / "optimizer.pt", 10)
 
@@ -158,7 +154,7 @@ def remove_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-CHANGES: list[Callable[[Path], Any]] = [touch, add, truncate, remove_weights, shutil.rmtree]
+CHANGES: list[Callable[[Path], Any]] = [touch, truncate, remove_weights, shutil.rmtree]
 
 
 @pytest.mark.parametrize("file", [0, 3, 7])
