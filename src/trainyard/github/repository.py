@@ -67,18 +67,13 @@ def request(
     return answer.content
 
 
-def list_items(ask: "Ask", path: str, key: str, *, size: int = 100, or_none: bool = False) -> list[Any]:
-    """Return every item of a list, read page by page; with `or_none`, a missing list is empty.
-
-    Raises RefusedError.
-    """
+def list_items(ask: "Ask", path: str, key: str) -> list[Any]:
+    """Return every item of a list, read page by page. Raises RefusedError."""
     items: list[Any] = []
-    joint = "&" if "?" in path else "?"
     for number in range(1, 51):
-        content = request(ask, "GET", f"{path}{joint}per_page={size}&page={number}", or_none=or_none)
-        found = (content or {}).get(key) or []
+        found = request(ask, "GET", f"{path}?per_page=100&page={number}").get(key) or []
         items += found
-        if len(found) < size:
+        if len(found) < 100:
             break
     return items
 
