@@ -352,7 +352,7 @@ class ProgramConfig(Section):
     metrics: Name = "auto"
     """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
+    """Its checkpoints, files or folders of any kind, such as out/checkpoint-*; auto: those that it saves."""
     resume: Words | None = None
     """Arguments added if there is a complete checkpoint; {checkpoint}, if any has it, becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1

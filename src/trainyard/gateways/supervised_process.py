@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
-# A program that prints much is read in blocks, because each read costs more than a line. Meanwhile the pipe
-# takes this much, so that the program does not wait.
-_PIPE_BYTES, _BLOCK_SECONDS = 1 << 20, 0.02
+# A program of which so many reads in a row find more output is read in blocks, because a read costs more than
+# a line. Meanwhile the pipe takes this much, so that the program does not wait.
+_MOST_READS, _BLOCK_SECONDS, _PIPE_BYTES = 20, 0.02, 1 << 20
 # How long output is read after the end, and after how much silence then no longer.
 _LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
@@ -307,7 +307,7 @@ def _pass_output_on(
     its log must not change any more.
     """
     assert process.stdout is not None
-    pending, chunk = b"", b"-"
+    pending, chunk, reads = b"", b"-", 0
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
@@ -323,8 +323,6 @@ def _pass_output_on(
             if not end and len(pending) > _CHUNK:
                 end = pending.rfind(b" ") + 1 or len(pending)
             lines, pending = pending[:end], pending[end:]
-            if 0 < len(chunk) < _CHUNK:
-                late.wait(_BLOCK_SECONDS)
             if not lines:
                 continue
             # A full disk must not stop the reading, because the program would wait; nor a terminal that
@@ -335,3 +333,6 @@ def _pass_output_on(
                     target.write(masked)
                     target.flush()
             on_output(lines.decode(errors="replace"))
+            reads = reads + 1 if poll.poll(0) else 0
+            if reads > _MOST_READS and len(chunk) < _CHUNK:
+                late.wait(_BLOCK_SECONDS)

@@ -267,8 +267,9 @@ class MetricRows:
     def rows_beside(self) -> Iterator[Row]:
         """Yield rows for figures without a step: of epochs, or of an optimizer of another unit."""
         for source in ORDER:
-            own = {name for name, owner in self._owners.items() if owner is source}
             table = self.tables[source]
+            own = {name for name, owner in self._owners.items() if owner is source}
+            own -= table.names if source in self._shifts else set()
             if self.counts_epochs and source is self.axis:
                 continue
             places = {("epoch", epoch): row for epoch, row in table.epochs.items()}

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.programs.checkpoints.checkpoint_formats import step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
     ASIDE,
@@ -65,6 +66,8 @@ LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
+_NO_NEWS = ("in progress", "open for writing", "has written nothing")
+"""Texts of notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
@@ -102,6 +105,8 @@ class RunCheckpoints:
         self.own = own
         self.saved: Collection[WrittenCheckpoint] = ()
         """The saves that the program has reported or the observer has seen, in their order."""
+        self.counts_epochs = False
+        """Whether the steps of the run are epochs."""
         self.optimizer_shift: int | None = 0
         """What is added to the steps that the observer counts to get those of the run; None: another unit."""
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
@@ -191,9 +196,12 @@ class RunCheckpoints:
         folder = directory / glob.escape(pattern).partition("[")[0]
         while not folder.is_dir():
             folder = folder.parent
-        near = sorted(
-            (path for path in folder.iterdir() if self._has_written(path)), key=lambda each: each.name
-        )
+        ours = {*own_folders(self._directory), *self._directory.path.parents}
+        near = [
+            path
+            for path in sorted(folder.iterdir())
+            if path not in ours and path.name not in _NEVER_CHECKPOINTS and self._has_written(path)
+        ]
         names = ", ".join(path.name + "/" * path.is_dir() for path in near[:_MOST_NEAR])
         lies = f"{folder} has {names} of this run" if names else f"this run has written nothing in {folder}"
         return f"program.checkpoints: {pattern} names nothing in {directory}; {lies}"
@@ -228,7 +236,7 @@ class RunCheckpoints:
                 return None
             lacks = f": {each.lacks} was not saved again" if each.lacks else ", and nothing shows its end"
             return f"the program was ended while it may have been writing{lacks}"
-        if before != state or each.written_at > last_sign:
+        if before != state or (each.event is None and each.written_at > last_sign):
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
         open_files = self.being_written()
@@ -244,7 +252,9 @@ class RunCheckpoints:
             step, source = event.step, Source.DECLARED
         elif event is not None and event.step is not None and self.optimizer_shift is not None:
             step, source = event.step + self.optimizer_shift, Source.OBSERVED
-        elif step is None:
+        elif self.counts_epochs:  # the steps inside are of another unit
+            step = step_inside(one.found.files, ("epoch",))
+        if step is None:
             state, source = state_of(one), Source.GUESSED
             if state not in self._on_record:
                 self._on_record[state] = self._guesses.get(state, step_before(one.written_at))
@@ -382,7 +392,7 @@ class RunCheckpoints:
             if source is Source.GUESSED:
                 step = self._guesses.setdefault(state, _unused(step, self._directory))
             if end is None and self._kept.get(step, state) != state:
-                LOG.warning("step %s was saved by an earlier attempt: its first save is kept", f"{step:,}")
+                self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
             try:
                 taken = take_checkpoint(each, self._directory, run_id, step=step, source=source)
@@ -400,12 +410,15 @@ class RunCheckpoints:
             return
 
     def _report(self, found: ProgramCheckpoints) -> None:
-        """Log once, while the program trains, why a checkpoint that is named or damaged does not count."""
+        """Log while the program trains why a checkpoint that is named or damaged does not count."""
         for note in found.rejections():
-            is_news = note not in self._told and "in progress" not in note and "open for writing" not in note
-            if is_news:
-                self._told.add(note)
-                LOG.warning("%s", note)
+            if not any(text in note for text in _NO_NEWS):
+                self._warn_once(note)
+
+    def _warn_once(self, note: str) -> None:
+        if note not in self._told:
+            self._told.add(note)
+            LOG.warning("%s", note)
 
 
 @dataclass(frozen=True)

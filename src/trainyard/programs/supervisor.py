@@ -156,6 +156,7 @@ class ProgramRun:
         """Copy the newest complete checkpoint."""
         rows, checkpoints = self.rows, self.checkpoints
         checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
+        checkpoints.counts_epochs = rows.unit == "epochs"
         checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
 
     def note_session(self, program: "Process | None") -> None:

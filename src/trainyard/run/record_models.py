@@ -119,6 +119,15 @@ class Parent(Section):
     manifest_sha256: Text | None = None
 
 
+class Job(Section):
+    """The object of Kubernetes in whose pods the run was started."""
+
+    kind: Text | None = None
+    namespace: Text | None = None
+    name: Text | None = None
+    uid: Text | None = None
+
+
 class Plan(Section):
     """The planned steps."""
 
@@ -174,6 +183,10 @@ class Outcome(Section):
     exit_code: Whole | None = None
     reason: Text | None = None
     steps: Whole | None = None
+    sources: dict[str, Any] = {}
+    """Where the steps and each figure of a program come from: declared, observed, structured or printed."""
+    unit: Text | None = None
+    """`epochs` if they are the steps, because nothing else was counted."""
     optimizer_steps: Whole | None = None
     """Steps of torch's optimizers that were observed inside a program."""
     exception: ProgramException | None = None
@@ -215,6 +228,7 @@ class RunRecord(Section):
     image_name: Text | None = None
     owner: Text | None = None
     """Whose run a job trained: NAMESPACE/CREATOR/COMMAND, the last one as a digest."""
+    job: Job = Job()
     seed: Whole | None = None
     git: Git = Git()
     data: Data = Data()

@@ -63,6 +63,10 @@ class Repository:
         lines = (self.folder / "runs" / run / f"{name}.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
+    def steps(self, run: str = "a") -> list[int]:
+        """Return the steps on record; a row of an epoch has none."""
+        return [row["step"] for row in self.records("metrics", run) if "step" in row]
+
     def git(self, *words: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
         subprocess.run(["git", *who, *words], cwd=self.folder, check=True, capture_output=True)
@@ -97,7 +101,7 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
     assert found["proof"]["proven"] is True
     promise = "same inputs on record; the program's own determinism is not checked"
     assert promise in parts_of(found)["repeatable"]["evidence"]
-    assert [row["step"] for row in repository.records("metrics")] == list(range(1, STEPS + 1))
+    assert repository.steps() == list(range(1, STEPS + 1))
     status = subprocess.run(
         ["git", "status", "--porcelain"], cwd=repository.folder, capture_output=True, text=True, check=True
     )
@@ -127,7 +131,7 @@ def prove_from_outside(repository: Repository, store: str) -> int:
 
 
 def losses(repository: Repository) -> list[float]:
-    return [row["loss"] for row in repository.records("metrics")]
+    return [row["loss"] for row in repository.records("metrics") if "step" in row]
 
 
 SAVED = 5
@@ -215,7 +219,7 @@ def test_a_checkpoint_is_of_the_step_that_it_holds(repository: Repository) -> No
         written = struct.unpack("<f", content_of(file))[0]
         assert folder.name == f"step-{int(written):08}"
     assert json.loads(done.stdout)["outcome"]["checkpoint"]["step"] == 60
-    assert [row["step"] for row in repository.records("metrics")] == list(range(1, 61))
+    assert repository.steps() == list(range(1, 61))
 
 
 NANOGPT = """
@@ -245,12 +249,11 @@ def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(repository: Repository)
 
     found = json.loads(done.stdout)
     rows = repository.records("metrics")
-    assert "loss" not in rows[0] and rows[0]["step"] == 0, "the evaluation before the first step"
+    assert rows[0]["step"] == 0, "the evaluation before the first step"
     assert found["outcome"]["checkpoint"]["step"] == 60
     wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["passed"]}
     assert (done.returncode, wrong) == (0, {}), done.stderr
     assert found["outcome"]["steps"] == rows[-1]["step"] == 60
-    assert "step 61 is not in the record" in done.stderr
 
 
 FROM_ZERO = """
@@ -272,7 +275,7 @@ def test_a_program_that_counts_from_zero_is_proven(repository: Repository) -> No
     found = json.loads(done.stdout)
     assert (done.returncode, found["proof"]["proven"]) == (0, True), done.stderr
     assert "40 of 40 steps" in parts_of(found)["trained"]["evidence"]
-    assert [row["step"] for row in repository.records("metrics")] == list(range(40))
+    assert repository.steps() == list(range(40))
     assert [event["event"] for event in repository.records("events")][:2] == ["started", "checkpoint_saved"]
     assert "trained again" not in done.stderr
 
@@ -334,11 +337,11 @@ def test_rows_of_a_run_that_is_killed_with_its_program_are_read_from_its_log(rep
     for pid in (*warm_start.descendants(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    before = [row["step"] for row in repository.records("metrics")]
-    assert 4 not in before, "the newest row waits for the next one"
+    is_recorded = (repository.folder / "runs/a/metrics.jsonl").exists()
+    assert not is_recorded or 4 not in repository.steps(), "the newest row waits for the next one"
 
     assert repository.run(*command).returncode == 0
-    assert [row["step"] for row in repository.records("metrics")] == list(range(1, STEPS + 1))
+    assert repository.steps() == list(range(1, STEPS + 1))
     events = [event for event in repository.records("events") if event["event"] == "resumed"]
     assert [event["step"] for event in events] == [4]
 
@@ -422,8 +425,7 @@ def test_a_program_that_is_stopped_is_stored_and_resumes(repository: Repository)
 
     command = ("--run-dir", "runs/SIGINT", "--", sys.executable, "train.py", "--pause", "0.3")
     assert repository.run(*command, "--steps", "12", "--output_dir", "out-SIGINT").returncode in (0, 1)
-    rows = (repository.folder / "runs/SIGINT/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
+    assert repository.steps("SIGINT") == list(range(1, 13))
 
 
 @pytest.mark.process
@@ -479,7 +481,7 @@ def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> No
 
     assert part["evidence"] == "not on record: lock"
     assert "run.json" not in part["next_step"]
-    assert part["next_step"].endswith("run --config runs/a/config.yaml")
+    assert "trainyard init program" in part["next_step"]
 
 
 def test_checkpoints_of_another_run_in_the_same_folder_do_not_count(repository: Repository) -> None:

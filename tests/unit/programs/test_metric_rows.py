@@ -29,7 +29,9 @@ class Attempt:
     def add(self, source: Source, *rows: Row, at: float = 0.0) -> None:
         """Add rows that came `at` seconds, or each at the second of its own step."""
         for row in rows:
-            self.merged.add_all([dict(row)], source, at or 1.0 + row.get("step", row.get("epoch", 0)))
+            self.merged.add_all(
+                [dict(row)], source, at or 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
+            )
 
     def record(self, *, is_over: bool = True) -> list[Row]:
         self.writer.write(is_over=is_over)
@@ -69,7 +71,7 @@ NOISE: dict[str, list[Row]] = {
 
 
 def test_printed_steps_of_another_thing_are_no_rows(tmp_path: Path) -> None:
-    wrong = []
+    wrong = list[tuple[object, ...]]()
     for name, rows in NOISE.items():
         for source in (DECLARED, OBSERVED, STRUCTURED):
             for is_first in (True, False):

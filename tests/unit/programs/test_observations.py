@@ -1,5 +1,6 @@
 """What the processes of a run reported becomes steps, one exception or none, and reasons."""
 
+import ast
 import json
 from typing import Any
 
@@ -109,6 +110,15 @@ def test_a_python_that_could_report_and_does_not_is_named_by_the_second_poll() -
     found.check([silent, fork])
     found.check([silent, fork])
     assert found.unobserved == ["pkg.train: its sitecustomize did not run"]
+
+
+def test_the_observer_runs_in_old_pythons_and_names_nothing_of_a_program() -> None:
+    """At its start it imports what every Python has loaded, or what has a private name."""
+    tree = ast.parse((OBSERVER / "sitecustomize.py").read_text(), feature_version=(3, 8))
+    names = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert names == {"__future__", "_thread", "atexit", "os", "sys", "time"}
+    assert [path.name for path in OBSERVER.glob("*.py")] == ["sitecustomize.py"]
 
 
 def test_facts_that_are_none_are_left_out() -> None:

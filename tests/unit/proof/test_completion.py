@@ -62,5 +62,5 @@ def test_steps_that_the_program_stated_are_done_and_no_exception_ended_it(
     outcome = {"status": "succeeded", "exit_code": 0, "steps": 9, "first_loss": 3.0, "final_loss": 1.0}
     run = {"recipe": "command", "program": {"command": "x"}, "plan": {}, "outcome": {**outcome, **claims}}
     rows = [{"step": 1, "loss": 3.0}, {"step": 9, "loss": 1.0}]
-    course = Course(None, "no retries", 0, {}, frozenset())
+    course = Course(None, "no retries", (), 0, {}, frozenset())
     assert completion_problem(run, rows, course, settings={"recipe": "command"}) == problem

@@ -724,7 +724,7 @@ def test_what_a_program_lacks_is_written_into_a_configuration_and_never_runs_aga
     repeatable = part(judge(run), "repeatable")
     assert repeatable.evidence == f"not on record: {missing}"
     assert step in str(repeatable.next_step)
-    runs_again_as_it_is = "--config RUN_DIR" in str(repeatable.next_step)
+    runs_again_as_it_is = "config.yaml" in str(repeatable.next_step)
     assert runs_again_as_it_is == (missing == "a clean working tree")
 
 

@@ -196,9 +196,11 @@ def judge_files(path: str, files: Sequence[VolumeFile]) -> FoundCheckpoint:
     return _judged(found, _damage(found))
 
 
-def step_inside(files: Iterable[VolumeFile]) -> int | None:
-    """Return the step that the files hold; None if they hold none, or different ones."""
-    names = ("global_step", "step", "iteration", "iter_num", "global_steps")
+_STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps")
+
+
+def step_inside(files: Iterable[VolumeFile], names: Collection[str] = _STEPS) -> int | None:
+    """Return the step that the files hold by one of `names`; None if they hold none, or different ones."""
     known = (next((file.counts[name] for name in names if name in file.counts), None) for file in files)
     steps = {step for step in known if step is not None}
     return steps.pop() if len(steps) == 1 else None

@@ -288,8 +288,11 @@ class UnitFinder:
         for (folder, step), names in groups.items():
             others = [name for (other, _), each in groups.items() if other == folder for name in each]
             made_of = self.of_files(folder, names, is_one=step is not None, more=set(others) == set(names))
-            lacks = _lacking(folder, step, events)
-            found += [replace(_with_event(each, of_file), lacks=lacks) for each in made_of]
+            lacks, lost = _lacking(folder, step, events), _overwritten(folder, step, events, of_file)
+            made_of = [replace(_with_event(each, of_file), lacks=lacks) for each in made_of]
+            found += [
+                each.partial(f"{lost} of its save was written again") if lost else each for each in made_of
+            ]
         return [replace(each, is_named=True) for each in outermost(found)]
 
     def searched(self, files: Iterable[Path], root: Path) -> list[ProgramCheckpoint]:
@@ -343,6 +346,17 @@ def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
         if not path.exists():
             near = itertools.chain(path.parent.glob("*"), path.parent.parent.glob("*/*"))
             yield from (each for each in itertools.islice(near, _MOST_FILES) if _inode(each) == wanted)
+
+
+def _overwritten(
+    folder: Path,
+    step: int | None,
+    events: Iterable[WrittenCheckpoint],
+    of_file: dict[Path, WrittenCheckpoint],
+) -> str:
+    """Return the name of a file that was saved into a folder at `step`, and again at another one."""
+    saved = (each.path for each in events if each.step == step and each.path.parent == folder)
+    return next((path.name for path in saved if path in of_file and of_file[path].step != step), "")
 
 
 def _lacking(folder: Path, step: int | None, events: Collection[WrittenCheckpoint]) -> str:

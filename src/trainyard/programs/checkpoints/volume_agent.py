@@ -43,8 +43,8 @@ COUNTS = (
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
 OPTIMIZER = re.compile(r"optim|exp_avg|momentum", re.IGNORECASE)
 # Names of an optimizer and its tensors, as programs give them to torch's distributed checkpoint.
-STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps")
-# Keys under which programs save the optimizer steps done.
+STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps", "epoch")
+# Keys under which programs save the optimizer steps and the epochs done.
 
 
 def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:

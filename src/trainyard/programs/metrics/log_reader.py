@@ -251,6 +251,10 @@ class LogReader:
                 self._offset = self._step + (step == 0)
             self._epoch = number
         self._step = step + self._offset
+        if "val_loss" in row and "loss" in row and "train loss" in line:
+            row["train_loss"] = row.pop(
+                "loss"
+            )  # nanoGPT's, estimated beside the validation; not that of a step
         yield {"step": self._step, **row}
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Every step has a row at first, later ones after so many seconds.
 FAST_ROWS, ROW_SECONDS = 100, 0.5
-MODULES_SECONDS, MOST_MODULES, MOST_FILES = 10.0, 200, 5000
+MODULES_SECONDS, MOST_FILES = 10.0, 5000
 # Losses that are on their way from the GPU, and how long the last ones are waited for at the end.
 MOST_PENDING, LAST_SECONDS = 128, 1.0
 # A file in the folder of a save is of that save if it is not older, up to the resolution of file times.
@@ -39,7 +39,6 @@ SAVES = {
     "transformers.modeling_utils": {"PreTrainedModel.save_pretrained": "save_directory"},
     "peft.peft_model": {"PeftModel.save_pretrained": "save_directory"},
 }
-
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -158,6 +157,11 @@ class Observer:
         self._main_file = os.path.abspath(self._script)  # at the end the main module has none any more
         self._torch: Any = None
         self._is_compiling: Callable[[], bool] = lambda: False
+        self.hooks = {
+            "torch": self.arm,
+            "torch.distributed.fsdp.sharded_grad_scaler": self.watch_scaler,
+            **dict.fromkeys(SAVES, self.watch_saves),
+        }
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -207,6 +211,26 @@ class Observer:
         return int((quietly(self._world)() or {"rank": 0})["rank"])
 
     # The hooks
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find a module as the others of `sys.meta_path` do; call its hook once it is imported."""
+        if name not in self.hooks:
+            return None
+        others = [each.find_spec for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        spec = next((found for found in (find(name, path, target) for find in others) if found), None)
+        if spec is not None:
+            quietly(self._follow)(spec.loader, quietly(self.hooks[name]))
+        return spec
+
+    def _follow(self, loader: Any, call: Callable[[Any], None]) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            loader.__dict__.pop("exec_module", None)
+            execute(module)
+            call(module)
+
+        loader.exec_module = exec_module
 
     def arm(self, torch: Any) -> None:
         """Hook into torch, which the program has just imported."""
@@ -443,17 +467,18 @@ class Observer:
 
     def _note_modules(self) -> None:
         """Report the code of the repository that was imported, or has changed since, with its SHA-256."""
-        self._modules_time, found = time.monotonic(), []
+        self._modules_time, found = time.monotonic(), {}
         from hashlib import sha256
 
         for path in () if self._rank() else set(imported_files(self._main_file, self._root)):
             facts = os.stat(path)
-            if self._modules.get(path) != (state := (facts.st_size, facts.st_mtime_ns)):
+            state = (facts.st_size, facts.st_mtime_ns)
+            if self._modules.get(path) != state:
                 with open(path, "rb") as file:
-                    found.append((path, sha256(file.read()).hexdigest()))
+                    found[path] = sha256(file.read()).hexdigest()
                 self._modules[path] = state
-        for start in range(0, len(found), MOST_MODULES):
-            self.report("modules", files=dict(found[start : start + MOST_MODULES]))
+        if found:
+            self.report("modules", files=found)
 
     def _note_exception(self) -> None:
         """Report the exception that ended the interpreter, also if the program replaced `sys.excepthook`.
@@ -486,42 +511,13 @@ class Observer:
         self.report("exit", **({"step": self.step} if self.step else {}))
 
 
-class AfterImport:
-    """Calls the observer after the program has imported a module, and imports none itself."""
-
-    def __init__(self, calls: dict[str, Callable[[Any], None]]) -> None:
-        self._calls = calls
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._calls:
-            return None
-        others = [each.find_spec for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
-        spec = next((found for found in (find(name, path, target) for find in others) if found), None)
-        if spec is not None:
-            quietly(self._follow)(spec.loader, quietly(self._calls[name]))
-        return spec
-
-    def _follow(self, loader: Any, call: Callable[[Any], None]) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            loader.__dict__.pop("exec_module", None)
-            execute(module)
-            call(module)
-
-        loader.exec_module = exec_module
-
-
 def observe() -> None:
     """Begin to observe this interpreter."""
-    observer = Observer(os.environ["TRAINYARD_EVENTS"])
+    observer: Any = Observer(os.environ["TRAINYARD_EVENTS"])
     observer.report("")
-    calls = {"torch": observer.arm, **dict.fromkeys(SAVES, observer.watch_saves)}
-    calls["torch.distributed.fsdp.sharded_grad_scaler"] = observer.watch_scaler
-    finder: Any = AfterImport(calls)
-    sys.meta_path.insert(0, finder)
-    for name in calls.keys() & sys.modules.keys():  # a .pth file has imported it
-        quietly(calls[name])(sys.modules[name])
+    sys.meta_path.insert(0, observer)
+    for name in observer.hooks.keys() & sys.modules.keys():  # a .pth file has imported it
+        quietly(observer.hooks[name])(sys.modules[name])
 
 
 def import_hidden() -> None:

@@ -217,8 +217,9 @@ def test_a_save_that_lacks_a_file_of_the_one_before_names_it(tmp_path: Path) -> 
     write(tmp_path, *(f"out/{name}" for name in PARTS))
     events = [observe(tmp_path / "out" / name, 5) for name in PARTS]
     events.append(observe(tmp_path / "out/generator.pt", 7))
-    newest = next(each for each in UnitFinder().saved(events, tmp_path) if each.is_file)
+    older, newest = sorted(UnitFinder().saved(events, tmp_path), key=lambda each: each.is_file)
     assert (sorted(newest.files()), newest.lacks) == (["generator.pt"], "discriminator.pt")
+    assert older.found.why == "generator.pt of its save was written again"
 
 
 def test_steps_decide_and_no_time_and_weights_alone_come_last(tmp_path: Path) -> None:

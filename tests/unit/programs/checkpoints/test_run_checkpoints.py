@@ -81,7 +81,9 @@ CASES = {
         reason="out/ckpt_*.pt names nothing in {root}; {root}/out has model.pt of this run",
     ),
     "named, and no folder": Case(
-        after=("a.pt=30",), program={"checkpoints": "weights/x/*"}, reason="{root} has a.pt, marker, run/"
+        after=("a.pt=30",),
+        program={"checkpoints": "weights/x/*"},
+        reason="{root} has a.pt, marker of this run",
     ),
     "data": Case(after=("data/cached_10000.pt=9", "out/a.pt=5"), program={"data": ("data",)}, step=5),
     "a file of data": Case(after=("c.pt=9",), program={"data": ("*.pt",)}),
@@ -166,6 +168,19 @@ def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, 
     assert (saved["source"], saved.get("on_record")) == (wanted[1], 900 if wanted[1] == "guessed" else None)
 
 
+@each_case(
+    ("content", "wanted"), [({"epoch": 3, "step": 300}, (3, "checkpoint")), ({"step": 300}, (2, "guessed"))]
+)
+def test_a_run_that_counts_epochs_takes_the_epoch_inside(
+    content: dict[str, int], wanted: tuple[int, str], tmp_path: Path
+) -> None:
+    found = make(tmp_path)
+    shapes.archive(tmp_path / "out/a.pt", 50, content)
+    found.counts_epochs = True
+    found.take(lambda _: 2, end=WELL)
+    assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
+
+
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
     found = make(tmp_path)
     taken = []
@@ -186,6 +201,7 @@ COMPLETE: dict[str, tuple[tuple[str, ...], Source | None, dict[str, Any], bool]]
     "declared": (("a.pt",), Source.DECLARED, {}, True),
     "seen for the first time": (("a.pt",), None, {}, False),
     "observed, the others may follow": (("a.pt",), Source.OBSERVED, {}, False),
+    "observed, and quiet": (("a.h5",), Source.OBSERVED, {"polls": 2, "last_sign": 999.0}, True),
     "quiet": (("a.pt",), None, {"polls": 2}, True),
     "quiet, of no known kind": (("a.h5",), None, {"polls": 2}, True),
     "quiet, and open for writing": (("a.pt",), None, {"polls": 2, "is_open": True}, False),
@@ -232,6 +248,8 @@ def test_a_problem_is_logged_once_and_while_the_program_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = make(tmp_path, checkpoints="out/ckpt_*.pt")
+    found.take(lambda _: 7)
+    assert caplog.text == "", "nothing was written yet"
     write(tmp_path, "out/step-200.pt<")
     for _ in range(3):
         found.take(lambda _: 7)
@@ -276,6 +294,7 @@ def test_a_run_does_not_resume_from_what_is_damaged_or_may_be_incomplete(
 ) -> None:
     found = make(tmp_path, checkpoints="*/*")
     write(tmp_path, *files)
+    RunDirectory(tmp_path / "run").metrics_file.write_text('{"epoch": 0.5, "loss": 1.0, "time": 1.0}\n')
     point = found.find_resume_point("auto")
     assert point is not None and point.path == tmp_path / wanted
 

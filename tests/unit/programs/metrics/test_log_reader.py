@@ -108,7 +108,7 @@ def test_other_lines_are_no_rows(form: str, line: str) -> None:
     [
         (
             ["iter 0: loss 4.2, time 120.50ms, mfu 30.10%", "step 0: train loss 4.1, val loss 4.3"],
-            [{"step": 0, "loss": 4.2}, {"step": 0, "loss": 4.1, "val_loss": 4.3}],
+            [{"step": 0, "loss": 4.2}, {"step": 0, "train_loss": 4.1, "val_loss": 4.3}],
         ),
         (
             ["Epoch 1 - loss: 0.50 - val_loss: 0.60", "Epoch [2/5], Loss: 0.40, lr=0.1"],

@@ -48,12 +48,6 @@ def prepare(folder: Path, path: Path, vocab_size: int = 256, **changes: object) 
     return prepare_data(DataConfig.model_validate(values | changes), model)
 
 
-def overwrite(path: Path, place: int, content: bytes) -> None:
-    data = bytearray(path.read_bytes())
-    data[place : place + len(content)] = content
-    path.write_bytes(data)
-
-
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 127), max_size=4), max_size=3), max_size=5),
     st.sampled_from(sorted(CODES)),
@@ -94,17 +88,11 @@ def test_a_folder_of_datasets_and_bare_tokens_is_joined(tmp_path: Path) -> None:
     write(folder / "b", [[[4, 5]], [[6, 7]]], "int32")
     write(folder / "a", [[[1, 2, 3]]], "uint8")
     np.array([8, 9], "<u2").tofile(folder / "c.bin")
-    prepared = prepare(tmp_path, folder)
-    assert prepared.train.open().tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert (prepared.train.dtype, prepared.train_files, prepared.skipped) == ("int32", 3, ())
-
-
-def test_validation_may_be_a_dataset_too(tmp_path: Path) -> None:
-    write(tmp_path / "train", [[[1, 2, 3, 4, 5]]])
     write(tmp_path / "held", [[[6, 7, 8, 9, 1, 2]]], "int32")
-    prepared = prepare(tmp_path, tmp_path / "train", validation_path=str(tmp_path / "held"))
-    assert prepared.validation is not None
-    assert prepared.validation.open().tolist() == [6, 7, 8, 9, 1, 2]
+    prepared = prepare(tmp_path, folder, validation_path=str(tmp_path / "held"))
+    assert prepared.train.open().tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert prepared.validation is not None and prepared.validation.open().tolist() == [6, 7, 8, 9, 1, 2]
+    assert (prepared.train.dtype, prepared.train_files, prepared.skipped) == ("int32", 3, ())
 
 
 def test_the_same_tokens_have_the_same_fingerprint_in_place_and_copied(tmp_path: Path) -> None:
@@ -141,11 +129,7 @@ DAMAGES = {
     "float32": (17, b"\7", "of type float32, which holds no token ids"),
     "float64": (17, b"\6", "of type float64, which holds no token ids"),
     "an unknown type": (17, b"\x2a", "of type 42, which holds no token ids"),
-    "too many sequences": (
-        18,
-        struct.pack("<Q", 2**60),
-        "bytes where its 1,152,921,504,606,846,976 sequences",
-    ),
+    "too many sequences": (18, struct.pack("<Q", 2**60), "where its 1,152,921,504,606,846,976 sequences"),
     "a length below zero": (HEAD + 4, struct.pack("<i", -1), "sequence 1 has a length below zero"),
     "a longer sequence": (HEAD, struct.pack("<i", 9), "sequence 1 starts at byte 4, not where"),
     "an offset beyond the tokens": (HEAD + 8, struct.pack("<q", 10**15), "sequence 0 starts at byte 1,0"),
@@ -161,7 +145,9 @@ DAMAGES = {
 def test_a_damaged_index_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     place, content, message = DAMAGES[damage]
     tokens = write(tmp_path / "a", [[[1, 2]], [[3, 4, 5]]])
-    overwrite(tokens.with_suffix(".idx"), place, content)
+    with tokens.with_suffix(".idx").open("r+b") as index:
+        index.seek(place)
+        index.write(content)
     with pytest.raises(DataError, match=rf"a\.idx: .*{message}"):
         prepare(tmp_path, tokens)
 
