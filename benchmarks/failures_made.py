@@ -171,7 +171,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these cases")
-    parser.add_argument("--ten", action="store_true", help="the failures of one machine that are made through trainyard run")
+    parser.add_argument(
+        "--ten", action="store_true", help="the failures of one machine that are made through trainyard run"
+    )
     return parser.parse_args(argv)
 
 
