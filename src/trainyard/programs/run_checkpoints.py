@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +86,8 @@ class ResumePoint:
     """A digest that changes if the program writes it again; None in the run directory."""
     parent_sha256: str | None = None
     """The digest of its manifest, if it is of another run."""
+    has_nan: bool = False
+    """Whether its tensors have NaN: one without comes first, because training does not recover from NaN."""
 
 
 def own_folders(directory: RunDirectory) -> tuple[Path, ...]:
@@ -311,20 +313,22 @@ class RunCheckpoints:
             found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
             for note in found.rejections():
                 LOG.warning("%s", note)
-            if (own := self._newest_undamaged(found)) is not None:
-                points.append(ResumePoint(own.step or 0, own.path, state_of(own)))
+            points += self._undamaged(found)
         # A planned program looks only into its own folder.
-        if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
-            points.append(taken)
-        return max(points, key=lambda point: point.step, default=None)
+        points += [] if self._is_planned else taken_points(self._directory)
+        newest = max(points, key=lambda point: (not point.has_nan, point.step), default=None)
+        if newest is not None and (spoiled := [each for each in points if each.step > newest.step]):
+            text = "%s has NaN in its tensors: training resumes from the checkpoint of step %s before it"
+            LOG.warning(text, spoiled[0].path, f"{newest.step:,}")
+        return newest
 
     def _stepped(self, found: ProgramCheckpoints, step_before: Callable[[float], int]) -> ProgramCheckpoints:
         """Return the checkpoints with their steps, in the order of these."""
         every = (*found.complete, *found.partial)
         return newest_first((self._with_step(each, step_before) for each in every), found.set_aside)
 
-    def _newest_undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
-        """Return the newest checkpoint to resume from whose files are not damaged inside."""
+    def _undamaged(self, found: ProgramCheckpoints) -> Iterator[ResumePoint]:
+        """Yield the checkpoints whose files are not damaged inside, up to the newest one without NaN."""
         for each in found.complete:
             if each.found.is_weights_alone and not self._is_planned:
                 LOG.warning(
@@ -334,12 +338,13 @@ class RunCheckpoints:
                 )
                 continue
             try:
-                tensors_of(each)
+                has_nan = bool(tensors_of(each).nan)
             except (CheckpointError, OSError) as error:
                 LOG.warning("%s: training does not resume from it", error)
-            else:
-                return each
-        return None
+                continue
+            yield ResumePoint(each.step or 0, each.path, state_of(each), has_nan=has_nan)
+            if not has_nan:
+                return
 
     def resume_from(self, found: ResumePoint | None) -> None:
         """Remember the steps that earlier attempts gave to checkpoints, and that of `found`."""
@@ -492,19 +497,27 @@ def _first_save(found: ProgramCheckpoints, step: int) -> Tensors | None:
     return None
 
 
-def newest_taken(directory: RunDirectory) -> ResumePoint | None:
-    """Return the newest checkpoint in the run directory that training can resume from, or None.
+def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:
+    """Yield the checkpoints in the run directory that training can resume from, up to the newest without NaN.
 
-    It has a manifest. Weights alone of a known framework do not count.
+    They have a manifest. Weights alone of a known framework do not count.
     """
-    finder = UnitFinder(formats=_OF_PROGRAMS)
+    finder, events = UnitFinder(formats=_OF_PROGRAMS), read_rows(directory.events_file)
+    of_nan = {
+        event.get("manifest_sha256")
+        for event in events
+        if (tensors := Tensors.from_json(event.get("tensors"))) and tensors.nan
+    }
     for step in reversed(directory.checkpoint_steps()):
         with suppress(CheckpointError, OSError):
             path = restorable_path(directory.checkpoint(step))
             made = finder.named(path.parent, glob.escape(path.name))
-            if not any(each.found.is_weights_alone for each in made):
-                return ResumePoint(step, path)
-    return None
+            if any(each.found.is_weights_alone for each in made):
+                continue
+            has_nan = sha256_of_file(directory.checkpoint(step) / MANIFEST_NAME) in of_nan
+            yield ResumePoint(step, path, has_nan=has_nan)
+            if not has_nan:
+                return
 
 
 def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:

@@ -350,3 +350,24 @@ def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
         assert weights_fault(directory, found.taken, found.first, is_complete=False) is None
     saved = [each["tensors"]["count"] for each in read_rows(directory.events_file) if "tensors" in each]
     assert saved[-1] == len(states[-1])
+
+
+@each_case("is_copied", [False, True])
+@each_case(("nan", "wanted"), [((), 3), ((3,), 2), ((2, 3), 1), ((1, 2, 3), 3)])
+def test_a_run_resumes_before_its_weights_became_nan_if_any_are_finite(
+    nan: tuple[int, ...], wanted: int, is_copied: bool, tmp_path: Path
+) -> None:
+    """Uses torch, whose files are read."""
+    import torch
+
+    found = make(tmp_path)
+    (tmp_path / "out").mkdir()
+    for step in (1, 2, 3):
+        file = tmp_path / f"out/ckpt_{step}.pt"
+        torch.save({"step": step, "w": torch.tensor([float("nan") if step in nan else step])}, file)
+        os.utime(file, (step, step))
+        if is_copied:
+            found.take(lambda _: 0, end=WELL)
+            file.unlink()
+    point = found.find_resume_point("auto")
+    assert point is not None and point.step == wanted
