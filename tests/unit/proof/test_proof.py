@@ -493,6 +493,31 @@ def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> N
     assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
+NO_MATCH = "program.checkpoints: out/*.pt names nothing in /work; /work/out has model.npz of this run"
+
+
+@each_case(
+    ("checkpoint", "reason", "words"),
+    [
+        (None, None, "trainyard run --config runs/a/config.yaml --set program.checkpoints=PATH"),
+        (None, NO_MATCH, "trainyard run --config runs/a/config.yaml --set program.checkpoints=PATH"),
+        (None, "a.pt is cut off", "let the program write its last checkpoint completely"),
+        ({"step": 500}, None, "let the program save once more after its last step"),
+        ({"step": STEPS, "source": "guessed"}, None, "report the step of each checkpoint"),
+    ],
+)
+def test_a_program_that_lacks_its_last_checkpoint_is_not_just_started_again(
+    checkpoint: dict[str, Any] | None, reason: str | None, words: str
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "checkpoint": checkpoint and {**SAVED, **checkpoint}}
+    rejected = [{"event": "checkpoint_rejected", "reason": reason}] if reason else []
+    found = Found(Verdict(problems=("run-7: the manifest lists no checkpoint",)), checkpoints={})
+    stored = part(judge(run, events=[STARTED, *rejected, FINISHED], found=found, settings={}), "stored")
+    assert words in str(stored.next_step), stored
+    assert checkpoint or "no complete checkpoint of the program was found" in stored.evidence
+
+
 def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
     run = changed("outcome", "validation_loss", to=math.inf)
     assert "validation loss is inf" in part(judge(run), "trained").evidence
