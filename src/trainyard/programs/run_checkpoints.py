@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.config.kind import RunKind
-from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.errors import CheckpointError, ConfigError
 from trainyard.programs.checkpoints.checkpoint_formats import step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
@@ -136,14 +136,6 @@ class RunCheckpoints:
         """Whether a checkpoint is not complete yet, and will be if it stays as it is."""
         self._count = 0
         """The number of copies."""
-
-    @property
-    def created(self) -> float:
-        """When the run was created, in Unix seconds; 0 for a planned program."""
-        with suppress(OSError, TrainyardError):
-            if not self._is_planned:
-                return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
-        return 0.0
 
     def find(self, *, is_over: bool = False) -> ProgramCheckpoints:
         """Return the checkpoints that the program has written in this run; with `is_over` it has ended.
@@ -304,7 +296,7 @@ class RunCheckpoints:
 
     def _newest(self) -> ResumePoint | None:
         """Return the newest checkpoint of the run; None without any."""
-        points = []
+        points = list[ResumePoint]()
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
             rows = read_rows(self._directory.metrics_file)

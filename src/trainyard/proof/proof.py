@@ -209,6 +209,10 @@ def prove(
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
+    sources = section_or_empty(section_or_empty(run, "outcome"), "sources")
+    if jumps.restart and sources.get("steps") == "observed":
+        # Optimizers count from the start of a process, so their steps after a resume are only assumed.
+        completion, jumps.remarks = completion or jumps.restart, []
     curves.start_with(lines, course.begins_after)
     learned = judge_learning(
         run,

@@ -34,7 +34,7 @@ class CheckpointProblem:
     """SHA-256 of the manifest that the run wrote, if it is recorded."""
     _: KW_ONLY
     fix: str = ""
-    """What to do in the program or its configuration before it is trained again; `{again}` is that command."""
+    """What to do before it is trained again in the program or its settings; `{again}` is that command."""
 
 
 def checkpoint_problem(
@@ -46,12 +46,16 @@ def checkpoint_problem(
     written = digest_or_none(named.get("manifest_sha256"))
     newest = integer_or_none(named.get("step"))
     if (unknown := unknown_step(outcome)) is not None:
+        if reasons := section_or_empty(run, "observed").get("unobserved"):
+            unknown = f"{unknown} (not observed: {reasons[0]})"
         return CheckpointProblem(unknown, None, fix=f"report the step of each checkpoint{_AGAIN}")
     if not named and kind_of_run(run) is RunKind.PROGRAM:
         return CheckpointProblem("no complete checkpoint of the program was found", None, fix=_NAME_IT)
     if last is not None and written is not None and newest is not None and newest < last:
         text = f"the newest checkpoint is of step {newest:,}, and the run ended at step {last:,}"
-        return CheckpointProblem(text, None, fix=f"let the program save once more after its last step{_AGAIN}")
+        return CheckpointProblem(
+            text, None, fix=f"let the program save once more after its last step{_AGAIN}"
+        )
     if last is None or written is None or newest != last:
         return CheckpointProblem("run.json does not name the checkpoint that the run ended with", None)
     if last not in checkpoints:

@@ -341,6 +341,24 @@ def test_a_figure_that_jumps_at_a_resume_is_a_remark(
     assert list(few.collect(rows[:3] + rows[11:])) and few.remarks == []
 
 
+@each_case(
+    ("after", "source", "is_anew"),
+    [(3.0, "observed", True), (2.0, "observed", False), (3.0, "printed", False)],
+)
+def test_a_loss_that_jumps_back_to_its_start_shows_that_observed_steps_did_not_resume(
+    after: float, source: str, is_anew: bool
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "sources": {"steps": source}}
+    losses = {1: 3.1, **dict.fromkeys(range(2, 301), 1.0), **dict.fromkeys(range(301, STEPS + 1), after)}
+    rows = [{"step": step, "loss": loss, "time": 1.0 + step} for step, loss in losses.items()]
+    run["outcome"] |= {"first_loss": 3.1, "final_loss": after}
+    resumed = {"event": "resumed", "step": 300}
+    trained = part(judge(run, rows, [STARTED, resumed, SAVED, FINISHED], settings={}), "trained")
+    assert ("nothing shows that it resumed there" in trained.evidence) is is_anew, trained
+    assert "the loss jumped from 1" in trained.evidence and trained.passed is not is_anew
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
