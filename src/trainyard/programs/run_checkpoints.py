@@ -86,6 +86,8 @@ class ResumePoint:
     """A digest that changes if the program writes it again; None in the run directory."""
     parent_sha256: str | None = None
     """The digest of its manifest, if it is of another run."""
+    source: Source = Source.GUESSED
+    """The source of the step; unknown for one in the run directory."""
     has_nan: bool = False
     """Whether its tensors have NaN: one without comes first, because training does not recover from NaN."""
 
@@ -121,8 +123,8 @@ class RunCheckpoints:
         self._by_silence: set[str] = set()
         """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
-        self._guesses: dict[str, int] = {}
-        """The step of each checkpoint that was copied, by its state."""
+        self._known: dict[str, tuple[int, Source]] = {}
+        """The step of each checkpoint that was copied, with its source, by its state."""
         self._on_record: dict[str, int] = {}
         """The last step on record when a checkpoint without a step was found, by its state."""
         self._kept: dict[int, str] = {}
@@ -220,7 +222,7 @@ class RunCheckpoints:
         """
         state = self._seen[each.path] = state_of(each)
         is_declared = each.event is not None and each.event.source is Source.DECLARED
-        is_known = state == self._state or state in self._guesses
+        is_known = state == self._state or state in self._known
         if not each.found.needs_quiet or is_declared or is_known or (end and end.is_well):
             return None
         if end is not None:
@@ -249,10 +251,12 @@ class RunCheckpoints:
         elif self.counts_epochs:  # the steps inside are of another unit
             step = step_inside(one.found.files, ("epoch",))
         if step is None:
-            state, source = state_of(one), Source.GUESSED
-            if state not in self._on_record:
-                self._on_record[state] = self._guesses.get(state, step_before(one.written_at))
-            step = self._on_record[state]
+            state = state_of(one)
+            step, source = self._known.get(state, (None, Source.GUESSED))
+            if not source.proves:
+                step = self._on_record.setdefault(
+                    state, step_before(one.written_at) if step is None else step
+                )
         return replace(one, found=replace(one.found, step=step, source=source))
 
     def _within(self, found: ProgramCheckpoints, reach: int | None) -> ProgramCheckpoints:
@@ -301,7 +305,7 @@ class RunCheckpoints:
             # Copies are in the run directory; of the program's files only those count that show their end.
             rows = read_rows(self._directory.metrics_file)
             last = max((int(row["step"]) for row in rows if "step" in row), default=0)
-            self._guesses = steps_of_states(self._directory)
+            self._known = steps_of_states(self._directory)
             found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
             for note in found.rejections():
                 LOG.warning("%s", note)
@@ -334,16 +338,18 @@ class RunCheckpoints:
             except (CheckpointError, OSError) as error:
                 LOG.warning("%s: training does not resume from it", error)
                 continue
-            yield ResumePoint(each.step or 0, each.path, state_of(each), has_nan=has_nan)
+            yield ResumePoint(
+                each.step or 0, each.path, state_of(each), source=each.found.source, has_nan=has_nan
+            )
             if not has_nan:
                 return
 
     def resume_from(self, found: ResumePoint | None) -> None:
         """Remember the steps that earlier attempts gave to checkpoints, and that of `found`."""
-        self._guesses = steps_of_states(self._directory)
-        self._kept = {step: state for state, step in self._guesses.items()}
+        self._known = steps_of_states(self._directory)
+        self._kept = {step: state for state, (step, _) in self._known.items()}
         if found is not None and found.state is not None:
-            self._guesses.setdefault(found.state, found.step)
+            self._known.setdefault(found.state, (found.step, found.source))
 
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
@@ -387,7 +393,7 @@ class RunCheckpoints:
                 continue
             state, step, source = state_of(each), each.step or 0, each.found.source
             if source is Source.GUESSED:
-                step = self._guesses.setdefault(state, _unused(step, self._directory))
+                step = self._known.setdefault(state, (_unused(step, self._directory), source))[0]
             if end is None and self._kept.get(step, state) != state:
                 self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
@@ -522,7 +528,17 @@ def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoi
         return None
     with suppress(CheckpointError, OSError):
         manifest = directory.checkpoint(found.step) / MANIFEST_NAME
-        return TakenCheckpoint(read_manifest(manifest.parent).step, sha256_of_file(manifest))
+        step, sha256, events = (
+            read_manifest(manifest.parent).step,
+            sha256_of_file(manifest),
+            directory.events_file,
+        )
+        saved = [
+            row["source"]
+            for row in read_rows(events)
+            if "source" in row and row.get("manifest_sha256") == sha256
+        ]
+        return TakenCheckpoint(step, sha256, Source(saved[-1]) if saved else Source.CHECKPOINT)
     return None
 
 

@@ -177,7 +177,9 @@ def test_losses_equal_to_those_of_the_first_steps_show_that_the_program_did_not_
         for number in range(1, 31):
             attempt.add(OBSERVED, *losses(number, of=of))
             attempt.record(is_over=False)
-        assert (attempt.record()[-1]["step"], attempt.merged.first) == ((30, 1) if is_anew else (50, 21)), name
+        assert (attempt.record()[-1]["step"], attempt.merged.first) == ((30, 1) if is_anew else (50, 21)), (
+            name
+        )
 
 
 def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_counts(tmp_path: Path) -> None:

@@ -371,3 +371,35 @@ def test_a_run_resumes_before_its_weights_became_nan_if_any_are_finite(
             file.unlink()
     point = found.find_resume_point("auto")
     assert point is not None and point.step == wanted
+
+
+@each_case(("event_step", "wanted"), [(30, Source.OBSERVED), (None, Source.GUESSED)])
+@each_case("is_copied", [False, True])
+@each_case("is_there", [True, False])
+def test_a_checkpoint_keeps_the_source_of_its_step_in_the_next_attempt(
+    event_step: int | None, wanted: Source, is_copied: bool, is_there: bool, tmp_path: Path
+) -> None:
+    """A program that was killed after its last save has nothing left to do when it starts again."""
+    write(tmp_path, "out/last.pt")
+    path = tmp_path / "out/last.pt"
+    facts = path.stat()
+    state = (facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
+    saved = [WrittenCheckpoint(event_step, path, {path.name: state}, 1001.0, Source.OBSERVED)]
+    first = make(tmp_path)
+    first.saved = saved
+    if is_copied:
+        first.take(lambda _: 30, end=WELL)
+    else:
+        RunDirectory(tmp_path / "run").metrics_file.write_text('{"step": 30, "loss": 1.0, "time": 1.0}\n')
+    if not is_there and is_copied:
+        path.unlink()
+    again, directory = make(tmp_path), RunDirectory(tmp_path / "run")
+    again.saved = saved
+    point = again.find_resume_point("auto")
+    assert point is not None and point.step == 30
+    again.resume_from(point)
+    append_event(directory.events_file, "resumed", step=30, state=point.state)
+    again.saved = ()
+    again.take(lambda _: 0, end=WELL)
+    taken = again.taken or run_checkpoints.copy_of(directory, point)
+    assert taken is not None and (taken.step, taken.source) == (30, wanted)
