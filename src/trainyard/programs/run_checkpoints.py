@@ -303,10 +303,13 @@ class RunCheckpoints:
         points = list[ResumePoint]()
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
-            rows = read_rows(self._directory.metrics_file)
-            last = max((int(row["step"]) for row in rows if "step" in row), default=0)
+            rows = [row for row in read_rows(self._directory.metrics_file) if "step" in row]
+
+            def step_before(moment: float) -> int:
+                return max((int(row["step"]) for row in rows if row.get("time", 0.0) <= moment), default=0)
+
             self._known = steps_of_states(self._directory)
-            found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
+            found = self._judge(self._stepped(self.find(), step_before), Ending(is_well=False), 0.0)
             for note in found.rejections():
                 LOG.warning("%s", note)
             points += self._undamaged(found)

@@ -86,6 +86,8 @@ class ProgramRun:
     _last_check: float = 0.0
     _pid: int = 0
     _output_began: int = 0
+    _earlier_sources: Mapping[str, str] = field(default_factory=dict)
+    """Those of the last attempt, for one that has nothing left to do."""
 
     def __post_init__(self) -> None:
         self.directory, self.is_first = self.launch.directory, not self.launch.number
@@ -106,6 +108,8 @@ class ProgramRun:
         earlier = earlier_attempt(self.directory, self.program)
         if earlier is not None:
             self._use_saves(earlier.saved, earlier.merged)
+            outcome = read_run(self.directory.run_file).get("outcome", {})
+            self._earlier_sources = outcome.get("sources") or earlier.merged.sources
         self.found = found = self.checkpoints.find_resume_point(self.resume)
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
@@ -228,7 +232,7 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
-            sources=self.rows.sources,
+            sources=self.rows.sources or self._earlier_sources,
             unit=self.rows.unit,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,

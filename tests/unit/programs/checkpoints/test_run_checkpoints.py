@@ -403,3 +403,30 @@ def test_a_checkpoint_keeps_the_source_of_its_step_in_the_next_attempt(
     again.take(lambda _: 0, end=WELL)
     taken = again.taken or run_checkpoints.copy_of(directory, point)
     assert taken is not None and (taken.step, taken.source) == (30, wanted)
+
+
+def test_the_step_in_a_file_of_numpy_counts(tmp_path: Path) -> None:
+    import numpy as np
+
+    (tmp_path / "out").mkdir()
+    for number, step in enumerate(map(np.asarray, (400, np.int32(500), [0, 1], 1.5, -1))):
+        np.savez(tmp_path / f"out/{number}.npz", w=np.ones(3), step=step)
+    found = make(tmp_path, checkpoints="out/*.npz").find(is_over=True)
+    assert {each.path.name: each.step for each in found.complete} == {
+        "0.npz": 400,
+        "1.npz": 500,
+        **dict.fromkeys(("2.npz", "3.npz", "4.npz")),
+    }
+
+
+def test_a_run_resumes_from_what_it_saved_last_where_no_step_is_known(tmp_path: Path) -> None:
+    """Of the saves of a fast program one was copied; those that were not have the time of their rows."""
+    directory, found = RunDirectory(tmp_path / "run"), make(tmp_path)
+    rows = "".join(f'{{"step": {step}, "loss": 1.0, "time": {1000 + step}}}\n' for step in range(10, 60, 10))
+    directory.metrics_file.write_text(rows)
+    for name, at in (("step-1.pt", 1010), ("step-2.pt", 1020), ("step-3.pt", 1030)):
+        write(tmp_path / "out", name)
+        os.utime(tmp_path / "out" / name, (at, at))
+    found.take(lambda _: 30, end=WELL)
+    point = make(tmp_path).find_resume_point("auto")
+    assert point is not None and point.path.name == "step-3.pt"
