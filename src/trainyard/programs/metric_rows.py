@@ -18,6 +18,7 @@ import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -39,6 +40,8 @@ _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
 # One row may have the loss, the next row the speed.
 _ROWS_OF_FIGURES = 1_000
+# So many losses that are equal to the digit, and not all the same, are not equal by chance.
+_FIRST_LOSSES = 3
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
 _CLOSE = 0.1
 
@@ -110,6 +113,8 @@ class MetricRows:
     def __init__(self, *, resumed_at: int = 0) -> None:
         self.tables = {source: SourceTable() for source in ORDER}
         self._resumed_at = resumed_at
+        self.earlier_losses: dict[int, object] = {}
+        """The losses of earlier attempts, by step."""
         self.axis: Source | None = None
         """The source that counts the steps."""
         self.counts_epochs = False
@@ -223,13 +228,19 @@ class MetricRows:
             if source is Source.PRINTED and _distance(axis, base, table) > max(axis.gap, table.gap):
                 return None  # it was of the first steps, such as those of an evaluation before the training
             return next((shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)), None)
-        if source is not Source.OBSERVED or not self._resumed_at:
+        if source is not Source.OBSERVED or not self._resumed_at or self._repeats_start(table):
             return 0
         printed = self.tables[Source.PRINTED]  # it may show that the program started anew
         is_anew = _are_of_one_unit(table, 0, printed, 0)
         return (
             0 if is_anew and not _are_of_one_unit(table, self._resumed_at, printed, 0) else self._resumed_at
         )
+
+    def _repeats_start(self, table: SourceTable) -> bool:
+        """Return whether the first losses equal those of the run's first steps: it did not resume."""
+        losses = {step: row.get("loss") for step, row in islice(table.rows.items(), _FIRST_LOSSES)}
+        is_known = len(losses) == _FIRST_LOSSES and None not in losses.values()
+        return is_known and len({*losses.values()}) > 1 and losses.items() <= self.earlier_losses.items()
 
     def _steps_of_epochs(self) -> dict[int, Row]:
         """Return the rows by the number of epochs done; programs count from 0 or from 1."""
@@ -327,6 +338,7 @@ class MetricRowWriter:
             RecordWriter(self._path).close()  # drops a line that was cut off
             self._earlier = read_rows(self._path)
             self._written = max((row["step"] for row in self._earlier if "step" in row), default=0)
+            self.merged.earlier_losses = losses_by_step(self._earlier)
         is_other, limit = self.merged.settle(), self.merged.newest
         if limit != self._held and not is_over:
             self._held, limit = limit, limit - 1
@@ -382,6 +394,10 @@ class MetricRowWriter:
     def _is_due(self, row: Row) -> bool:
         is_due = row["step"] % self._log_steps == 0 or row["step"] == self._last
         return is_due or "loss" not in row or is_faulty(row)
+
+
+def losses_by_step(rows: Iterable[Row]) -> dict[int, object]:
+    return {row["step"]: row["loss"] for row in rows if "step" in row and "loss" in row}
 
 
 def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:

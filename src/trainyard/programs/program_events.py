@@ -19,8 +19,9 @@ write the file, and so does the observer, whose lines have `"source": "observed"
     {"event": "exit", "step": 7}
 
 An observed row is of the optimizer steps of its process; `accumulated` counts the backward passes between
-two of them, if several: then `loss` is that of the last one. The first 100 steps have a row each, later ones
-at most two a second, and the last one. A process that has not stepped an optimizer has events without a step.
+two of them, if several: then `loss` is that of the last one. The first 99 steps have a row each, then every
+second one, from 200 every fourth, and so on; of the others at most two a second, and the last one. A process
+that has not stepped an optimizer has events without a step.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 

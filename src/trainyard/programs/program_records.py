@@ -245,10 +245,10 @@ def note_announced_steps(directory: RunDirectory, steps: int) -> None:
         )
 
 
-def steps_of_states(directory: RunDirectory) -> dict[str, int]:
-    """Return the step of each checkpoint that was copied, by the state of the program's files then."""
+def steps_of_states(directory: RunDirectory) -> dict[str, tuple[int, Source]]:
+    """Return the step of each checkpoint that was copied and its source, by the state of its files then."""
     return {
-        event["state"]: event["step"]
+        event["state"]: (event["step"], Source(event.get("source", Source.GUESSED)))
         for event in read_rows(directory.events_file)
         if event.get("event") == "checkpoint_saved"
         and isinstance(event.get("state"), str)

@@ -16,13 +16,13 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.config.kind import RunKind
-from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.errors import CheckpointError, ConfigError
 from trainyard.programs.checkpoints.checkpoint_formats import step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
@@ -86,6 +86,10 @@ class ResumePoint:
     """A digest that changes if the program writes it again; None in the run directory."""
     parent_sha256: str | None = None
     """The digest of its manifest, if it is of another run."""
+    source: Source = Source.GUESSED
+    """The source of the step; unknown for one in the run directory."""
+    has_nan: bool = False
+    """Whether its tensors have NaN: one without comes first, because training does not recover from NaN."""
 
 
 def own_folders(directory: RunDirectory) -> tuple[Path, ...]:
@@ -119,8 +123,8 @@ class RunCheckpoints:
         self._by_silence: set[str] = set()
         """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
-        self._guesses: dict[str, int] = {}
-        """The step of each checkpoint that was copied, by its state."""
+        self._known: dict[str, tuple[int, Source]] = {}
+        """The step of each checkpoint that was copied, with its source, by its state."""
         self._on_record: dict[str, int] = {}
         """The last step on record when a checkpoint without a step was found, by its state."""
         self._kept: dict[int, str] = {}
@@ -134,14 +138,6 @@ class RunCheckpoints:
         """Whether a checkpoint is not complete yet, and will be if it stays as it is."""
         self._count = 0
         """The number of copies."""
-
-    @property
-    def created(self) -> float:
-        """When the run was created, in Unix seconds; 0 for a planned program."""
-        with suppress(OSError, TrainyardError):
-            if not self._is_planned:
-                return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
-        return 0.0
 
     def find(self, *, is_over: bool = False) -> ProgramCheckpoints:
         """Return the checkpoints that the program has written in this run; with `is_over` it has ended.
@@ -226,7 +222,7 @@ class RunCheckpoints:
         """
         state = self._seen[each.path] = state_of(each)
         is_declared = each.event is not None and each.event.source is Source.DECLARED
-        is_known = state == self._state or state in self._guesses
+        is_known = state == self._state or state in self._known
         if not each.found.needs_quiet or is_declared or is_known or (end and end.is_well):
             return None
         if end is not None:
@@ -255,10 +251,12 @@ class RunCheckpoints:
         elif self.counts_epochs:  # the steps inside are of another unit
             step = step_inside(one.found.files, ("epoch",))
         if step is None:
-            state, source = state_of(one), Source.GUESSED
-            if state not in self._on_record:
-                self._on_record[state] = self._guesses.get(state, step_before(one.written_at))
-            step = self._on_record[state]
+            state = state_of(one)
+            step, source = self._known.get(state, (None, Source.GUESSED))
+            if not source.proves:
+                step = self._on_record.setdefault(
+                    state, step_before(one.written_at) if step is None else step
+                )
         return replace(one, found=replace(one.found, step=step, source=source))
 
     def _within(self, found: ProgramCheckpoints, reach: int | None) -> ProgramCheckpoints:
@@ -302,29 +300,34 @@ class RunCheckpoints:
 
     def _newest(self) -> ResumePoint | None:
         """Return the newest checkpoint of the run; None without any."""
-        points = []
+        points = list[ResumePoint]()
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
-            rows = read_rows(self._directory.metrics_file)
-            last = max((int(row["step"]) for row in rows if "step" in row), default=0)
-            self._guesses = steps_of_states(self._directory)
-            found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
+            rows = [row for row in read_rows(self._directory.metrics_file) if "step" in row]
+
+            def step_before(moment: float) -> int:
+                return max((int(row["step"]) for row in rows if row.get("time", 0.0) <= moment), default=0)
+
+            self._known = steps_of_states(self._directory)
+            found = self._judge(self._stepped(self.find(), step_before), Ending(is_well=False), 0.0)
             for note in found.rejections():
                 LOG.warning("%s", note)
-            if (own := self._newest_undamaged(found)) is not None:
-                points.append(ResumePoint(own.step or 0, own.path, state_of(own)))
+            points += self._undamaged(found)
         # A planned program looks only into its own folder.
-        if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
-            points.append(taken)
-        return max(points, key=lambda point: point.step, default=None)
+        points += [] if self._is_planned else taken_points(self._directory)
+        newest = max(points, key=lambda point: (not point.has_nan, point.step), default=None)
+        if newest is not None and (spoiled := [each for each in points if each.step > newest.step]):
+            text = "%s has NaN in its tensors: training resumes from the checkpoint of step %s before it"
+            LOG.warning(text, spoiled[0].path, f"{newest.step:,}")
+        return newest
 
     def _stepped(self, found: ProgramCheckpoints, step_before: Callable[[float], int]) -> ProgramCheckpoints:
         """Return the checkpoints with their steps, in the order of these."""
         every = (*found.complete, *found.partial)
         return newest_first((self._with_step(each, step_before) for each in every), found.set_aside)
 
-    def _newest_undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
-        """Return the newest checkpoint to resume from whose files are not damaged inside."""
+    def _undamaged(self, found: ProgramCheckpoints) -> Iterator[ResumePoint]:
+        """Yield the checkpoints whose files are not damaged inside, up to the newest one without NaN."""
         for each in found.complete:
             if each.found.is_weights_alone and not self._is_planned:
                 LOG.warning(
@@ -334,19 +337,22 @@ class RunCheckpoints:
                 )
                 continue
             try:
-                tensors_of(each)
+                has_nan = bool(tensors_of(each).nan)
             except (CheckpointError, OSError) as error:
                 LOG.warning("%s: training does not resume from it", error)
-            else:
-                return each
-        return None
+                continue
+            yield ResumePoint(
+                each.step or 0, each.path, state_of(each), source=each.found.source, has_nan=has_nan
+            )
+            if not has_nan:
+                return
 
     def resume_from(self, found: ResumePoint | None) -> None:
         """Remember the steps that earlier attempts gave to checkpoints, and that of `found`."""
-        self._guesses = steps_of_states(self._directory)
-        self._kept = {step: state for state, step in self._guesses.items()}
+        self._known = steps_of_states(self._directory)
+        self._kept = {step: state for state, (step, _) in self._known.items()}
         if found is not None and found.state is not None:
-            self._guesses.setdefault(found.state, found.step)
+            self._known.setdefault(found.state, (found.step, found.source))
 
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
@@ -390,7 +396,7 @@ class RunCheckpoints:
                 continue
             state, step, source = state_of(each), each.step or 0, each.found.source
             if source is Source.GUESSED:
-                step = self._guesses.setdefault(state, _unused(step, self._directory))
+                step = self._known.setdefault(state, (_unused(step, self._directory), source))[0]
             if end is None and self._kept.get(step, state) != state:
                 self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
@@ -492,19 +498,27 @@ def _first_save(found: ProgramCheckpoints, step: int) -> Tensors | None:
     return None
 
 
-def newest_taken(directory: RunDirectory) -> ResumePoint | None:
-    """Return the newest checkpoint in the run directory that training can resume from, or None.
+def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:
+    """Yield the checkpoints in the run directory that training can resume from, up to the newest without NaN.
 
-    It has a manifest. Weights alone of a known framework do not count.
+    They have a manifest. Weights alone of a known framework do not count.
     """
-    finder = UnitFinder(formats=_OF_PROGRAMS)
+    finder, events = UnitFinder(formats=_OF_PROGRAMS), read_rows(directory.events_file)
+    of_nan = {
+        event.get("manifest_sha256")
+        for event in events
+        if (tensors := Tensors.from_json(event.get("tensors"))) and tensors.nan
+    }
     for step in reversed(directory.checkpoint_steps()):
         with suppress(CheckpointError, OSError):
             path = restorable_path(directory.checkpoint(step))
             made = finder.named(path.parent, glob.escape(path.name))
-            if not any(each.found.is_weights_alone for each in made):
-                return ResumePoint(step, path)
-    return None
+            if any(each.found.is_weights_alone for each in made):
+                continue
+            has_nan = sha256_of_file(directory.checkpoint(step) / MANIFEST_NAME) in of_nan
+            yield ResumePoint(step, path, has_nan=has_nan)
+            if not has_nan:
+                return
 
 
 def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoint | None:
@@ -517,7 +531,17 @@ def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoi
         return None
     with suppress(CheckpointError, OSError):
         manifest = directory.checkpoint(found.step) / MANIFEST_NAME
-        return TakenCheckpoint(read_manifest(manifest.parent).step, sha256_of_file(manifest))
+        step, sha256, events = (
+            read_manifest(manifest.parent).step,
+            sha256_of_file(manifest),
+            directory.events_file,
+        )
+        saved = [
+            row["source"]
+            for row in read_rows(events)
+            if "source" in row and row.get("manifest_sha256") == sha256
+        ]
+        return TakenCheckpoint(step, sha256, Source(saved[-1]) if saved else Source.CHECKPOINT)
     return None
 
 

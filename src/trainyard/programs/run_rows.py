@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.config.kind import RunKind
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import TrainyardError
-from trainyard.programs.metric_rows import MetricRows, MetricRowWriter
+from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
 from trainyard.programs.observations import Observations
@@ -28,7 +29,7 @@ from trainyard.programs.program_events import (
     TrainingEnd,
     WrittenCheckpoint,
 )
-from trainyard.programs.program_records import has_other_rows, note_trained_again
+from trainyard.programs.program_records import has_other_rows, note_trained_again, trains_again
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
@@ -68,7 +69,7 @@ class RunRows:
         self._are_recorded = is_first or not program.rows_on_first_node
         self._began = time.time()
         self._log = LogReader(program.log_form or AUTO)
-        self._files = self._files_since(self._began, found)
+        self._files = _metric_files(directory, program, self._began, found)
         self._events = ProgramEvents(directory.logs / EVENTS_FILE)
         self.observations = Observations()
         self.saved: list[WrittenCheckpoint] = []
@@ -125,9 +126,9 @@ class RunRows:
             return self._writer.merged.step_before(moment)
 
     @property
-    def optimizer_shift(self) -> int | None:
-        """What is added to the steps of an optimizer to get those of the run; None for another unit."""
-        return self._writer.merged.optimizer_shift
+    def merged(self) -> MetricRows:
+        """The merged rows."""
+        return self._writer.merged
 
     def describe(self) -> str:
         """Return a text for people if there is no row: what was printed, and why files were not read."""
@@ -160,54 +161,6 @@ class RunRows:
             self._note_first(self._writer.merged.first)
             self._export()
             self._is_closed = True
-
-    def rows_before(self, found: ResumePoint | None, created: float) -> list[Row]:
-        """Return the rows of the earlier attempts of a run created then, from which `found` continues.
-
-        The last rows before its step may not be recorded, if this command was killed with the program.
-        """
-        path = self._directory.logs / "node-0.log"
-        if found is None or found.parent_sha256 is not None or self._is_planned or not path.is_file():
-            return []
-        if has_other_rows(self._directory, found.state):
-            return []
-        starts = [row for row in read_rows(self._directory.events_file) if row.get("event") == "resumed"]
-        merged = MetricRows(resumed_at=int(starts[-1]["step"]) if starts else 0)
-        log, files = LogReader(), self._files_since(created, None)
-        changed = path.stat().st_mtime
-        with path.open(encoding="utf-8", errors="replace", newline="") as text:
-            while piece := text.read(1 << 20):
-                merged.add_all(log.take(piece), Source.PRINTED, changed)
-        merged.add_all(log.close(), Source.PRINTED, changed)
-        for event in ProgramEvents(self._directory.logs / EVENTS_FILE).poll():
-            if isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
-                merged.add_all([_finite_row(event)], event.source, changed)
-        merged.add_all(files.poll(at_end=True), Source.STRUCTURED, changed)
-        merged.settle()
-        return list(merged.rows())
-
-    def _files_since(self, started: float, found: ResumePoint | None) -> MetricFiles:
-        """Return the files of metrics of a program that started then and resumed from `found`."""
-        program, directory = self._program, self._directory
-        # The plan names the form of the log, so the program's folder is not searched for metrics.
-        place = directory.tensorboard if self._is_planned else program.directory
-        if program.metrics == AUTO and program.searched is None:
-            place = directory.path
-        return MetricFiles(
-            place,
-            started,
-            in_run(program.metrics, str(directory.path)),
-            run_directory=None if self._is_planned else directory.path,
-            ignored=(*own_folders(directory), *directory.own_paths),
-            created=self._creation_time(),
-            resumed_from=found.path if found else None,
-        )
-
-    def _creation_time(self) -> float:
-        """Return when the run was created in Unix seconds, which may be now."""
-        with suppress(OSError, TrainyardError):
-            return float(read_run(self._directory.run_file)["created"])
-        return self._began
 
     def _read_events(self) -> bool:
         """Read the events of the program; return whether it has saved a checkpoint."""
@@ -261,6 +214,72 @@ class RunRows:
     def _note_trained_again(self, step: int) -> None:
         if note_trained_again(self._directory, step):
             LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
+
+
+@dataclass(frozen=True)
+class EarlierAttempt:
+    """The last attempt of a run, read again, because its command may have been killed with its program."""
+
+    merged: MetricRows
+    saved: tuple[WrittenCheckpoint, ...]
+
+    def rows_before(self, directory: RunDirectory, found: ResumePoint | None) -> list[Row]:
+        """Return its rows if a start from `found` continues it: the last ones may not be recorded."""
+        if found is None or found.parent_sha256 is not None or has_other_rows(directory, found.state):
+            return []
+        return list(self.merged.rows())
+
+
+def earlier_attempt(directory: RunDirectory, program: Program) -> EarlierAttempt | None:
+    """Return the last attempt of the run in a directory; None if there is none."""
+    path, created = directory.logs / "node-0.log", _creation_time(directory, 0.0)
+    if program.kind is RunKind.PLANNED or not created or not path.is_file():
+        return None
+    starts = [row for row in read_rows(directory.events_file) if row.get("event") in ("started", "resumed")]
+    has_resumed = bool(starts) and not trains_again(directory)
+    merged = MetricRows(resumed_at=int(starts[-1].get("step") or 0) if has_resumed else 0)
+    merged.earlier_losses = losses_by_step(read_rows(directory.metrics_file))
+    log, files = LogReader(), _metric_files(directory, program, created - 1.0, None)
+    changed, saved = path.stat().st_mtime, list[WrittenCheckpoint]()
+    with path.open(encoding="utf-8", errors="replace", newline="") as text:
+        while piece := text.read(1 << 20):
+            merged.add_all(log.take(piece), Source.PRINTED, changed)
+    merged.add_all(log.close(), Source.PRINTED, changed)
+    for event in ProgramEvents(directory.logs / EVENTS_FILE).poll():
+        if isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
+            merged.add_all([_finite_row(event)], event.source, changed)
+        elif isinstance(event, WrittenCheckpoint):
+            saved.append(event)
+    merged.add_all(files.poll(at_end=True), Source.STRUCTURED, changed)
+    merged.settle()
+    return EarlierAttempt(merged, tuple(saved))
+
+
+def _metric_files(
+    directory: RunDirectory, program: Program, started: float, found: ResumePoint | None
+) -> MetricFiles:
+    """Return the files of metrics of a program that started then and resumed from `found`."""
+    is_planned = program.kind is RunKind.PLANNED
+    # The plan names the form of the log, so the program's folder is not searched for metrics.
+    place = directory.tensorboard if is_planned else program.directory
+    if program.metrics == AUTO and program.searched is None:
+        place = directory.path
+    return MetricFiles(
+        place,
+        started,
+        in_run(program.metrics, str(directory.path)),
+        run_directory=None if is_planned else directory.path,
+        ignored=(*own_folders(directory), *directory.own_paths),
+        created=_creation_time(directory, started),
+        resumed_from=found.path if found else None,
+    )
+
+
+def _creation_time(directory: RunDirectory, default: float) -> float:
+    """Return when the run was created in Unix seconds; `default` if it has no record yet."""
+    with suppress(OSError, TrainyardError):
+        return float(read_run(directory.run_file)["created"])
+    return default
 
 
 def _finite_row(event: LoggedFigures) -> Row:

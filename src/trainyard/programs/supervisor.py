@@ -8,7 +8,7 @@ It starts no process: `trainyard.program_training` starts the program, and calls
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +20,11 @@ from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import read_data
-from trainyard.programs.metric_rows import add_missing_rows
+from trainyard.programs.metric_rows import MetricRows, add_missing_rows
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
 from trainyard.programs.observations import ProgramError, RunningPython, last_traceback
 from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramLaunch
+from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_hang import HANG, HangRule
 from trainyard.programs.program_records import (
     ProgramEnd,
@@ -33,7 +34,7 @@ from trainyard.programs.program_records import (
     weights_fault,
 )
 from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
-from trainyard.programs.run_rows import PRINT_STEPS, RunRows
+from trainyard.programs.run_rows import PRINT_STEPS, RunRows, earlier_attempt
 from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
 from trainyard.run.records import append_event, keep_rows_up_to, read_rows
@@ -85,6 +86,8 @@ class ProgramRun:
     _last_check: float = 0.0
     _pid: int = 0
     _output_began: int = 0
+    _earlier_sources: Mapping[str, str] = field(default_factory=dict)
+    """Those of the last attempt, for one that has nothing left to do."""
 
     def __post_init__(self) -> None:
         self.directory, self.is_first = self.launch.directory, not self.launch.number
@@ -102,6 +105,11 @@ class ProgramRun:
         self.launch.write_files()
         if self.is_first and self.resume == "auto":
             self.checkpoints.move_partial()
+        earlier = earlier_attempt(self.directory, self.program)
+        if earlier is not None:
+            self._use_saves(earlier.saved, earlier.merged)
+            outcome = read_run(self.directory.run_file).get("outcome", {})
+            self._earlier_sources = outcome.get("sources") or earlier.merged.sources
         self.found = found = self.checkpoints.find_resume_point(self.resume)
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
@@ -114,7 +122,7 @@ class ProgramRun:
             is_first=self.is_first,
         )
         if self.is_first:
-            lost = self.rows.rows_before(found, self.checkpoints.created)
+            lost = earlier.rows_before(self.directory, found) if earlier is not None else []
             self._write_start(run_id)
             if found is None:
                 self.checkpoints.warn_of_other_runs()
@@ -154,10 +162,14 @@ class ProgramRun:
 
     def _take(self, end: Ending | None = None) -> None:
         """Copy the newest complete checkpoint."""
-        rows, checkpoints = self.rows, self.checkpoints
-        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
-        checkpoints.counts_epochs = rows.unit == "epochs"
-        checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
+        rows = self.rows
+        self._use_saves(rows.saved, rows.merged)
+        self.checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
+
+    def _use_saves(self, saved: Collection[WrittenCheckpoint], merged: MetricRows) -> None:
+        """Take the saves of an attempt, in the steps of its rows."""
+        self.checkpoints.saved, self.checkpoints.optimizer_shift = saved, merged.optimizer_shift
+        self.checkpoints.counts_epochs = merged.counts_epochs
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
@@ -220,7 +232,7 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
-            sources=self.rows.sources,
+            sources=self.rows.sources or self._earlier_sources,
             unit=self.rows.unit,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,

@@ -209,6 +209,10 @@ def prove(
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
+    sources = section_or_empty(section_or_empty(run, "outcome"), "sources")
+    if jumps.restart and sources.get("steps") == "observed":
+        # Optimizers count from the start of a process, so their steps after a resume are only assumed.
+        completion, jumps.remarks = completion or jumps.restart, []
     curves.start_with(lines, course.begins_after)
     learned = judge_learning(
         run,
@@ -334,7 +338,8 @@ def _stored_part(
     )
     if checkpoint is not None:
         step = _fixing_step(run, checkpoint, found, rejected=course.rejected, place=place)
-        why = "; ".join((problem or checkpoint.text, *course.rejected))
+        has_none = not section_or_empty(run, "outcome").get("checkpoint") and checkpoint.fix
+        why = "; ".join((checkpoint.text if has_none else problem or checkpoint.text, *course.rejected))
         return Part("stored", False, f"{objects} verified; {why}", step)
     if problem is not None and found.damaged:
         text = f"the store has the complete run, but the copy on this disk is damaged: {problem}"
@@ -383,12 +388,11 @@ def _fixing_step(
 
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
-    if problem.is_guess and not is_unfinished(run):
-        return f"report the step of each checkpoint, then train it again: {place.again}"
-    if problem.is_early and not is_unfinished(run):
-        return f"let the program save once more after its last step; then train it again: {place.again}"
-    if problem.step is None and not is_unfinished(run) and rejected:
+    is_damaged = any(not reason.startswith("program.checkpoints:") for reason in rejected)
+    if problem.step is None and not is_unfinished(run) and is_damaged:
         return f"let the program write its last checkpoint completely; then train it again: {place.again}"
+    if problem.fix and not is_unfinished(run):
+        return problem.fix.format(again=place.again)
     if problem.step is None:
         return place.next_step(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)

@@ -1,5 +1,7 @@
 """Notice a loss or a learning rate that jumps where a run was resumed: a remark, which decides nothing.
 
+A loss that jumps back to that of the run's first step shows that the program did not resume.
+
 The rows pass through, so a million of them take no more memory than ten.
 """
 
@@ -12,6 +14,8 @@ from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_fi
 _ROWS_BEFORE = 10
 # A rate that jumps is this many times as large or small; a loss this many times the largest of the ten rows.
 _RATE, _LOSS = 2.0, 1.5
+# A loss of at least this share of the first one is that of a new start.
+_ANEW = 0.8
 
 
 class ResumeJumps:
@@ -21,13 +25,18 @@ class ResumeJumps:
         """`resumed_after` are the steps of the checkpoints."""
         self._steps = sorted(resumed_after)
         self._before: deque[RecordedFacts] = deque(maxlen=_ROWS_BEFORE)
+        self._first_loss: float | None = None
         self.remarks: list[str] = []
+        self.restart: str | None = None
+        """Where the loss jumped back to that of the first step."""
 
     def collect(self, rows: Iterable[RecordedFacts | None]) -> Iterator[RecordedFacts | None]:
         """Yield the rows as they are."""
         for row in rows:
             step = integer_or_none((row or {}).get("step"))
             if row is not None and step is not None:
+                if self._first_loss is None and is_finite_number(loss := row.get("loss")):
+                    self._first_loss = loss
                 self._compare(row, step)
                 self._before.append(row)
             yield row
@@ -40,7 +49,10 @@ class ResumeJumps:
         where = f"where it was resumed after step {passed[-1]:,}"
         losses, rates = (_positive((*self._before, row), name) for name in ("loss", "learning_rate"))
         if losses and losses[-1] > _LOSS * max(losses[:-1]):
-            self.remarks.append(f"the loss jumped from {losses[-2]:.3g} to {losses[-1]:.3g} {where}")
+            jump = f"the loss jumped from {losses[-2]:.3g} to {losses[-1]:.3g} {where}"
+            self.remarks.append(jump)
+            if self._first_loss is not None and losses[-1] >= _ANEW * self._first_loss:
+                self.restart = f"{jump}, as at its first step: nothing shows that it resumed there"
         if rates and not 1 / _RATE <= rates[-1] / rates[-2] <= _RATE:
             self.remarks.append(f"the learning rate jumped from {rates[-2]:.3g} to {rates[-1]:.3g} {where}")
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.proof.completion import unknown_step
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from trainyard.artifacts.verify.inspection import StoredCheckpoint
     from trainyard.artifacts.verify.verify import Verification
 
+_AGAIN = "; then train it again: {again}"
+_NAME_IT = (
+    "train it again, and name what it saves, such as out/model.npz: {again} --set program.checkpoints=PATH"
+)
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
 
 
@@ -28,10 +33,8 @@ class CheckpointProblem:
     written: Any = None
     """SHA-256 of the manifest that the run wrote, if it is recorded."""
     _: KW_ONLY
-    is_early: bool = False
-    """Whether the run went on after its newest checkpoint, and ended without another one."""
-    is_guess: bool = False
-    """Whether the step of the newest checkpoint is only guessed."""
+    fix: str = ""
+    """What to do before it is trained again in the program or its settings; `{again}` is that command."""
 
 
 def checkpoint_problem(
@@ -43,10 +46,16 @@ def checkpoint_problem(
     written = digest_or_none(named.get("manifest_sha256"))
     newest = integer_or_none(named.get("step"))
     if (unknown := unknown_step(outcome)) is not None:
-        return CheckpointProblem(unknown, None, is_guess=True)
+        if reasons := section_or_empty(run, "observed").get("unobserved"):
+            unknown = f"{unknown} (not observed: {reasons[0]})"
+        return CheckpointProblem(unknown, None, fix=f"report the step of each checkpoint{_AGAIN}")
+    if not named and kind_of_run(run) is RunKind.PROGRAM:
+        return CheckpointProblem("no complete checkpoint of the program was found", None, fix=_NAME_IT)
     if last is not None and written is not None and newest is not None and newest < last:
         text = f"the newest checkpoint is of step {newest:,}, and the run ended at step {last:,}"
-        return CheckpointProblem(text, None, is_early=True)
+        return CheckpointProblem(
+            text, None, fix=f"let the program save once more after its last step{_AGAIN}"
+        )
     if last is None or written is None or newest != last:
         return CheckpointProblem("run.json does not name the checkpoint that the run ended with", None)
     if last not in checkpoints:

@@ -331,8 +331,9 @@ def content_of(file: Path) -> bytes:
 def test_rows_of_a_run_that_is_killed_with_its_program_are_read_from_its_log(repository: Repository) -> None:
     command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--hang_at", "4")
     process = repository.start(*command)
-    until = time.monotonic() + 120
-    while not (repository.folder / "died").exists() and time.monotonic() < until:
+    until, log = time.monotonic() + 120, repository.folder / "runs/a/logs/node-0.log"
+    # What is still in the pipe is lost with the command.
+    while time.monotonic() < until and not (log.exists() and '"step": 4' in log.read_text()):
         time.sleep(0.02)
     for pid in (*warm_start.descendants(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)

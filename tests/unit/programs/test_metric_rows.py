@@ -165,6 +165,23 @@ def test_observed_steps_continue_those_of_the_checkpoint(
     assert attempt.again == ([] if steps[0] == 21 else [1])
 
 
+def test_losses_equal_to_those_of_the_first_steps_show_that_the_program_did_not_resume(
+    tmp_path: Path,
+) -> None:
+    for name, of, is_anew in (("equal", 1.0, True), ("other", 2.0, False), ("all the same", 0.0, False)):
+        (tmp_path / name).mkdir()
+        first = Attempt(tmp_path / name)
+        first.add(OBSERVED, *losses(*range(1, 21), of=1.0 if of else 0.0))
+        first.writer.write(is_over=True)
+        attempt = Attempt(tmp_path / name, resumed_at=20)
+        for number in range(1, 31):
+            attempt.add(OBSERVED, *losses(number, of=of))
+            attempt.record(is_over=False)
+        assert (attempt.record()[-1]["step"], attempt.merged.first) == ((30, 1) if is_anew else (50, 21)), (
+            name
+        )
+
+
 def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_counts(tmp_path: Path) -> None:
     for source, again in ((None, [1]), (DECLARED, [])):
         folder = tmp_path / str(source)

@@ -1,6 +1,7 @@
 """What the processes of a run reported becomes steps, one exception or none, and reasons."""
 
 import ast
+import importlib.util
 import json
 from typing import Any
 
@@ -153,3 +154,21 @@ def test_a_traceback_counts_where_it_is_the_last_output() -> None:
         "Traceback (most recent call last):\n": None,
     }
     assert {text: found and str(found) for text in cases if (found := last_traceback(text)) or True} == cases
+
+
+def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
+    spec = importlib.util.spec_from_file_location("observer", OBSERVER / "sitecustomize.py")
+    assert spec is not None and spec.loader is not None
+    module, steps = importlib.util.module_from_spec(spec), list[int]()
+    spec.loader.exec_module(module)
+    observer: Any = object.__new__(module.Observer)  # without its hooks
+    known = {"_backwards": 1, "_loss": 1.0, "_rows": [], "_open": [], "_has_machine": True}
+    vars(observer).update(known, _row_time=float("inf"), _begin_row=lambda: steps.append(observer.step))
+
+    class Optimizer:
+        param_groups = ({"lr": 0.1},)
+
+    for observer.step in range(1, 1001):
+        observer._note_step(Optimizer())
+    assert steps[:99] == list(range(1, 100)) and 200 < len(steps) < 300
+    assert min(steps[-len(steps) // 10 :]) > 650

@@ -341,6 +341,24 @@ def test_a_figure_that_jumps_at_a_resume_is_a_remark(
     assert list(few.collect(rows[:3] + rows[11:])) and few.remarks == []
 
 
+@each_case(
+    ("after", "source", "is_anew"),
+    [(3.0, "observed", True), (2.0, "observed", False), (3.0, "printed", False)],
+)
+def test_a_loss_that_jumps_back_to_its_start_shows_that_observed_steps_did_not_resume(
+    after: float, source: str, is_anew: bool
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "sources": {"steps": source}}
+    losses = {1: 3.1, **dict.fromkeys(range(2, 301), 1.0), **dict.fromkeys(range(301, STEPS + 1), after)}
+    rows = [{"step": step, "loss": loss, "time": 1.0 + step} for step, loss in losses.items()]
+    run["outcome"] |= {"first_loss": 3.1, "final_loss": after}
+    resumed = {"event": "resumed", "step": 300}
+    trained = part(judge(run, rows, [STARTED, resumed, SAVED, FINISHED], settings={}), "trained")
+    assert ("nothing shows that it resumed there" in trained.evidence) is is_anew, trained
+    assert "the loss jumped from 1" in trained.evidence and trained.passed is not is_anew
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -491,6 +509,31 @@ def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> N
         judge(events=[STARTED, older, resumed, newer, SAVED, FINISHED], found=Found(checkpoints={})), "stored"
     )
     assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
+
+
+NO_MATCH = "program.checkpoints: out/*.pt names nothing in /work; /work/out has model.npz of this run"
+
+
+@each_case(
+    ("checkpoint", "reason", "words"),
+    [
+        (None, None, "trainyard run --config runs/a/config.yaml --set program.checkpoints=PATH"),
+        (None, NO_MATCH, "trainyard run --config runs/a/config.yaml --set program.checkpoints=PATH"),
+        (None, "a.pt is cut off", "let the program write its last checkpoint completely"),
+        ({"step": 500}, None, "let the program save once more after its last step"),
+        ({"step": STEPS, "source": "guessed"}, None, "report the step of each checkpoint"),
+    ],
+)
+def test_a_program_that_lacks_its_last_checkpoint_is_not_just_started_again(
+    checkpoint: dict[str, Any] | None, reason: str | None, words: str
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "checkpoint": checkpoint and {**SAVED, **checkpoint}}
+    rejected = [{"event": "checkpoint_rejected", "reason": reason}] if reason else []
+    found = Found(Verdict(problems=("run-7: the manifest lists no checkpoint",)), checkpoints={})
+    stored = part(judge(run, events=[STARTED, *rejected, FINISHED], found=found, settings={}), "stored")
+    assert words in str(stored.next_step), stored
+    assert checkpoint or "no complete checkpoint of the program was found" in stored.evidence
 
 
 def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:

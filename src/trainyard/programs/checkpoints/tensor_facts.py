@@ -171,7 +171,9 @@ def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[
     if path.suffix in ARCHIVES and begins == ARCHIVE_BEGINS:
         ranges = list(_members(path, file))
         tensors = _tensors_of_pickle(file, ranges)
-        return ranges, tensors or [], None if tensors is not None else "its pickle cannot be read"
+        is_of_torch = any(each.name.endswith("/data.pkl") for each in ranges)
+        why = "its pickle cannot be read" if is_of_torch else "not a zip of torch.save"
+        return ranges, tensors or [], None if tensors is not None else why
     is_read = path.suffix not in _WEIGHTS or not size
     return [], [], None if is_read else "not a zip of torch.save or safetensors"
 

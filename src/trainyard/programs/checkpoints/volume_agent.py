@@ -164,12 +164,28 @@ def steps_in(top: dict[Any, Any]) -> dict[str, int]:
     return {name: top[name] for name in STEPS if type(top.get(name)) is int and top[name] >= 0}
 
 
+def numpy_members(archive: zipfile.ZipFile) -> dict[Any, Any]:
+    """Return the numbers of STEPS in a file of numpy.savez, which has a member for each array."""
+    found = {}
+    for name in STEPS:
+        member = f"{name}.npy"
+        if member in archive.namelist() and archive.getinfo(member).file_size < 1024:
+            content = archive.read(member)
+            scalar = re.match(rb"\x93NUMPY.{4}\{'descr': '<i([48])'.*'shape': \(\)", content, re.DOTALL)
+            if scalar:
+                found[name] = int.from_bytes(content[-int(scalar[1]) :], "little", signed=True)
+    return found
+
+
 def saved_members(path: Path) -> dict[Any, Any]:
-    """Return the members of a torch.save file, without tensors; empty if they cannot be read."""
+    """Return the members of a file of torch.save or numpy.savez, without tensors; empty if they cannot be
+    read."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
-            if name is None or archive.getinfo(name).file_size > MOST_INDEX:
+            if name is None:
+                return numpy_members(archive)
+            if archive.getinfo(name).file_size > MOST_INDEX:
                 return {}
             with archive.open(name) as file:
                 return members_of(inert_content(file))

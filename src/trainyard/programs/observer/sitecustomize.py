@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# Every step has a row at first, later ones after so many seconds.
+# The steps before the first number have a row each, and half as many in each doubling from there: `learned`
+# reads the end of a training of a second, too. Of the others one has a row after so many seconds.
 FAST_ROWS, ROW_SECONDS = 100, 0.5
 MODULES_SECONDS, MOST_FILES = 10.0, 5000
 # Losses that are on their way from the GPU, and how long the last ones are waited for at the end.
@@ -379,7 +380,8 @@ class Observer:
     def _note_step(self, optimizer: Any) -> None:
         rate, now = optimizer.param_groups[0].get("lr"), time.monotonic()
         self._row = (rate, self._backwards, self._loss)
-        if self.step <= FAST_ROWS or now - self._row_time >= ROW_SECONDS:
+        is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0
+        if is_due or now - self._row_time >= ROW_SECONDS:
             self._row_time = now
             self._begin_row()
         if self._rows:

@@ -350,3 +350,83 @@ def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
         assert weights_fault(directory, found.taken, found.first, is_complete=False) is None
     saved = [each["tensors"]["count"] for each in read_rows(directory.events_file) if "tensors" in each]
     assert saved[-1] == len(states[-1])
+
+
+@each_case("is_copied", [False, True])
+@each_case(("nan", "wanted"), [((), 3), ((3,), 2), ((2, 3), 1), ((1, 2, 3), 3)])
+def test_a_run_resumes_before_its_weights_became_nan_if_any_are_finite(
+    nan: tuple[int, ...], wanted: int, is_copied: bool, tmp_path: Path
+) -> None:
+    """Uses torch, whose files are read."""
+    import torch
+
+    found = make(tmp_path)
+    (tmp_path / "out").mkdir()
+    for step in (1, 2, 3):
+        file = tmp_path / f"out/ckpt_{step}.pt"
+        torch.save({"step": step, "w": torch.tensor([float("nan") if step in nan else step])}, file)
+        os.utime(file, (step, step))
+        if is_copied:
+            found.take(lambda _: 0, end=WELL)
+            file.unlink()
+    point = found.find_resume_point("auto")
+    assert point is not None and point.step == wanted
+
+
+@each_case(("event_step", "wanted"), [(30, Source.OBSERVED), (None, Source.GUESSED)])
+@each_case("is_copied", [False, True])
+@each_case("is_there", [True, False])
+def test_a_checkpoint_keeps_the_source_of_its_step_in_the_next_attempt(
+    event_step: int | None, wanted: Source, is_copied: bool, is_there: bool, tmp_path: Path
+) -> None:
+    """A program that was killed after its last save has nothing left to do when it starts again."""
+    write(tmp_path, "out/last.pt")
+    path = tmp_path / "out/last.pt"
+    facts = path.stat()
+    state = (facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
+    saved = [WrittenCheckpoint(event_step, path, {path.name: state}, 1001.0, Source.OBSERVED)]
+    first = make(tmp_path)
+    first.saved = saved
+    if is_copied:
+        first.take(lambda _: 30, end=WELL)
+    else:
+        RunDirectory(tmp_path / "run").metrics_file.write_text('{"step": 30, "loss": 1.0, "time": 1.0}\n')
+    if not is_there and is_copied:
+        path.unlink()
+    again, directory = make(tmp_path), RunDirectory(tmp_path / "run")
+    again.saved = saved
+    point = again.find_resume_point("auto")
+    assert point is not None and point.step == 30
+    again.resume_from(point)
+    append_event(directory.events_file, "resumed", step=30, state=point.state)
+    again.saved = ()
+    again.take(lambda _: 0, end=WELL)
+    taken = again.taken or run_checkpoints.copy_of(directory, point)
+    assert taken is not None and (taken.step, taken.source) == (30, wanted)
+
+
+def test_the_step_in_a_file_of_numpy_counts(tmp_path: Path) -> None:
+    import numpy as np
+
+    (tmp_path / "out").mkdir()
+    for number, step in enumerate(map(np.asarray, (400, np.int32(500), [0, 1], 1.5, -1))):
+        np.savez(tmp_path / f"out/{number}.npz", w=np.ones(3), step=step)
+    found = make(tmp_path, checkpoints="out/*.npz").find(is_over=True)
+    assert {each.path.name: each.step for each in found.complete} == {
+        "0.npz": 400,
+        "1.npz": 500,
+        **dict.fromkeys(("2.npz", "3.npz", "4.npz")),
+    }
+
+
+def test_a_run_resumes_from_what_it_saved_last_where_no_step_is_known(tmp_path: Path) -> None:
+    """Of the saves of a fast program one was copied; those that were not have the time of their rows."""
+    directory, found = RunDirectory(tmp_path / "run"), make(tmp_path)
+    rows = "".join(f'{{"step": {step}, "loss": 1.0, "time": {1000 + step}}}\n' for step in range(10, 60, 10))
+    directory.metrics_file.write_text(rows)
+    for name, at in (("step-1.pt", 1010), ("step-2.pt", 1020), ("step-3.pt", 1030)):
+        write(tmp_path / "out", name)
+        os.utime(tmp_path / "out" / name, (at, at))
+    found.take(lambda _: 30, end=WELL)
+    point = make(tmp_path).find_resume_point("auto")
+    assert point is not None and point.path.name == "step-3.pt"
