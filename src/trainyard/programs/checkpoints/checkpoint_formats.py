@@ -20,7 +20,7 @@ from itertools import chain, product
 from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.programs.sources import Source
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
@@ -396,7 +396,7 @@ def _has_no_optimizer(found: FoundCheckpoint) -> bool:
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
     """Return the checkpoint, as partial if there is a problem; the first one is the reason."""
     why = next(iter(problems), None) if found.is_complete else None
-    return found if why is None else replace(found, wholeness=Wholeness.PARTIAL, why=why)
+    return found if why is None else replace(found, is_complete=False, why=why)
 
 
 def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> FoundCheckpoint:

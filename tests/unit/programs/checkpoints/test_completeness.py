@@ -20,7 +20,7 @@ from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoint,
     ProgramCheckpoints,
@@ -259,7 +259,7 @@ WRITERS = {
     },
 }
 CASES = [(name, world) for name, each in WRITERS.items() for world in ((1,) if each.one_rank else (1, 3))]
-NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", Wholeness.PARTIAL)
+NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", is_complete=False)
 
 
 def find(run: Path, pattern: str) -> ProgramCheckpoints:
