@@ -86,17 +86,12 @@ class _Claim:
     """The claim of a run, as its file holds it."""
 
     places: Places
-    since: Mapping[int, int]
-    default: int
+    own: OwnFiles
     host: str
     machine: str
     pid: int
     started: float
     is_over: bool = False
-
-    @property
-    def own(self) -> OwnFiles:
-        return OwnFiles(self.since, self.default)
 
 
 def in_run(text: str, run_directory: str) -> str:
@@ -190,7 +185,7 @@ def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[P
             path.unlink()
     is_resumed = before and before.places == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before.own if before and is_resumed else None)
-    claim = _Claim(places, own.since, own.default, host, machine(), os.getpid(), time.time())
+    claim = _Claim(places, own, host, machine(), os.getpid(), time.time())
     _write(file, claim)
     return claim
 

@@ -231,12 +231,8 @@ class RunCheckpoints:
             return None
         if end is not None:
             is_one = each.is_file or each.found.format is not CheckpointFormat.FILES
-            shows_end = (
-                is_one
-                and not each.lacks
-                and (all(file.whole for file in each.found.files) or each.event is not None)
-            )
-            if each.written_at < last_sign or shows_end:
+            shows_end = each.event is not None or all(file.whole for file in each.found.files)
+            if each.written_at < last_sign or (is_one and not each.lacks and shows_end):
                 return None
             lacks = f": {each.lacks} was not saved again" if each.lacks else ", and nothing shows its end"
             return f"the program was ended while it may have been writing{lacks}"
@@ -443,30 +439,26 @@ def _search(
     found by a name in it, because it may be empty.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
-    waiting, last = deque([(directory, 0)]), deque[tuple[Path, int]]()
+    waiting, last = deque([directory]), deque[Path]()
     most, until = _MOST_PLACES[is_over], time.monotonic() + _MOST_SECONDS[is_over]
     while (waiting or last) and seen < most and time.monotonic() < until:
-        folder, depth = (waiting or last).popleft()
-        seen += 1
+        folder, seen = (waiting or last).popleft(), seen + 1
+        depth = len(folder.relative_to(directory).parts)
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:  # removed meanwhile, or not readable
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
             continue
-        folders = list[Path]()
-        for entry in entries:
-            path = folder / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
-                if not hidden and path.absolute() not in skipped:
-                    folders.append(path)
-                    if is_numbered(path) and is_own(path):
-                        found.append(path / "_")
-            elif entry.name.endswith((*WEIGHTS, ".distcp")) and is_own(path):
-                found.append(path)
+        inner = {folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        files = [folder / entry.name for entry in entries if entry.name.endswith((*WEIGHTS, ".distcp"))]
+        found += [path for path in files if path not in inner and is_own(path)]
+        shown = (path for path in sorted(inner) if not path.name.startswith("."))
+        named = (path for path in shown if path.name not in _NEVER_CHECKPOINTS)
+        folders = [path for path in named if path.absolute() not in skipped]
+        found += [path / "_" for path in folders if is_numbered(path) and is_own(path)]
         if depth < _MOST_DEPTH:
-            (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
+            (last if len(folders) > _MANY_FOLDERS else waiting).extend(folders)
     return found, seen if waiting or last else None
 
 

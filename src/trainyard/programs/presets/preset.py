@@ -7,7 +7,6 @@ are decided by `plan.parallel_degrees`, and nothing is computed here.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -97,14 +96,8 @@ class Preset:
     """What precedes the name of an option, and its value. After a space, each word of a value is a word."""
     switches: bool = True
     """Whether an option with the value true is written without it, and one with false is left out."""
-    takes_settings: bool = True
-    """Whether the user's own settings are allowed."""
     settings_file: str | None = None
     """The file that the user's own settings change, by dotted names, instead of the options."""
-    setting_names: str = r"\S+"
-    """The regular expression of the name of a setting."""
-    refused_settings: Mapping[str, str] = field(default_factory=dict)
-    """Names of settings that the program lacks but people try, with the reason."""
     planned: Mapping[str, str] = field(default_factory=dict)
     """Other names of settings that the plan decides, with the key of the configuration to set instead."""
     required: Mapping[str, str] = field(default_factory=dict)
@@ -233,22 +226,15 @@ def planned_keys(preset: Preset, config: Config, run: PresetRun) -> dict[str, st
 
 
 def settings_problems(preset: Preset, config: Config, run: PresetRun) -> Iterator[str]:
-    """Yield a message for each setting that is not KEY=VALUE, that the program lacks, or that is planned."""
-    if not preset.takes_settings and own_settings(config):
-        yield f"program.settings: recipe {preset.name} takes none; use another program, or recipe command"
-        return
+    """Yield a message for each setting that is not KEY=VALUE, or that is planned."""
     for line in _lines(config):
         name, equals, _ = line.partition("=")
         if not equals or not name.strip() or any(letter.isspace() for letter in name.strip()):
             yield f"program.settings: {line[:80]!r} is not a KEY=VALUE"
     planned = {_plain(name): key for name, key in planned_keys(preset, config, run).items()}
-    for name, value in own_settings(config).items():
+    for name, value in run.settings.items():
         if key := planned.get(_plain(name)):
             yield f"program.settings: {name}={value[:80]} is decided by the plan; set {key} instead"
-        elif reason := preset.refused_settings.get(name.lstrip("+~")):
-            yield f"program.settings: {name}: {reason}"
-        elif name and not re.fullmatch(preset.setting_names, name):
-            yield f"program.settings: {name[:80]!r} is not the name of a setting of {preset.name}"
 
 
 def _plain(name: str) -> str:

@@ -6,6 +6,7 @@ files in verl's columns, as its `examples/data_preprocess/gsm8k.py` writes them.
 line for every step.
 """
 
+import re
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
@@ -20,6 +21,11 @@ PARQUET = {
 
 def problems(config: Config, run: PresetRun) -> Iterator[str]:
     grpo, tensor, gpus = config.grpo, config.compute.tensor_parallel, run.degrees.per_node
+    for name in filter(None, run.settings):
+        if name.lstrip("+~") == "trainer.max_steps":
+            yield f"program.settings: {name}: no version of verl has it; set training.max_steps"
+        elif not re.fullmatch(r"[+~]{0,2}[A-Za-z_][\w.@/-]*", name):
+            yield f"program.settings: {name[:80]!r} is not the name of a setting of verl"
     if config.monitoring.log_steps != 1:
         yield f"monitoring.log_steps: {config.monitoring.log_steps}, but verl logs every step; set it to 1"
     if run.degrees.global_batch % grpo.completions_per_question:
@@ -127,11 +133,6 @@ PRESET = Preset(
     memory=lambda _config: "sharded",
     only_data_parallel=True,
     uses=("compute.tensor_parallel", "compute.cpu_offload"),  # vLLM alone uses the degree
-    setting_names=r"[+~]{0,2}[A-Za-z_][\w.@/-]*",
-    refused_settings={
-        "trainer.max_steps": "no version of verl has it; set training.max_steps, which becomes "
-        "trainer.total_training_steps"
-    },
     # Defaults for GSM8K: verl's own example has these lengths, rates and KL term. Four GPUs answer 64
     # questions a step, and eight answer 128.
     defaults={
