@@ -21,12 +21,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from trainyard.errors import ConfigError
+from trainyard.run.record_models import validate_record
 from trainyard.run.run_lock import machine, since
 
 LOG = logging.getLogger(__name__)
@@ -80,6 +81,19 @@ class OwnFiles:
         return found.st_ctime_ns >= self.since.get(found.st_dev, self.default)
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """The claim of a run, as its file holds it."""
+
+    places: Places
+    own: OwnFiles
+    host: str
+    machine: str
+    pid: int
+    started: float
+    is_over: bool = False
+
+
 def in_run(text: str, run_directory: str) -> str:
     """Return `text` with the run directory instead of `{run_dir}`."""
     return text.replace(RUN_DIRECTORY, run_directory)
@@ -106,10 +120,8 @@ def places_of(
 
 def _beginning(directory: Path, setting: str) -> str:
     """Return the real path that a setting names, or that of its folders before the first wildcard."""
-    wildcard = _WILDCARD.search(setting)
-    if wildcard is None:
-        return _as_folder(os.path.realpath(directory / setting))
-    folder, slash, name = setting[: wildcard.start()].rpartition("/")
+    plain = _WILDCARD.split(setting, maxsplit=1)[0]
+    folder, slash, name = (plain, "", "") if plain == setting else plain.rpartition("/")
     return _as_folder(os.path.realpath(directory / (folder + slash))) + name
 
 
@@ -127,85 +139,75 @@ def claim_of_places(places: Places, *, is_training: Callable[[Path], bool]) -> I
     folder = _state_folder()
     if folder is None:
         LOG.warning("no state folder can be written: a second run at once in this folder is not noticed")
-        yield _mark(places, {})
+        yield _mark(places, None)
         return
     with ExitStack() as opened:
         with _alone(folder):
             path = folder / _name(places.run_directory)
             file = opened.enter_context(path.open("a+", encoding="utf-8"))
-            own = _claim(folder, file, places, is_training)
+            claim = _claim(folder, file, places, is_training)
         try:
-            yield own
+            yield claim.own
         finally:
-            _write(file, {**_content(file), "is_over": True})
+            _write(file, replace(_claim_in(file) or claim, is_over=True))
 
 
 def last_claim(run_directory: Path) -> OwnFiles:
     """Return which files a run has written as far as its last claim shows, without a new claim."""
     folder = _state_folder()
-    with suppress(OSError):
-        if folder is not None:
-            with (folder / _name(os.path.realpath(run_directory))).open(encoding="utf-8") as file:
-                return _own_files(_content(file))
-    return OwnFiles(default=time.time_ns())
+    found = folder and _claim_at(folder / _name(os.path.realpath(run_directory)))
+    return found.own if found else OwnFiles(default=time.time_ns())
 
 
-def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> OwnFiles:
+def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> _Claim:
     """Write the claim into its `file`, and remove those of ended runs for the same places."""
-    before = _content(file)
-    if not _lock(file) and before.get("pid") != os.getpid():
-        raise ConfigError(
-            f"{places.run_directory} is in use by process {before.get('pid')}. Nothing was started."
-        )
-    others = [
-        (path, found) for path in folder.glob("*.json") if str(path) != file.name and (found := _at(path))
-    ]
-    live = [found for path, found in others if _is_live(path, found, is_training)]
-    if shared := next((each for each in live if places.shared_with(_places(each))), None):
-        if not before:
-            Path(file.name).unlink()
-        raise _in_use(places, shared)
-    for path, found in others:
-        is_old = time.time() - path.stat().st_mtime > _OLD_SECONDS
-        is_ours = found.get("host") == socket.gethostname() and places.shared_with(_places(found))
-        if found not in live and (is_old or is_ours):
+    before, host = _claim_in(file), socket.gethostname()
+    if not _lock(file) and (before is None or before.pid != os.getpid()):
+        process = f" by process {before.pid}" if before else ""
+        raise ConfigError(f"{places.run_directory} is in use{process}. Nothing was started.")
+    paths = (path for path in folder.glob("*.json") if str(path) != file.name)
+    others = {path: found for path in paths if (found := _claim_at(path))}
+    live = {path for path, found in others.items() if _is_live(path, found, is_training)}
+    for path, found in others.items():
+        if path in live and (place := places.shared_with(found.places)):
+            if before is None:
+                Path(file.name).unlink()
+            raise ConfigError(
+                f"{place} is in use by run {found.places.run_directory} (process {found.pid}"
+                f"{since(found.started)}). The files of two runs in one place cannot be distinguished. Wait "
+                "for it, or give each run places of its own: write {run_dir} into program.command, such as "
+                "--output {run_dir}/output, or set program.checkpoints and program.metrics. Nothing was "
+                "started."
+            )
+    for path, found in others.items():
+        is_ours = found.host == host and places.shared_with(found.places)
+        if path not in live and (is_ours or time.time() - path.stat().st_mtime > _OLD_SECONDS):
             path.unlink()
-    is_resumed = _places(before) == places and Path(places.run_directory, "run.json").is_file()
-    own = _mark(places, before if is_resumed else {})
-    holder = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "started": time.time()}
-    start = {"since": {str(device): moment for device, moment in own.since.items()}, "default": own.default}
-    _write(file, {**holder, "is_over": False, **start, "places": asdict(places)})
-    return own
+    is_resumed = before and before.places == places and Path(places.run_directory, "run.json").is_file()
+    own = _mark(places, before.own if before and is_resumed else None)
+    claim = _Claim(places, own, host, machine(), os.getpid(), time.time())
+    _write(file, claim)
+    return claim
 
 
-def _in_use(places: Places, other: Mapping[str, Any]) -> ConfigError:
-    place, run = places.shared_with(_places(other)), _places(other).run_directory
-    return ConfigError(
-        f"{place} is in use by run {run} (process {other.get('pid')}{since(other.get('started'))}). The "
-        "files of two runs in one place cannot be distinguished. Wait for it, or give each run places of its "
-        "own: write {run_dir} into program.command, such as --output {run_dir}/output, or set "
-        "program.checkpoints and program.metrics. Nothing was started."
-    )
-
-
-def _is_live(path: Path, found: Mapping[str, Any], is_training: Callable[[Path], bool]) -> bool:
+def _is_live(path: Path, found: _Claim, is_training: Callable[[Path], bool]) -> bool:
     """Return whether the command of a claim, or the program that it left, runs on this machine."""
-    if found.get("is_over") is True or found.get("machine") != machine():
+    if found.is_over or found.machine != machine():
         return False
     with suppress(OSError), path.open("a+", encoding="utf-8") as file:
         if not _lock(file):
             return True
     with suppress(OSError):
-        return is_training(Path(_places(found).run_directory))
+        return is_training(Path(found.places.run_directory))
     return False
 
 
-def _mark(places: Places, before: Mapping[str, Any]) -> OwnFiles:
+def _mark(places: Places, before: OwnFiles | None) -> OwnFiles:
     """Return when the run started, by markers in its places; those of `before` stay."""
-    given = _own_files(before) if before else OwnFiles(default=time.time_ns() - _TICK_NS)
+    before = before or OwnFiles(default=time.time_ns() - _TICK_NS)
     searched = [] if places.searched is None else [places.searched, *_mounts_below(places.searched)]
     moments = dict(filter(None, map(_marker, (places.run_directory, *places.named, *searched))))
-    return OwnFiles({**moments, **given.since}, given.default)
+    return OwnFiles({**moments, **before.since}, before.default)
 
 
 def _marker(place: str) -> tuple[int, int] | None:
@@ -271,36 +273,22 @@ def _name(run_directory: str) -> str:
     return f"{hashlib.sha256(scope).hexdigest()[:32]}.json"
 
 
-def _at(path: Path) -> dict[str, Any]:
+def _claim_at(path: Path) -> _Claim | None:
     with suppress(OSError), path.open(encoding="utf-8") as file:
-        return _content(file)
-    return {}
+        return _claim_in(file)
+    return None
 
 
-def _content(file: IO[str]) -> dict[str, Any]:
-    """Return the claim in a file; empty for one that cannot be read."""
+def _claim_in(file: IO[str]) -> _Claim | None:
+    """Return the claim in a file; None for one that cannot be read."""
     file.seek(0)
-    with suppress(ValueError, TypeError, AttributeError):
-        found = json.loads(file.read())
-        _places(found), _own_files(found)
-        return dict(found)
-    return {}
+    with suppress(ValueError):
+        return validate_record(_Claim, json.loads(file.read()))
+    return None
 
 
-def _write(file: IO[str], record: Mapping[str, Any]) -> None:
+def _write(file: IO[str], claim: _Claim) -> None:
     file.seek(0)
     file.truncate()
-    json.dump(record, file)
+    json.dump(asdict(claim), file)
     file.flush()
-
-
-def _places(record: Mapping[str, Any]) -> Places:
-    given = record.get("places", {})
-    return Places(
-        str(given.get("run_directory", "")), tuple(given.get("named", ())), given.get("searched") or None
-    )
-
-
-def _own_files(record: Mapping[str, Any]) -> OwnFiles:
-    moments = {int(device): int(moment) for device, moment in record.get("since", {}).items()}
-    return OwnFiles(moments, int(record.get("default", 0)))

@@ -12,6 +12,7 @@ that step is guessed: it proves nothing.
 
 import fnmatch
 import glob
+import itertools
 import logging
 import os
 import time
@@ -31,6 +32,7 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoint,
     ProgramCheckpoints,
     UnitFinder,
+    inode_of,
     is_numbered,
     move_partial_aside,
     newest_first,
@@ -136,8 +138,6 @@ class RunCheckpoints:
         """The tensors of the first save, if it was not copied."""
         self.is_waiting = False
         """Whether a checkpoint is not complete yet, and will be if it stays as it is."""
-        self._count = 0
-        """The number of copies."""
 
     def find(self, *, is_over: bool = False) -> ProgramCheckpoints:
         """Return the checkpoints that the program has written in this run; with `is_over` it has ended.
@@ -227,8 +227,8 @@ class RunCheckpoints:
             return None
         if end is not None:
             is_one = each.is_file or each.found.format is not CheckpointFormat.FILES
-            shows_end = is_one and not each.lacks and (each.found.shows_end or each.event is not None)
-            if each.written_at < last_sign or shows_end:
+            shows_end = each.event is not None or all(file.whole for file in each.found.files)
+            if each.written_at < last_sign or (is_one and not each.lacks and shows_end):
                 return None
             lacks = f": {each.lacks} was not saved again" if each.lacks else ", and nothing shows its end"
             return f"the program was ended while it may have been writing{lacks}"
@@ -238,7 +238,7 @@ class RunCheckpoints:
         open_files = self.being_written()
         if open_files is None:
             self._by_silence.add(state)
-        is_open = any(_inode(path) in (open_files or ()) for path in each.paths)
+        is_open = any(inode_of(path) in (open_files or ()) for path in each.paths)
         return "a process has it open for writing" if is_open else None
 
     def _with_step(self, one: ProgramCheckpoint, step_before: Callable[[float], int]) -> ProgramCheckpoint:
@@ -383,7 +383,9 @@ class RunCheckpoints:
         found = self._stepped(self.find(is_over=end is not None), step_before)
         found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
         self.skipped = found.rejections()
-        self._report(found)
+        for note in self.skipped:
+            if not any(text in note for text in _NO_NEWS):
+                self._warn_once(note)
         newest = found.newest
         if newest is None or ((state := state_of(newest)) == self._state and end is None):
             return
@@ -396,7 +398,9 @@ class RunCheckpoints:
                 continue
             state, step, source = state_of(each), each.step or 0, each.found.source
             if source is Source.GUESSED:
-                step = self._known.setdefault(state, (_unused(step, self._directory), source))[0]
+                used = set(self._directory.checkpoint_steps())
+                unused = next(number for number in itertools.count(step) if number not in used)
+                step = self._known.setdefault(state, (unused, source))[0]
             if end is None and self._kept.get(step, state) != state:
                 self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
@@ -406,20 +410,16 @@ class RunCheckpoints:
                 LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
                 self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
                 continue
+            is_first = self.taken is None
             self.taken, self._state, self.taken_format = taken, state_of(newest), each.found.format
             is_guess = state in self._by_silence
             note_checkpoint(self._directory, taken, state, each.step, is_guess=is_guess)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
-            if end is not None and not self._count:
-                self.first = _first_save(found, each.step or 0)
-            self._count += 1
+            if end is not None and is_first:  # it ended within seconds, and has saved several times before
+                first = min(found.complete, key=lambda each: each.written_at)
+                with suppress(CheckpointError, OSError):
+                    self.first = tensors_of(first) if (first.step or 0) < (each.step or 0) else None
             return
-
-    def _report(self, found: ProgramCheckpoints) -> None:
-        """Log while the program trains why a checkpoint that is named or damaged does not count."""
-        for note in found.rejections():
-            if not any(text in note for text in _NO_NEWS):
-                self._warn_once(note)
 
     def _warn_once(self, note: str) -> None:
         if note not in self._told:
@@ -435,21 +435,6 @@ class Ending:
     """Whether it ended with 0, so that it has finished what it wrote."""
 
 
-def _unused(step: int, directory: RunDirectory) -> int:
-    """Return the first step from `step` on of which no checkpoint is in the run directory."""
-    taken = set(directory.checkpoint_steps())
-    while step in taken:
-        step += 1
-    return step
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return 0, 0
-
-
 def _search(
     directory: Path, is_own: Callable[[Path], bool], ignored: Collection[Path], *, is_over: bool
 ) -> tuple[list[Path], int | None]:
@@ -460,42 +445,27 @@ def _search(
     found by a name in it, because it may be empty.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
-    waiting, last = deque([(directory, 0)]), deque[tuple[Path, int]]()
+    waiting, last = deque([directory]), deque[Path]()
     most, until = _MOST_PLACES[is_over], time.monotonic() + _MOST_SECONDS[is_over]
     while (waiting or last) and seen < most and time.monotonic() < until:
-        folder, depth = (waiting or last).popleft()
-        seen += 1
+        folder, seen = (waiting or last).popleft(), seen + 1
+        depth = len(folder.relative_to(directory).parts)
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:  # removed meanwhile, or not readable
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
             continue
-        folders = list[Path]()
-        for entry in entries:
-            path = folder / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
-                if not hidden and path.absolute() not in skipped:
-                    folders.append(path)
-                    if is_numbered(path) and is_own(path):
-                        found.append(path / "_")
-            elif entry.name.endswith((*WEIGHTS, ".distcp")) and is_own(path):
-                found.append(path)
+        inner = {folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        files = [folder / entry.name for entry in entries if entry.name.endswith((*WEIGHTS, ".distcp"))]
+        found += [path for path in files if path not in inner and is_own(path)]
+        shown = (path for path in sorted(inner) if not path.name.startswith("."))
+        named = (path for path in shown if path.name not in _NEVER_CHECKPOINTS)
+        folders = [path for path in named if path.absolute() not in skipped]
+        found += [path / "_" for path in folders if is_numbered(path) and is_own(path)]
         if depth < _MOST_DEPTH:
-            (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
+            (last if len(folders) > _MANY_FOLDERS else waiting).extend(folders)
     return found, seen if waiting or last else None
-
-
-def _first_save(found: ProgramCheckpoints, step: int) -> Tensors | None:
-    """Return the tensors of the first checkpoint that is still there, if it is of a step before `step`.
-
-    A program that ends within seconds has saved several times before one was copied.
-    """
-    first = min(found.complete, key=lambda each: each.written_at)
-    with suppress(CheckpointError, OSError):
-        return tensors_of(first) if (first.step or 0) < step else None
-    return None
 
 
 def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:

@@ -148,7 +148,7 @@ def preset_problems(preset: Preset, config: Config, run: PresetRun) -> Iterator[
             f"{training.max_steps}"
         )
     yield from degree_problems(config, run.degrees)
-    yield from settings_problems(preset, config)
+    yield from settings_problems(preset, config, run)
     yield from preset.problems(config, run)
 
 

@@ -20,14 +20,13 @@ from itertools import chain, product
 from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.programs.sources import Source
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
 from trainyard.run.directory import step_of
 
 TRACKER = "latest_checkpointed_iteration.txt"
-_DEEPSPEED_TRACKER = "latest"
 _METADATA, _RELEASE = ".metadata", "release"
 _DCP = ".metadata|__*_*.distcp"
 _INDEXED = "model.safetensors.index.json|pytorch_model.bin.index.json"
@@ -106,7 +105,7 @@ _RULES = (
         r"global_step(\d{1,12})|.*",
         "mp_rank_??_model_states.pt|*pp_rank_*_states.pt|layer_*-model_*states.pt",
         "*mp_rank_*_model_states.pt",
-        tracker=_DEEPSPEED_TRACKER,
+        tracker="latest",
     ),
     _Rule(
         _F.ACCELERATE,
@@ -152,7 +151,7 @@ _SIZES = {
 }
 """What is counted -> the first number of these that the writer has recorded is that of its ranks."""
 _NAMED_STEP = re.compile(
-    r"(?:.*[-_])?(?:step|checkpoint|ckpt|iter|epoch)[-_]?(\d{1,12})|.*-(\d{1,12})steps|(\d{1,12})"
+    r"(?:.*[-_])?(?:step|checkpoint|ckpt|iter|epoch)[-_]?(\d{1,12})|.*-(\d{1,12})steps|(\d{1,12})", re.ASCII
 )
 """Matches `step-100`, `llama_v3-100steps` and `100`, but not a model's size: `llama-8`."""
 _CLOCK_SECONDS = 0.2
@@ -262,13 +261,10 @@ def _of_rules(
             continue
         named = next(filter(None, match.groups()), None)
         step, source = (None if named is None else int(named) + rule.counts_from), Source.CHECKPOINT
-        if step is None and rule.format not in (_F.MEGATRON, _F.ACCELERATE):
-            step, source = _step_in_name(folder), Source.GUESSED
-        elif (
-            rule.format is _F.ACCELERATE
-        ):  # checkpoint_N and epoch_N count saves or epochs, checkpoint-N steps
-            step = None if re.fullmatch(r"(?:checkpoint_|epoch[-_]?)\d+", match[0]) else _step_in_name(folder)
-            source = Source.GUESSED
+        if step is None and rule.format is not _F.MEGATRON:
+            # Accelerate counts saves or epochs in checkpoint_N and epoch_N, and steps in checkpoint-N.
+            is_count = rule.format is _F.ACCELERATE and re.fullmatch(r"(checkpoint_|epoch[-_]?)\d+", match[0])
+            step, source = None if is_count else _step_in_name(folder), Source.GUESSED
         if rule is _RULES[-1]:
             files = listing.by_folder[folder]
         # Ranks save their random states without waiting for each other.
@@ -351,11 +347,8 @@ def _missing_ranks(files: Iterable[VolumeFile]) -> Iterator[str]:
 def _of_framework(listing: VolumeListing, found: FoundCheckpoint) -> Iterator[str]:
     """Yield what the framework's own records say against the checkpoint."""
     state = listing.file(found.path, "trainer_state.json")
-    stated = (
-        found.step if state is None or found.source is Source.GUESSED else state.counts.get("global_step")
-    )
-    if stated != found.step:
-        yield f"trainer_state.json is of step {stated}"
+    if state is not None and found.source.proves and state.counts.get("global_step") != found.step:
+        yield f"trainer_state.json is of step {state.counts.get('global_step')}"
     mark = f"{PurePosixPath(found.path).name}-unfinished"
     if _beside(listing, found.path, mark) is not None:
         yield f"{mark} shows that its save did not finish"
@@ -396,7 +389,7 @@ def _has_no_optimizer(found: FoundCheckpoint) -> bool:
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
     """Return the checkpoint, as partial if there is a problem; the first one is the reason."""
     why = next(iter(problems), None) if found.is_complete else None
-    return found if why is None else replace(found, wholeness=Wholeness.PARTIAL, why=why)
+    return found if why is None else replace(found, is_complete=False, why=why)
 
 
 def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> FoundCheckpoint:
@@ -405,11 +398,9 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     if tracker is None:
         return _judged(found, [f"no {name} marks it as complete"])
     found, stated = replace(found, trackers=(tracker,)), (tracker.text or "").strip()
-    if stated == PurePosixPath(found.path).name and (name == _DEEPSPEED_TRACKER or found.step is None):
+    step = _step_in_name(stated)
+    if stated == PurePosixPath(found.path).name:
         return replace(found, why=f"{name} says {stated}")
-    step = _step_in_name(stated) if name == _DEEPSPEED_TRACKER else None
-    if name == TRACKER and stated.isascii() and stated.isdecimal():
-        step = int(stated)
     if step is None:
         return _judged(found, [f"{name} says {stated[:40]!r}, which is not a step"])
     if found.step is None or step < found.step:

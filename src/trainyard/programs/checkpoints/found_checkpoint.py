@@ -34,15 +34,6 @@ class CheckpointFormat(StrEnum):
     """Files of any other kind."""
 
 
-class Wholeness(StrEnum):
-    """The verdict on a checkpoint, reached without reading all of its bytes."""
-
-    COMPLETE = "complete"
-    """No file that its format requires is missing or short."""
-    PARTIAL = "partial"
-    """A file is missing or short, or a mark shows that its save is in progress."""
-
-
 @dataclass(frozen=True)
 class FoundCheckpoint:
     """One checkpoint."""
@@ -55,7 +46,8 @@ class FoundCheckpoint:
     files: tuple[VolumeFile, ...]
     why: str
     """The sign that it is complete, or the missing parts."""
-    wholeness: Wholeness = Wholeness.COMPLETE
+    is_complete: bool = True
+    """Whether no file is missing or short, and no mark shows that its save is in progress."""
     source: Source = Source.CHECKPOINT
     """`guessed` if the step is only a number in a name."""
     sha256: Mapping[str, str] = field(default_factory=dict)
@@ -66,15 +58,6 @@ class FoundCheckpoint:
     """Whether the framework that wrote it saved no optimizer: resumed from, that would start from zero."""
     needs_quiet: bool = False
     """Whether its format writes no file last, so that other signs must show that no file is to follow."""
-
-    @property
-    def is_complete(self) -> bool:
-        return self.wholeness is Wholeness.COMPLETE
-
-    @property
-    def shows_end(self) -> bool:
-        """Return whether all its files show their end by their own format."""
-        return all(file.whole for file in self.files)
 
     @property
     def size(self) -> int:
@@ -94,7 +77,7 @@ class FoundCheckpoint:
             "step": self.step,
             "files": len(self.files),
             "bytes": self.size,
-            "verdict": self.wholeness.value,
+            "verdict": "complete" if self.is_complete else "partial",
             "why": self.why,
             "weights_alone": self.is_weights_alone,
         }

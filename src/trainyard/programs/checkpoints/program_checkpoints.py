@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.sources import Source
@@ -99,12 +100,13 @@ class ProgramCheckpoint:
 
     def partial(self, why: str) -> "ProgramCheckpoint":
         """Return it with the reason why it is not complete."""
-        return replace(self, found=replace(self.found, wholeness=Wholeness.PARTIAL, why=why))
+        return replace(self, found=replace(self.found, is_complete=False, why=why))
 
-    def is_unchanged(self) -> bool:
-        """Return whether its files have the sizes and times that they had. Raises OSError if one is gone."""
+    def require_unchanged(self) -> None:
+        """Raise CheckpointError if a file has another size or time than it had, OSError if one is gone."""
         now = {name: (self.base / name).stat() for name in self.files()}
-        return self.files() == {name: (found.st_size, found.st_mtime) for name, found in now.items()}
+        if self.files() != {name: (found.st_size, found.st_mtime) for name, found in now.items()}:
+            raise CheckpointError(f"{self.path} changed while it was copied")
 
 
 @dataclass(frozen=True)
@@ -167,13 +169,12 @@ class UnitFinder:
         A folder that holds several saves gives each of them; any other is one. A link counts once, as the
         file or folder that it leads to.
         """
-        found, files, paths = list[ProgramCheckpoint](), dict[Path, list[str]](), list[Path]()
-        for match in sorted(glob.glob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
-            path = directory / match
-            path = path.resolve() if path.is_symlink() else path
-            if path.exists() and path.name and ASIDE not in path.parts:
-                paths.append(path)
-        for path in dict.fromkeys(paths):
+        found, files = list[ProgramCheckpoint](), dict[Path, list[str]]()
+        matches = sorted(glob.glob(pattern, root_dir=directory, recursive=True))  # noqa: PTH207  # may be absolute
+        paths = (directory / match for match in matches)
+        for path in dict.fromkeys(path.resolve() if path.is_symlink() else path for path in paths):
+            if not path.exists() or not path.name or ASIDE in path.parts:
+                continue
             if path.is_dir():
                 found += self._in_folder(path)
             elif self.is_own(path):
@@ -189,8 +190,8 @@ class UnitFinder:
         listing = self.reader.list_beside(folder.parent, [folder.name])
         parts = set(made.paths if made else ())
         paths = [folder.parent / file.path for file in listing.below(folder.name)]
-        files = [path for path in paths if not _LOGS.fullmatch(path.name) and self.is_own(path)]
-        files = [path for path in files if path not in parts]
+        files = [path for path in paths if path not in parts and not _LOGS.fullmatch(path.name)]
+        files = list(filter(self.is_own, files))
         inner = [home for home in folders_of_saves(files, folder) if home != folder]
         found = [each for home in inner if (each := self.of_folder(home)) is not None]
         if made is not None:
@@ -208,13 +209,11 @@ class UnitFinder:
         listing = self.reader.list_beside(folder.parent, [folder.name])
         found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
         if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
-            if (
-                not below and _NUMBERED.fullmatch(folder.name) and folder.is_dir()
-            ):  # a save that ended before its first file
-                why, form = "it has no file", CheckpointFormat.HUGGING_FACE
-                found = FoundCheckpoint(form, folder.name, None, (), why, Wholeness.PARTIAL)
-            elif below:
+            if below:
                 found = judge_files(folder.name, below)
+            elif is_numbered(folder):  # a save that ended before its first file
+                why, form = "it has no file", CheckpointFormat.HUGGING_FACE
+                found = FoundCheckpoint(form, folder.name, None, (), why, is_complete=False)
         if found is None:
             return None
         if not found.source.proves:  # only a number in the name
@@ -248,18 +247,15 @@ class UnitFinder:
                 group = next((each for each in reversed(groups) if _is_together(each, file)), None)
                 if group is not None:
                     group.append(file)
-        return [made for group in groups if (made := self._unit(folder, group)) is not None]
-
-    def _unit(self, folder: Path, files: Collection[VolumeFile]) -> ProgramCheckpoint | None:
-        """Return the checkpoint of files in a folder; None if only other formats count."""
-        files = sorted(files, key=lambda each: each.path)
-        path = folder / files[0].path if len(files) == 1 else folder
-        if len(files) > 1:
-            files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
-        found = judge_files(path.name, files)
-        return (
-            ProgramCheckpoint(path, found) if self.formats is None or found.format in self.formats else None
-        )
+        made = list[ProgramCheckpoint]()
+        for group in groups:
+            files, path = sorted(group, key=lambda each: each.path), folder
+            if len(files) == 1:
+                path = folder / files[0].path
+            else:
+                files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
+            made.append(ProgramCheckpoint(path, judge_files(path.name, files)))
+        return [each for each in made if self.formats is None or each.found.format in self.formats]
 
     def saved(self, events: Iterable[WrittenCheckpoint], root: Path) -> list[ProgramCheckpoint]:
         """Return the checkpoints that a program has reported, or whose saves the observer has seen end.
@@ -286,13 +282,11 @@ class UnitFinder:
                 for path in inside:
                     groups.setdefault((path.parent, of_file[path].step), []).append(path.name)
         for (folder, step), names in groups.items():
-            others = [name for (other, _), each in groups.items() if other == folder for name in each]
-            made_of = self.of_files(folder, names, is_one=step is not None, more=set(others) == set(names))
+            is_alone = sum(other == folder for other, _ in groups) == 1
             lacks, lost = _lacking(folder, step, events), _overwritten(folder, step, events, of_file)
-            made_of = [replace(_with_event(each, of_file), lacks=lacks) for each in made_of]
-            found += [
-                each.partial(f"{lost} of its save was written again") if lost else each for each in made_of
-            ]
+            for made in self.of_files(folder, names, is_one=step is not None, more=is_alone):
+                each = replace(_with_event(made, of_file), lacks=lacks)
+                found.append(each.partial(f"{lost} of its save was written again") if lost else each)
         return [replace(each, is_named=True) for each in outermost(found)]
 
     def searched(self, files: Iterable[Path], root: Path) -> list[ProgramCheckpoint]:
@@ -312,18 +306,14 @@ def folders_of_saves(files: Iterable[Path], root: Path) -> dict[Path, list[Path]
     """
     found = dict[Path, list[Path]]()
     for file in files:
-        above = [each for each in file.parents[:_MOST_DEPTH] if each != root and each.is_relative_to(root)]
-        if not file.is_relative_to(root):
-            above = list(file.parents[:_MOST_DEPTH])
-        home = next((each for each in reversed(above) if _is_a_save(each)), file.parent)
+        is_below, home = file.is_relative_to(root), file.parent
+        for folder in file.parents[:_MOST_DEPTH]:
+            if is_below and folder == root:
+                break
+            is_orbax = folder.name.isdecimal() and any((folder / name).exists() for name in _OF_ORBAX)
+            home = folder if is_orbax or _OF_A_STEP.fullmatch(folder.name) else home
         found.setdefault(home, []).append(file)
     return found
-
-
-def _is_a_save(folder: Path) -> bool:
-    if _OF_A_STEP.fullmatch(folder.name):
-        return True
-    return folder.name.isdecimal() and any((folder / name).exists() for name in _OF_ORBAX)
 
 
 def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint]) -> ProgramCheckpoint:
@@ -340,12 +330,12 @@ def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
     for name, facts in event.files.items():
         path, wanted = base / name, tuple(facts[2:])
         with contextlib.suppress(OSError):
-            if not wanted or _inode(path) == wanted:
+            if not wanted or inode_of(path) == wanted:
                 yield path
                 continue
         if not path.exists():
             near = itertools.chain(path.parent.glob("*"), path.parent.parent.glob("*/*"))
-            yield from (each for each in itertools.islice(near, _MOST_FILES) if _inode(each) == wanted)
+            yield from (each for each in itertools.islice(near, _MOST_FILES) if inode_of(each) == wanted)
 
 
 def _overwritten(
@@ -372,7 +362,8 @@ def _lacking(folder: Path, step: int | None, events: Collection[WrittenCheckpoin
     return next((name for plain, name in names[before].items() if plain not in names[step]), "")
 
 
-def _inode(path: Path) -> tuple[int, int]:
+def inode_of(path: Path) -> tuple[int, int]:
+    """Return device and inode of a file, zeros for one that is gone."""
     with contextlib.suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino

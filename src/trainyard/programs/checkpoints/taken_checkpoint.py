@@ -70,7 +70,7 @@ def take_checkpoint(
             for name in names:
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 _copy_file(checkpoint.base / name, copy / name)
-            _require_unchanged(checkpoint)
+            checkpoint.require_unchanged()
             described, tensors = _read_files(copy, names)
             files = describe_files(copy, described)
             manifest = CheckpointManifest(step, run_id, time.time(), files, checkpoint.is_file)
@@ -119,16 +119,10 @@ def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
         taken = verify_checkpoint(target, run_id=run_id)
         same = all(sha256_of_file(checkpoint.base / file.path) == file.sha256 for file in taken.files)
         if same:
-            _require_unchanged(checkpoint)
+            checkpoint.require_unchanged()
         return same
     except (CheckpointError, OSError):
         return False
-
-
-def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
-    """Raise CheckpointError if its files have changed; OSError if one is gone."""
-    if not checkpoint.is_unchanged():
-        raise CheckpointError(f"{checkpoint.path} changed while it was copied")
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -9,42 +9,44 @@ Each file is read once, in order, in constant memory. torch writes a zip with ch
 """
 
 import hashlib
-import json
 import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from struct import Struct
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.volume_agent import (
     ARCHIVE_BEGINS,
     ARCHIVES,
-    MOST_HEADER,
     MOST_INDEX,
+    NO_HEADER,
     Inert,
     InertUnpickler,
     inert_content,
     members_of,
+    safetensors_header,
 )
+from trainyard.run.record_models import validate_record
 
 _PIECE = 1 << 20
 _LOCAL_HEADER = Struct("<4s22xHH")
-_TYPES = {
-    "f8": "DoubleStorage ComplexDoubleStorage float64 complex128 F64",
-    "f4": "FloatStorage ComplexFloatStorage float32 complex64 F32",
-    "f2": "HalfStorage float16 F16",
-    "bf16": "BFloat16Storage bfloat16 BF16",
-    "e4m3": "float8_e4m3fn F8_E4M3",
-    "e5m2": "float8_e5m2 F8_E5M2",
+_FLOATS = {
+    "DoubleStorage ComplexDoubleStorage float64 complex128 F64": (8, 0x7FF << 52, (1 << 52) - 1),
+    "FloatStorage ComplexFloatStorage float32 complex64 F32": (4, 0xFF << 23, (1 << 23) - 1),
+    "HalfStorage float16 F16": (2, 0x1F << 10, (1 << 10) - 1),
+    "BFloat16Storage bfloat16 BF16": (2, 0xFF << 7, (1 << 7) - 1),
+    "float8_e4m3fn F8_E4M3": (1, 0x7F, 0x7F),  # no infinity: all bits of both are its only NaN
+    "float8_e5m2 F8_E5M2": (1, 0x1F << 2, 3),
 }
-_KINDS = {name: kind for kind, names in _TYPES.items() for name in names.split()}
-"""Name of a type in a pickle or a header of safetensors -> how its numbers are read; others are integers."""
-_BYTES = {"f8": 8, "f4": 4, "f2": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
+_KINDS = {name: kind for names, kind in _FLOATS.items() for name in names.split()}
+"""Type in a pickle or a header of safetensors -> bytes of a number, and masks of its exponent and fraction.
+Others are integers."""
 _WEIGHTS = (*ARCHIVES, ".safetensors", ".distcp")
 _MOST_NAMES = 100
 _MOST_DEPTH = 50
@@ -64,17 +66,14 @@ class Tensors:
     """The files whose tensors could not be read, with the reason."""
 
     def to_json(self) -> dict[str, Any]:
-        known = {"count": self.count, "sha256": self.sha256, "nan": list(self.nan)}
-        known |= {"infinite": list(self.infinite), "unread": list(self.unread)}
-        return {name: value for name, value in known.items() if value}
+        return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def from_json(cls, value: object) -> "Tensors | None":
         """Return the tensors that `to_json` recorded; None for anything else."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("count", 0), int):
-            return None
-        lists = [tuple(map(str, value.get(name) or ())) for name in ("nan", "infinite", "unread")]
-        return cls(value.get("count", 0), str(value.get("sha256", "")), *lists)
+        with suppress(ValueError):
+            return validate_record(cls, value)
+        return None
 
 
 @dataclass
@@ -85,8 +84,8 @@ class _Range:
     end: int
     name: str = ""
     stored_crc: int | None = None
-    kind: str | None = None
-    """How its numbers are read; None if they are integers or no numbers."""
+    kind: tuple[int, int, int] | None = None
+    """How its numbers are read, as in _KINDS; None if they are integers or no numbers."""
     crc: int = 0
     has_nan: bool = False
     has_infinity: bool = False
@@ -110,13 +109,8 @@ class _Tensor:
     """Offset, size and stride in numbers if it does not cover its storage."""
 
 
-@dataclass
-class FileTensors:
-    """The tensors of one file."""
-
-    tensors: list[tuple[str, str, bool, bool]] = field(default_factory=list)
-    """Name, digest, whether it has a NaN, whether it has an infinity."""
-    unread: str | None = None
+FileTensors = tuple[list[tuple[str, str, bool, bool]], str | None]
+"""The tensors of a file by name, digest, whether it has a NaN, an infinity; and why they cannot be read."""
 
 
 def read_tensors(path: Path, update: Callable[[bytes], None]) -> FileTensors:
@@ -133,33 +127,28 @@ def read_tensors(path: Path, update: Callable[[bytes], None]) -> FileTensors:
         wrong = [each for each in checked if each.crc != each.stored_crc]
         if wrong and len(wrong) < len(checked):
             raise CheckpointError(f"{path.name}: {wrong[0].name} is damaged: it differs from its CRC-32")
-        found = FileTensors(unread=unread)
+        found = list[tuple[str, str, bool, bool]]()
         for tensor in tensors:
             flags = tensor.place.has_nan, tensor.place.has_infinity
             if any(flags) and tensor.view is not None and tensor.place.kind is not None:
                 flags = _not_finite(tensor.place.kind, _view_of(path, tensor))
-            found.tensors.append((tensor.name, f"{tensor.facts}:{tensor.place.crc:08x}", *flags))
-        return found
+            found.append((tensor.name, f"{tensor.facts}:{tensor.place.crc:08x}", *flags))
+        return found, unread
 
 
 def summary_of(files: Mapping[str, FileTensors]) -> Tensors:
     """Return the tensors of all files of a checkpoint; if several have some, names begin with the file's."""
     digest, nan, infinite, count = hashlib.sha256(), list[str](), list[str](), 0
-    is_several = sum(bool(each.tensors) for each in files.values()) > 1
+    is_several = sum(bool(tensors) for tensors, _ in files.values()) > 1
     for file in sorted(files):
-        for name, facts, has_nan, has_infinity in sorted(files[file].tensors):
+        for name, facts, has_nan, has_infinity in sorted(files[file][0]):
             shown, count = f"{file}: {name}" if is_several else name, count + 1
             digest.update(f"{shown}\0{facts}\n".encode(errors="replace"))
             nan += [shown] if has_nan else []
             infinite += [shown] if has_infinity else []
-    unread = tuple(f"{file}: {each.unread}" for file, each in sorted(files.items()) if each.unread)
-    return Tensors(
-        count,
-        digest.hexdigest() if count else "",
-        tuple(nan[:_MOST_NAMES]),
-        tuple(infinite[:_MOST_NAMES]),
-        unread[:_MOST_NAMES],
-    )
+    unread = [f"{file}: {why}" for file, (_, why) in sorted(files.items()) if why]
+    shown_names = (tuple(names[:_MOST_NAMES]) for names in (nan, infinite, unread))
+    return Tensors(count, digest.hexdigest() if count else "", *shown_names)
 
 
 def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[_Tensor], str | None]:
@@ -208,19 +197,11 @@ class _View(Inert):
         self.given = given
 
 
-class _Storage(Inert):
+class _Storage(NamedTuple):
     """Stands for the storage of tensors, which is a member of the zip."""
 
-    def __init__(self, kind: str, key: str) -> None:
-        super().__init__()
-        self.kind, self.key = kind, key
-
-
-class _Parameter:
-    """Stands for a parameter, which is its tensor."""
-
-    def __new__(cls, tensor: Any = None, *_: Any) -> Any:
-        return tensor
+    kind: str
+    key: str
 
 
 class _TensorUnpickler(InertUnpickler):
@@ -230,7 +211,7 @@ class _TensorUnpickler(InertUnpickler):
         if module == "torch._utils" and name.startswith("_rebuild_tensor"):
             return _View
         if module == "torch._utils" and name.startswith("_rebuild_parameter"):
-            return _Parameter
+            return lambda tensor=None, *_: tensor
         return super().find_class(module, name)
 
     def persistent_load(self, identity: Any) -> Any:
@@ -252,28 +233,19 @@ def _tensors_of_pickle(file: IO[bytes], members: Iterable[_Range]) -> list[_Tens
     if content is unreadable:
         return None
     root, tensors = pickle.name.removesuffix("/data.pkl"), list[_Tensor]()
-    for name, view in _views_in(content):
-        match view.given:
+    for name, tensor in _views_in(content):
+        match tensor.given:
             case (_Storage() as storage, int(offset), tuple(shape), tuple(stride), *rest):
                 place = places.get(f"{root}/data/{storage.key}")
                 if place is not None and all(isinstance(n, int) and n >= 0 for n in (*shape, *stride)):
                     kind = getattr(rest[2], "__name__", "") if len(rest) > 2 else ""
                     kind = kind or storage.kind
-                    tensors.append(_tensor_at(name, place, kind, (offset, shape, stride)))
+                    place.kind = place.kind or _KINDS.get(kind)
+                    width, is_complex = place.kind[0] if place.kind else 1, "omplex" in kind
+                    covers = math.prod(shape) * width == place.end - place.start and offset == 0
+                    view = None if covers or is_complex else (offset, shape, stride)
+                    tensors.append(_Tensor(name, place, f"{kind}:{shape}:{offset}:{stride}", view))
     return tensors
-
-
-def _tensor_at(
-    name: str, place: _Range, kind: str, view: tuple[int, tuple[int, ...], tuple[int, ...]]
-) -> _Tensor:
-    """Return a tensor of a type of torch; `view` has its offset, size and stride in numbers."""
-    place.kind = place.kind or _KINDS.get(kind)
-    offset, shape, stride = view
-    is_complex = "omplex" in kind
-    width = _BYTES.get(place.kind or "", 1) * (1 + is_complex)
-    is_complete = offset == 0 and math.prod(shape) * width == place.end - place.start
-    facts = f"{kind}:{shape}:{offset}:{stride}"
-    return _Tensor(name, place, facts, None if is_complete or is_complex else view)
 
 
 def _views_in(content: Any) -> Iterator[tuple[str, _View]]:
@@ -296,21 +268,16 @@ def _views_in(content: Any) -> Iterator[tuple[str, _View]]:
 def _safetensors(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[_Tensor]]:
     """Return the tensors by the header. Raises CheckpointError if it or the size of the file is wrong."""
     file.seek(0)
-    length = int.from_bytes(file.read(8), "little")
     try:
-        if length > min(size, MOST_HEADER):
-            raise ValueError(f"it states {length:,} bytes")
-        header = {
-            name: each for name, each in json.loads(file.read(length)).items() if name != "__metadata__"
-        }
+        begin, header = safetensors_header(file)
         tensors = []
         for name, each in header.items():
-            start, end = (int(number) + 8 + length for number in each["data_offsets"])
+            start, end = (int(number) + begin for number in each["data_offsets"])
             place = _Range(start, end, name, kind=_KINDS.get(each["dtype"]))
             tensors.append(_Tensor(name, place, f"{each['dtype']}:{each['shape']}"))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except NO_HEADER as error:
         raise CheckpointError(f"{path.name}: its header of safetensors cannot be read: {error}") from None
-    if (end := max((each.place.end for each in tensors), default=8 + length)) != size:
+    if (end := max((each.place.end for each in tensors), default=begin)) != size:
         raise CheckpointError(f"{path.name}: {size:,} bytes, its header says {end:,}")
     return [each.place for each in tensors], tensors
 
@@ -335,7 +302,7 @@ def _view_of(path: Path, tensor: _Tensor) -> bytes:
 
     assert tensor.view is not None and tensor.place.kind is not None
     offset, shape, stride = tensor.view
-    width = _BYTES[tensor.place.kind]
+    width = tensor.place.kind[0]
     numbers = (tensor.place.end - tensor.place.start) // width
     last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     if 0 in shape or len(shape) != len(stride) or last >= numbers:
@@ -345,19 +312,11 @@ def _view_of(path: Path, tensor: _Tensor) -> bytes:
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, strides).tobytes()
 
 
-def _not_finite(kind: str, content: bytes) -> tuple[bool, bool]:
+def _not_finite(kind: tuple[int, int, int], content: bytes) -> tuple[bool, bool]:
     """Return whether the numbers have a NaN, and whether they have an infinity."""
     import numpy as np
 
-    content = content[: len(content) // _BYTES[kind] * _BYTES[kind]]
-    if kind in ("f8", "f4", "f2"):
-        numbers = np.frombuffer(content, f"<{kind}")
-        if np.isfinite(numbers).all():
-            return False, False
-        return bool(np.isnan(numbers).any()), bool(np.isinf(numbers).any())
-    bits = np.frombuffer(content, f"<u{_BYTES[kind]}")
-    if kind == "e4m3":  # it has no infinity
-        return bool(((bits & 0x7F) == 0x7F).any()), False
-    exponent, fraction = (0x7F80, 0x7F) if kind == "bf16" else (0x7C, 0x03)
+    width, exponent, fraction = kind
+    bits = np.frombuffer(content, f"<u{width}", len(content) // width)
     special = bits[(bits & exponent) == exponent] & fraction
     return bool((special != 0).any()), bool((special == 0).any())

@@ -16,7 +16,6 @@ import os
 import pickle
 import pickletools
 import re
-import struct
 import sys
 import zipfile
 import zlib
@@ -37,29 +36,29 @@ SIZED = ("_model_states.pt", "model_optim_rng.pt")
 """Endings of files in which DeepSpeed and Megatron-LM record how many ranks wrote them."""
 COUNTS = (
     *("dp_world_size", "mp_world_size", "stage", "mics_shard_size"),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("use_distributed_optimizer", "no_save_optim"),
 )
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
+NO_HEADER = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 OPTIMIZER = re.compile(r"optim|exp_avg|momentum", re.IGNORECASE)
 # Names of an optimizer and its tensors, as programs give them to torch's distributed checkpoint.
 STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps", "epoch")
 # Keys under which programs save the optimizer steps and the epochs done.
 
 
-def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
+def list_below(root: Path, out: BinaryIO) -> None:
     """Write a line per file. Files that disappear meanwhile are omitted, because the pod may be writing."""
     count = 0
-    for entry in entries_below(root):
-        count += 1
-        if count > most:
-            raise SystemExit(f"more than {most:,} files below {root}; name the folder of one run")
+    for count, entry in enumerate(entries_below(root), 1):
+        if count > MOST_FILES:
+            raise SystemExit(f"more than {MOST_FILES:,} files below {root}; name the folder of one run")
         write_line(out, entry)
     write_line(out, {"end": count})
 
 
 def entries_below(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield the facts about each regular file below the folder, with its path there as `p`."""
+    """Yield the facts about each regular file below the folder, with its path there."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
@@ -69,7 +68,7 @@ def entries_below(root: Path) -> Iterator[dict[str, Any]]:
             except OSError:
                 continue
             if entry is not None:
-                yield {"p": path.relative_to(root).as_posix(), **entry}
+                yield {"path": path.relative_to(root).as_posix(), **entry}
 
 
 def entry_of(path: Path) -> dict[str, Any] | None:
@@ -77,7 +76,7 @@ def entry_of(path: Path) -> dict[str, Any] | None:
     if path.is_symlink() or not path.is_file():
         return None
     found = path.stat()
-    entry: dict[str, Any] = {"s": found.st_size, "m": found.st_mtime}
+    entry: dict[str, Any] = {"size": found.st_size, "modified": found.st_mtime}
     if JSONS.fullmatch(path.name) and found.st_size <= MOST_TEXT:
         content = json_in(path)
         entry["whole"] = isinstance(content, dict)
@@ -93,10 +92,13 @@ def entry_of(path: Path) -> dict[str, Any] | None:
         if entry["whole"] and path.name.endswith(SIZED):
             entry["counts"] = counts_in(path)
     elif path.suffix == ".safetensors":
-        sizes = safetensors_sizes(path)
-        entry["whole"] = sizes is not None and sum(sizes) == found.st_size
-        if sizes is not None:
-            entry["counts"] = {"tensor_bytes": sizes[1]}
+        try:
+            with path.open("rb") as file:
+                begin, tensors = safetensors_header(file)
+            ends = [tensor["data_offsets"][1] for tensor in tensors.values()]
+            entry["whole"] = begin + max([0, *ends]) == found.st_size
+        except NO_HEADER:
+            entry["whole"] = False
     return entry
 
 
@@ -109,14 +111,9 @@ def json_in(path: Path) -> Any:
 
 
 def index_facts(path: Path) -> dict[str, Any]:
-    """Return the files that a JSON index names, None if it cannot be read, and the size of all tensors."""
-    content = json_in(path)
-    try:
-        names = sorted({str(name) for name in content["weight_map"].values()})
-    except (KeyError, TypeError, AttributeError):
-        return {"names": None}
-    total = members_of(content.get("metadata")).get("total_size")
-    return {"names": names, "counts": {"total_size": total} if isinstance(total, int) and total >= 0 else {}}
+    """Return the files that a JSON index names, None if it cannot be read."""
+    names = members_of(json_in(path)).get("weight_map")
+    return {"names": sorted(set(map(str, names.values()))) if isinstance(names, dict) else None}
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
@@ -134,10 +131,7 @@ def metadata_facts(path: Path) -> dict[str, Any]:
         name, offset, length = (known.get(key) for key in ("relative_path", "offset", "length"))
         if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int) and length >= 0:
             ends[name] = max(ends.get(name, 0), offset + length)
-    counts = {"mcore": 1} if "mcore_data" in texts else {}
-    if any(OPTIMIZER.search(text) for text in texts):
-        counts["optimizer"] = 1
-    return {**facts, "ends": ends, "counts": counts}
+    return {**facts, "ends": ends, "counts": {"optimizer": 1} if any(map(OPTIMIZER.search, texts)) else {}}
 
 
 def counts_in(path: Path) -> dict[str, int]:
@@ -205,17 +199,10 @@ class Inert:
     def __call__(self, *_arguments: Any, **_named: Any) -> Inert:
         return Inert()
 
-    def __setitem__(self, _key: Any, _value: Any) -> None:
+    def ignore(self, *_arguments: Any) -> None:
         return
 
-    def append(self, _value: Any) -> None:
-        return
-
-    def extend(self, _values: Any) -> None:
-        return
-
-    def add(self, _value: Any) -> None:
-        return
+    append = extend = add = __setitem__ = ignore
 
 
 class InertMapping(dict):  # type: ignore[type-arg]  # Python 3.8 has no dict[Any, Any] at run time
@@ -264,18 +251,13 @@ def is_whole_archive(path: Path, size: int) -> bool | None:
         return file.read(len(ARCHIVE_ENDS)) == ARCHIVE_ENDS
 
 
-def safetensors_sizes(path: Path) -> tuple[int, int] | None:
-    """Return the bytes of the header and of the tensors, by the header; None if there is none."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > MOST_HEADER:
-                return None
-            tensors = json.loads(file.read(length).decode())
-        ends = [tensor["data_offsets"][1] for key, tensor in tensors.items() if key != "__metadata__"]
-        return 8 + length, int(max([*ends, 0]))
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+def safetensors_header(file: Any) -> tuple[int, dict[str, Any]]:
+    """Return where the tensors of a file of safetensors begin, and their facts. Raises one of NO_HEADER."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > MOST_HEADER:
+        raise ValueError(f"it states {length:,} bytes")
+    header = json.loads(file.read(length).decode())
+    return 8 + length, {name: tensor for name, tensor in header.items() if name != "__metadata__"}
 
 
 def send_file(root: Path, name: str, start: int, *, out: BinaryIO, err: BinaryIO) -> None:

@@ -45,8 +45,6 @@ class VolumeListing:
     """The files below a folder."""
 
     files: tuple[VolumeFile, ...]
-    links: Mapping[str, str] = field(default_factory=dict)
-    """Symbolic link -> the path that it holds; of a folder of this machine only."""
 
     @cached_property
     def by_folder(self) -> Mapping[str, tuple[VolumeFile, ...]]:
@@ -90,7 +88,7 @@ class ListingReader:
             if "end" in given:
                 self.ended = given["end"] == len(self.files)
             else:
-                self.files.append(_file_of(given))
+                self.files.append(validate_record(VolumeFile, given))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
 
@@ -111,14 +109,16 @@ def list_checkpoint_folder(folder: Path) -> VolumeListing:
 
     Links are left out, and a folder that does not exist has no files.
     """
-    return VolumeListing(tuple(map(_file_of, volume_agent.entries_below(folder))))
+    return VolumeListing(
+        tuple(validate_record(VolumeFile, entry) for entry in volume_agent.entries_below(folder))
+    )
 
 
 class FolderReader:
     """Lists files of this machine, and what torch.save and JSON files hold; an unchanged one is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], dict[str, Any]] = {}
+        self._known: dict[tuple[str, int, float], dict[str, Any]] = {}
 
     def list_beside(self, parent: Path, names: Collection[str]) -> VolumeListing:
         """Return the files directly in a folder, and those below its folders in `names`.
@@ -127,29 +127,22 @@ class FolderReader:
         meanwhile is left out.
         """
         files: list[VolumeFile] = []
-        links: dict[str, str] = {}
         for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+            is_open = path.name in names
             with suppress(OSError):
-                if path.is_symlink():
-                    links[path.name] = str(path.readlink())
-                elif path.is_dir():
-                    entries = volume_agent.entries_below(path) if path.name in names else ()
-                    files += [self._file(parent, f"{path.name}/{entry['p']}", entry) for entry in entries]
+                if is_open and path.is_dir() and not path.is_symlink():
+                    below = volume_agent.entries_below(path)
+                    files += [self._file(path / each["path"], parent, each, is_open=True) for each in below]
                 elif (entry := volume_agent.entry_of(path)) is not None:
-                    files.append(self._file(parent, path.name, entry, is_open=path.name in names))
-        return VolumeListing(tuple(files), links)
+                    files.append(self._file(path, parent, entry, is_open=is_open))
+        return VolumeListing(tuple(files))
 
-    def _file(self, parent: Path, name: str, entry: dict[str, Any], *, is_open: bool = True) -> VolumeFile:
-        path, saved = parent / name, dict[str, Any]()
-        is_json = path.suffix == ".json" and entry["s"] <= volume_agent.MOST_TEXT
+    def _file(self, path: Path, parent: Path, entry: dict[str, Any], *, is_open: bool) -> VolumeFile:
+        saved, key = dict[str, Any](), (str(path), entry["size"], entry["modified"])
+        is_json = path.suffix == ".json" and entry["size"] <= volume_agent.MOST_TEXT
         if is_open and (is_json or (entry.get("whole") and path.suffix in volume_agent.ARCHIVES)):
             with suppress(OSError):
-                key = str(path), entry["s"], path.stat().st_mtime_ns
                 saved = self._known.get(key) or self._known.setdefault(key, volume_agent.saved_facts(path))
         counts = {**entry.get("counts", {}), **saved.get("counts", {})}
-        return _file_of({**entry, **saved, "counts": counts, "p": name})
-
-
-def _file_of(given: Mapping[str, Any]) -> VolumeFile:
-    names = {"path": given["p"], "size": given["s"], "modified": given["m"]}
-    return validate_record(VolumeFile, {**given, **names})
+        name = path.relative_to(parent).as_posix()
+        return validate_record(VolumeFile, {**entry, **saved, "counts": counts, "path": name})

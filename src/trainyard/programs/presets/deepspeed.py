@@ -14,14 +14,9 @@ from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
 _FILE = "deepspeed.json"
 
 
-def is_sharded(config: Config) -> bool:
-    """Return whether ZeRO 3 divides the model; ZeRO 0 divides nothing."""
-    return config.compute.strategy in ("fsdp", "hsdp")
-
-
 def memory(config: Config) -> Literal["sharded"] | None:
-    """Return how the model is divided; how much memory a script needs beside it is not known."""
-    return "sharded" if is_sharded(config) else None
+    """Return how ZeRO 3 divides the model; ZeRO 0 divides nothing, and what a script needs is not known."""
+    return "sharded" if config.compute.strategy in ("fsdp", "hsdp") else None
 
 
 def scheduler(config: Config) -> dict[str, Any]:
@@ -51,7 +46,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "gradient_clipping": training.max_grad_norm or 0.0,
         "steps_per_print": config.monitoring.log_steps,
         "bf16": {"enabled": config.model.dtype == "bfloat16"},
-        "zero_optimization": {"stage": 3 if is_sharded(config) else 0},
+        "zero_optimization": {"stage": 3 if memory(config) else 0},
         "optimizer": {
             "type": "AdamW",
             "params": {

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.config.schema import Config
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
-from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
+from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 
 def training_arguments(config: Config, run: PresetRun) -> dict[str, Any]:
@@ -16,12 +16,14 @@ def training_arguments(config: Config, run: PresetRun) -> dict[str, Any]:
     training, is_cosine = config.training, config.training.lr_scheduler == "cosine"
     floor = json.dumps({"min_lr_rate": training.min_learning_rate_ratio})
     return {
-        "output_dir": run.checkpoints,
+        "output_dir": Planned(run.checkpoints, "--run-dir"),
         "model_name_or_path": config.model.path,
-        "max_steps": training.max_steps,
+        "max_steps": Planned(training.max_steps, "training.max_steps"),
         "num_train_epochs": None if training.max_steps else training.epochs,
-        "per_device_train_batch_size": run.degrees.micro_batch,
-        "gradient_accumulation_steps": run.degrees.micro_batches,
+        "per_device_train_batch_size": Planned(run.degrees.micro_batch, "training.batch_size"),
+        "gradient_accumulation_steps": Planned(
+            run.degrees.micro_batches, "training.gradient_accumulation_steps"
+        ),
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": "cosine_with_min_lr" if is_cosine else "constant_with_warmup",
         "lr_scheduler_kwargs": floor if is_cosine else None,
@@ -36,10 +38,10 @@ def training_arguments(config: Config, run: PresetRun) -> dict[str, Any]:
         "use_cpu": config.model.device == "cpu",
         "gradient_checkpointing": config.compute.activation_checkpointing != "none",
         "torch_compile": config.compute.compile,
-        "logging_steps": config.monitoring.log_steps,
+        "logging_steps": Planned(config.monitoring.log_steps, "monitoring.log_steps"),
         "logging_nan_inf_filter": "False",  # else a loss of NaN is printed as 0
         "save_strategy": "steps",
-        "save_steps": config.checkpointing.save_steps,
+        "save_steps": Planned(config.checkpointing.save_steps, "checkpointing.save_steps"),
         "save_total_limit": max(2, config.checkpointing.keep_last),
         "report_to": "wandb" if config.monitoring.wandb.enabled else "none",
     }
@@ -49,14 +51,6 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
     return PresetCommand(("python", str(config.program.script)), training_arguments(config, run))
 
 
-PLANNED = {
-    "output_dir": "--run-dir",
-    "max_steps": "training.max_steps",
-    "per_device_train_batch_size": "training.batch_size",
-    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
-    "save_steps": "checkpointing.save_steps",
-    "logging_steps": "monitoring.log_steps",
-}
 PRESET = Preset(
     "hf-trainer",
     command,
@@ -64,5 +58,4 @@ PRESET = Preset(
     formats=(CheckpointFormat.HUGGING_FACE,),
     resume=("--resume_from_checkpoint", "{checkpoint}"),
     required={"program.script": "your script, which parses TrainingArguments"},
-    planned=PLANNED,
 )

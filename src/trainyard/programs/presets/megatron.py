@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
-from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
+from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 # Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere.
 ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -56,14 +56,16 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
     scales_rope, has_files = shape.rope_scaling.rope_type != "default", bool(data.validation_path)
     recompute = config.compute.activation_checkpointing
     options = {
-        "num-layers": shape.num_layers,
-        "hidden-size": shape.hidden_size,
-        "ffn-hidden-size": shape.intermediate_size,
-        "num-attention-heads": shape.num_attention_heads,
+        "num-layers": Planned(shape.num_layers, "model.architecture.num_layers"),
+        "hidden-size": Planned(shape.hidden_size, "model.architecture.hidden_size"),
+        "ffn-hidden-size": Planned(shape.intermediate_size, "model.architecture.intermediate_size"),
+        "num-attention-heads": Planned(shape.num_attention_heads, "model.architecture.num_attention_heads"),
         "group-query-attention": True,
-        "num-query-groups": shape.num_key_value_heads,
-        "seq-length": data.sequence_length,
-        "max-position-embeddings": shape.max_position_embeddings,
+        "num-query-groups": Planned(shape.num_key_value_heads, "model.architecture.num_key_value_heads"),
+        "seq-length": Planned(data.sequence_length, "data.sequence_length"),
+        "max-position-embeddings": Planned(
+            shape.max_position_embeddings, "model.architecture.max_position_embeddings"
+        ),
         "position-embedding-type": "rope",
         "rotary-base": round(shape.rope_theta),
         "normalization": "RMSNorm",
@@ -76,20 +78,22 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "untie-embeddings-and-output-weights": not shape.tie_word_embeddings,
         "use-rope-scaling": scales_rope,
         "rope-scaling-factor": shape.rope_scaling.factor if scales_rope else None,
-        "tensor-model-parallel-size": degrees.tensor,
-        "pipeline-model-parallel-size": degrees.pipeline,
-        "context-parallel-size": degrees.context,
+        "tensor-model-parallel-size": Planned(degrees.tensor, "compute.tensor_parallel"),
+        "pipeline-model-parallel-size": Planned(degrees.pipeline, "compute.pipeline_parallel"),
+        "context-parallel-size": Planned(degrees.context, "compute.context_parallel"),
         "use-distributed-optimizer": True,
         # Saves on a shared file system and the first compilation may take longer than PyTorch's 10 minutes.
         "distributed-timeout-minutes": 30,
         "sequence-parallel": degrees.tensor > 1,
-        "expert-model-parallel-size": degrees.expert if degrees.expert > 1 else None,
+        "expert-model-parallel-size": Planned(
+            degrees.expert if degrees.expert > 1 else None, "compute.expert_parallel"
+        ),
         "recompute-granularity": None if recompute == "none" else recompute,
         "recompute-method": "uniform" if recompute == "full" else None,
         "recompute-num-layers": 1 if recompute == "full" else None,
-        "micro-batch-size": degrees.micro_batch,
-        "global-batch-size": degrees.global_batch,
-        "train-iters": training.max_steps,
+        "micro-batch-size": Planned(degrees.micro_batch, "training.batch_size"),
+        "global-batch-size": Planned(degrees.global_batch, "program.global_batch"),
+        "train-iters": Planned(training.max_steps, "training.max_steps"),
         "lr": training.learning_rate,
         "min-lr": training.learning_rate * training.min_learning_rate_ratio,
         "lr-decay-style": training.lr_scheduler,
@@ -99,7 +103,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "adam-beta2": training.adam_beta2,
         "adam-eps": training.adam_epsilon,
         "clip-grad": training.max_grad_norm or 0,
-        "seed": training.seed,
+        "seed": Planned(training.seed, "training.seed"),
         "bf16": config.model.dtype == "bfloat16",
         "mock-data": not data.train_path,
         "train-data-path": data.train_path if has_files else None,
@@ -109,10 +113,10 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "tokenizer-type": "HuggingFaceTokenizer" if data.train_path else "NullTokenizer",
         "tokenizer-model": config.model.tokenizer if data.train_path else None,
         "vocab-size": None if data.train_path else shape.vocab_size,
-        "save": run.checkpoints,
-        "load": run.checkpoints,
-        "save-interval": config.checkpointing.save_steps,
-        "log-interval": config.monitoring.log_steps,
+        "save": Planned(run.checkpoints, "cluster.volume.mount_path"),
+        "load": Planned(run.checkpoints, "cluster.volume.mount_path"),
+        "save-interval": Planned(config.checkpointing.save_steps, "checkpointing.save_steps"),
+        "log-interval": Planned(config.monitoring.log_steps, "monitoring.log_steps"),
         "eval-interval": training.validation_steps or training.max_steps,
         "eval-iters": training.validation_batches,
         "exit-signal-handler": True,
@@ -141,25 +145,6 @@ PRESET = Preset(
     required={"program.script": "Megatron's pretrain_gpt.py in the image"},
     paths={"program.script": "Megatron's pretrain_gpt.py in the image", **DATA_PATHS},
     planned={
-        "tensor-model-parallel-size": "compute.tensor_parallel",
-        "pipeline-model-parallel-size": "compute.pipeline_parallel",
-        "context-parallel-size": "compute.context_parallel",
-        "expert-model-parallel-size": "compute.expert_parallel",
-        "micro-batch-size": "training.batch_size",
-        "global-batch-size": "program.global_batch",
-        "train-iters": "training.max_steps",
-        "log-interval": "monitoring.log_steps",
-        "save-interval": "checkpointing.save_steps",
-        "num-layers": "model.architecture.num_layers",
-        "hidden-size": "model.architecture.hidden_size",
-        "ffn-hidden-size": "model.architecture.intermediate_size",
-        "num-attention-heads": "model.architecture.num_attention_heads",
-        "num-query-groups": "model.architecture.num_key_value_heads",
-        "seq-length": "data.sequence_length",
-        "max-position-embeddings": "model.architecture.max_position_embeddings",
-        "save": "cluster.volume.mount_path",
-        "load": "cluster.volume.mount_path",
-        "seed": "training.seed",
         "train-samples": "training.max_steps",
         "rampup-batch-size": "program.global_batch",
         "exit-interval": "training.max_steps",

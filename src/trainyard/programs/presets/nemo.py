@@ -16,7 +16,9 @@ from trainyard.programs.presets import megatron
 from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
 
 
-def problems(config: Config, _run: PresetRun) -> Iterator[str]:
+def problems(config: Config, run: PresetRun) -> Iterator[str]:
+    if run.settings:
+        yield "program.settings: recipe nemo takes none; use another program, or recipe command"
     yield from megatron.data_problems(config)
     if config.model.dtype != "bfloat16":
         yield f"model.dtype: {config.model.dtype}, but this recipe computes in bfloat16; set it to bfloat16"
@@ -63,21 +65,14 @@ def data(config: Config, run: PresetRun) -> dict[str, Any]:
     return fields | {"paths": [train], "split": megatron.split(config)}
 
 
-def schedule(config: Config) -> dict[str, Any] | None:
-    """Return the arguments of CosineAnnealingScheduler; None for a constant rate."""
-    training = config.training
-    if training.lr_scheduler == "constant":
-        return None
-    return {
+def command(config: Config, run: PresetRun) -> PresetCommand:
+    training, degrees = config.training, run.degrees
+    schedule = {  # of CosineAnnealingScheduler
         "max_steps": training.max_steps,
         "warmup_steps": training.warmup_steps,
         "constant_steps": 0,
         "min_lr": training.learning_rate * training.min_learning_rate_ratio,
     }
-
-
-def command(config: Config, run: PresetRun) -> PresetCommand:
-    training, degrees = config.training, run.degrees
     values = {
         "seed": training.seed,
         "tokenizer": config.model.tokenizer if config.data.train_path else None,
@@ -94,7 +89,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
             "use_distributed_optimizer": True,
             "bf16": True,
         },
-        "schedule": schedule(config),
+        "schedule": None if training.lr_scheduler == "constant" else schedule,
         "strategy": {
             "tensor_model_parallel_size": degrees.tensor,
             "pipeline_model_parallel_size": degrees.pipeline,
@@ -192,6 +187,5 @@ PRESET = Preset(
     formats=(CheckpointFormat.NEMO,),
     memory=lambda _config: "megatron",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
-    takes_settings=False,
     paths=megatron.DATA_PATHS,
 )

@@ -7,10 +7,9 @@ are decided by `plan.parallel_degrees`, and nothing is computed here.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainyard.config.kind import RunKind
 from trainyard.config.registries import PRESETS
@@ -45,13 +44,20 @@ class PresetRun:
         return f"{self.directory}/tensorboard"
 
 
+class Planned(NamedTuple):
+    """The value of an option that the plan decides, and the key of the configuration to set instead."""
+
+    value: Any
+    key: str
+
+
 @dataclass(frozen=True)
 class PresetCommand:
     """A command as a preset makes it, without the user's own settings."""
 
     words: tuple[str, ...]
     options: Values = field(default_factory=dict)
-    """Options by the program's own names, in order; None leaves one out."""
+    """Options by the program's own names, in order; `Planned` if the plan decides it, None to omit it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str | Values] = field(default_factory=dict)
     """Files beside the program by name: a text as it is, a mapping as JSON."""
@@ -90,16 +96,10 @@ class Preset:
     """What precedes the name of an option, and its value. After a space, each word of a value is a word."""
     switches: bool = True
     """Whether an option with the value true is written without it, and one with false is left out."""
-    takes_settings: bool = True
-    """Whether the user's own settings are allowed."""
     settings_file: str | None = None
     """The file that the user's own settings change, by dotted names, instead of the options."""
-    setting_names: str = r"\S+"
-    """The regular expression of the name of a setting."""
-    refused_settings: Mapping[str, str] = field(default_factory=dict)
-    """Names of settings that the program lacks but people try, with the reason."""
     planned: Mapping[str, str] = field(default_factory=dict)
-    """Names of settings that the plan decides, with the key of the configuration to set instead."""
+    """Other names of settings that the plan decides, with the key of the configuration to set instead."""
     required: Mapping[str, str] = field(default_factory=dict)
     """Keys of the configuration that must be set, with the meaning of each."""
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -153,7 +153,8 @@ def render_preset(preset: Preset, config: Config, run: PresetRun) -> RenderedPro
 
 def _option_words(preset: Preset, options: Values) -> Iterator[str]:
     dashes, joint = preset.option
-    for name, value in options.items():
+    for name, given in options.items():
+        value = given.value if isinstance(given, Planned) else given
         if value is None or (preset.switches and value is False):
             continue
         if preset.switches and value is True:
@@ -218,23 +219,22 @@ def own_settings(config: Config) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def settings_problems(preset: Preset, config: Config) -> Iterator[str]:
-    """Yield a message for each setting that is not KEY=VALUE, that the program lacks, or that is planned."""
-    if not preset.takes_settings and own_settings(config):
-        yield f"program.settings: recipe {preset.name} takes none; use another program, or recipe command"
-        return
+def planned_keys(preset: Preset, config: Config, run: PresetRun) -> dict[str, str]:
+    """Return the names of all settings that the plan decides, with the key of the configuration for each."""
+    options = preset.command(config, run).options.items()
+    return {**preset.planned, **{name: value.key for name, value in options if isinstance(value, Planned)}}
+
+
+def settings_problems(preset: Preset, config: Config, run: PresetRun) -> Iterator[str]:
+    """Yield a message for each setting that is not KEY=VALUE, or that is planned."""
     for line in _lines(config):
         name, equals, _ = line.partition("=")
         if not equals or not name.strip() or any(letter.isspace() for letter in name.strip()):
             yield f"program.settings: {line[:80]!r} is not a KEY=VALUE"
-    planned = {_plain(name): key for name, key in preset.planned.items()}
-    for name, value in own_settings(config).items():
+    planned = {_plain(name): key for name, key in planned_keys(preset, config, run).items()}
+    for name, value in run.settings.items():
         if key := planned.get(_plain(name)):
             yield f"program.settings: {name}={value[:80]} is decided by the plan; set {key} instead"
-        elif reason := preset.refused_settings.get(name.lstrip("+~")):
-            yield f"program.settings: {name}: {reason}"
-        elif name and not re.fullmatch(preset.setting_names, name):
-            yield f"program.settings: {name[:80]!r} is not the name of a setting of {preset.name}"
 
 
 def _plain(name: str) -> str:

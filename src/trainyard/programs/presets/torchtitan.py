@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
-from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
+from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 
 def problems(config: Config, run: PresetRun) -> Iterator[str]:
@@ -24,11 +24,11 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
     module, _, name = str(config.program.preset).partition(".")
     adamw = "optimizer.param-groups.0.optimizer-kwargs"
     options = {
-        "dump-folder": run.directory,
-        "training.local-batch-size": run.degrees.micro_batch,
-        "training.global-batch-size": run.degrees.global_batch,
-        "training.seq-len": config.data.sequence_length,
-        "training.steps": training.max_steps,
+        "dump-folder": Planned(run.directory, "cluster.volume.mount_path"),
+        "training.local-batch-size": Planned(run.degrees.micro_batch, "training.batch_size"),
+        "training.global-batch-size": Planned(run.degrees.global_batch, "program.global_batch"),
+        "training.seq-len": Planned(config.data.sequence_length, "data.sequence_length"),
+        "training.steps": Planned(training.max_steps, "training.max_steps"),
         "training.max-norm": training.max_grad_norm or 1e9,
         "training.mixed-precision-param": config.model.dtype,
         f"{adamw}.lr": training.learning_rate,
@@ -38,17 +38,17 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "lr-scheduler.decay-ratio": 0 if is_constant else None,
         "lr-scheduler.decay-type": None if is_constant else "cosine",
         "lr-scheduler.min-lr-factor": None if is_constant else training.min_learning_rate_ratio,
-        "parallelism.tensor-parallel-degree": run.degrees.tensor,
-        "parallelism.pipeline-parallel-degree": run.degrees.pipeline,
-        "parallelism.context-parallel-degree": run.degrees.context,
+        "parallelism.tensor-parallel-degree": Planned(run.degrees.tensor, "compute.tensor_parallel"),
+        "parallelism.pipeline-parallel-degree": Planned(run.degrees.pipeline, "compute.pipeline_parallel"),
+        "parallelism.context-parallel-degree": Planned(run.degrees.context, "compute.context_parallel"),
         "training.disable-cuda-graphs": run.degrees.pipeline > 1,  # torchtitan refuses both together
         "checkpoint.enable": True,
-        "checkpoint.folder": "program",
-        "checkpoint.interval": config.checkpointing.save_steps,
+        "checkpoint.folder": Planned("program", "cluster.volume.mount_path"),
+        "checkpoint.interval": Planned(config.checkpointing.save_steps, "checkpointing.save_steps"),
         "checkpoint.keep-latest-k": max(2, config.checkpointing.keep_last),
-        "metrics.log-freq": config.monitoring.log_steps,
+        "metrics.log-freq": Planned(config.monitoring.log_steps, "monitoring.log_steps"),
         "metrics.disable-color-printing": True,
-        "debug.seed": training.seed,
+        "debug.seed": Planned(training.seed, "training.seed"),
         "compile.enable": config.compute.compile,
         "hf-assets-path": config.model.tokenizer,
         "dataloader.dataset-path": config.data.train_path,
@@ -74,20 +74,8 @@ PRESET = Preset(
         "model.path": "the starting weights",
     },
     planned={
-        "training.local-batch-size": "training.batch_size",
-        "training.global-batch-size": "program.global_batch",
-        "training.seq-len": "data.sequence_length",
-        "training.steps": "training.max_steps",
-        "parallelism.tensor-parallel-degree": "compute.tensor_parallel",
-        "parallelism.pipeline-parallel-degree": "compute.pipeline_parallel",
-        "parallelism.context-parallel-degree": "compute.context_parallel",
         "parallelism.data-parallel-shard-degree": "--num-nodes",
         "parallelism.data-parallel-replicate-degree": "--num-nodes",
-        "checkpoint.interval": "checkpointing.save_steps",
-        "checkpoint.folder": "cluster.volume.mount_path",
-        "metrics.log-freq": "monitoring.log_steps",
-        "dump-folder": "cluster.volume.mount_path",
-        "debug.seed": "training.seed",
         "module": "program.preset",
         "config": "program.preset",
     },

@@ -33,5 +33,4 @@ PRESET = Preset(
         "model.path": "the folder or Hub id of the model to train, such as Qwen/Qwen2.5-0.5B-Instruct",
         "data.train_path": "a dataset of the Hub, or a folder of data files",
     },
-    planned=hf_trainer.PRESET.planned,
 )

@@ -6,11 +6,12 @@ files in verl's columns, as its `examples/data_preprocess/gsm8k.py` writes them.
 line for every step.
 """
 
+import re
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
-from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun, text_of
+from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun, text_of
 
 PARQUET = {
     "data.train_path": "a parquet file such as /checkpoints/gsm8k/train.parquet",
@@ -20,6 +21,11 @@ PARQUET = {
 
 def problems(config: Config, run: PresetRun) -> Iterator[str]:
     grpo, tensor, gpus = config.grpo, config.compute.tensor_parallel, run.degrees.per_node
+    for name in filter(None, run.settings):
+        if name.lstrip("+~") == "trainer.max_steps":
+            yield f"program.settings: {name}: no version of verl has it; set training.max_steps"
+        elif not re.fullmatch(r"[+~]{0,2}[A-Za-z_][\w.@/-]*", name):
+            yield f"program.settings: {name[:80]!r} is not the name of a setting of verl"
     if config.monitoring.log_steps != 1:
         yield f"monitoring.log_steps: {config.monitoring.log_steps}, but verl logs every step; set it to 1"
     if run.degrees.global_batch % grpo.completions_per_question:
@@ -53,16 +59,16 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
     questions = run.degrees.global_batch // grpo.completions_per_question
     actor, rollout, reference = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
     options = {
-        "algorithm.adv_estimator": "grpo",
+        "algorithm.adv_estimator": Planned("grpo", "recipe"),
         "algorithm.use_kl_in_reward": False,
         "data.train_files": data.train_path,
         "data.val_files": data.validation_path,
-        "data.train_batch_size": questions,
+        "data.train_batch_size": Planned(questions, "program.global_batch"),
         "data.max_prompt_length": data.sequence_length - grpo.max_completion_tokens,
         "data.max_response_length": grpo.max_completion_tokens,
         "data.filter_overlong_prompts": True,
         "data.seed": training.seed,
-        f"{actor}.ppo_mini_batch_size": questions,
+        f"{actor}.ppo_mini_batch_size": Planned(questions, "program.global_batch"),
         f"{actor}.use_kl_loss": grpo.kl_coefficient > 0,
         f"{actor}.kl_loss_coef": grpo.kl_coefficient,
         f"{actor}.kl_loss_type": "low_var_kl",
@@ -76,7 +82,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "actor_rollout_ref.model.path": config.model.path,
         "actor_rollout_ref.model.use_remove_padding": True,
         "actor_rollout_ref.model.enable_gradient_checkpointing": compute.activation_checkpointing != "none",
-        f"{actor}.ppo_micro_batch_size_per_gpu": run.degrees.micro_batch,
+        f"{actor}.ppo_micro_batch_size_per_gpu": Planned(run.degrees.micro_batch, "training.batch_size"),
         f"{actor}.grad_clip": training.max_grad_norm or 1e9,
         f"{actor}.optim.lr": training.learning_rate,
         f"{actor}.optim.lr_warmup_steps": training.warmup_steps,
@@ -87,22 +93,25 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         f"{actor}.fsdp_config.param_offload": compute.cpu_offload,
         f"{actor}.fsdp_config.optimizer_offload": compute.cpu_offload,
         f"{rollout}.name": "vllm",
-        f"{rollout}.n": grpo.completions_per_question,
+        f"{rollout}.n": Planned(grpo.completions_per_question, "grpo.completions_per_question"),
         f"{rollout}.temperature": grpo.temperature,
-        f"{rollout}.tensor_model_parallel_size": compute.tensor_parallel,
+        f"{rollout}.tensor_model_parallel_size": Planned(compute.tensor_parallel, "compute.tensor_parallel"),
         f"{rollout}.gpu_memory_utilization": 0.5,
         f"{rollout}.log_prob_micro_batch_size_per_gpu": run.degrees.micro_batch,
         f"{reference}.log_prob_micro_batch_size_per_gpu": run.degrees.micro_batch,
-        "trainer.logger": '["console","wandb"]' if config.monitoring.wandb.enabled else '["console"]',
+        "trainer.logger": Planned(
+            '["console","wandb"]' if config.monitoring.wandb.enabled else '["console"]',
+            "monitoring.wandb.enabled",
+        ),
         "trainer.project_name": config.monitoring.wandb.project,
         "trainer.experiment_name": run.name,
-        "trainer.nnodes": run.nodes,
-        "trainer.n_gpus_per_node": run.degrees.per_node,
-        "trainer.total_training_steps": training.max_steps,
-        "trainer.save_freq": config.checkpointing.save_steps,
+        "trainer.nnodes": Planned(run.nodes, "--num-nodes"),
+        "trainer.n_gpus_per_node": Planned(run.degrees.per_node, "--gpu-per-node"),
+        "trainer.total_training_steps": Planned(training.max_steps, "training.max_steps"),
+        "trainer.save_freq": Planned(config.checkpointing.save_steps, "checkpointing.save_steps"),
         "trainer.test_freq": training.validation_steps or -1,
         "trainer.val_before_train": False,
-        "trainer.default_local_dir": run.checkpoints,
+        "trainer.default_local_dir": Planned(run.checkpoints, "cluster.volume.mount_path"),
         "trainer.resume_mode": "auto",
         "trainer.critic_warmup": 0,
         # The rows and checkpoints of the v1 trainer are not known here.
@@ -124,11 +133,6 @@ PRESET = Preset(
     memory=lambda _config: "sharded",
     only_data_parallel=True,
     uses=("compute.tensor_parallel", "compute.cpu_offload"),  # vLLM alone uses the degree
-    setting_names=r"[+~]{0,2}[A-Za-z_][\w.@/-]*",
-    refused_settings={
-        "trainer.max_steps": "no version of verl has it; set training.max_steps, which becomes "
-        "trainer.total_training_steps"
-    },
     # Defaults for GSM8K: verl's own example has these lengths, rates and KL term. Four GPUs answer 64
     # questions a step, and eight answer 128.
     defaults={
@@ -150,18 +154,4 @@ PRESET = Preset(
         **PARQUET,
     },
     paths=PARQUET,
-    planned={
-        "trainer.nnodes": "--num-nodes",
-        "trainer.n_gpus_per_node": "--gpu-per-node",
-        "trainer.total_training_steps": "training.max_steps",
-        "trainer.save_freq": "checkpointing.save_steps",
-        "trainer.default_local_dir": "cluster.volume.mount_path",
-        "trainer.logger": "monitoring.wandb.enabled",
-        "data.train_batch_size": "program.global_batch",
-        "actor_rollout_ref.rollout.n": "grpo.completions_per_question",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": "compute.tensor_parallel",
-        "actor_rollout_ref.actor.ppo_mini_batch_size": "program.global_batch",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "training.batch_size",
-        "algorithm.adv_estimator": "recipe",
-    },
 )

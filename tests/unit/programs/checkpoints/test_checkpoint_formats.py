@@ -139,7 +139,7 @@ def test_links_are_not_followed_and_folders_are_needed(tmp_path: Path) -> None:
     assert json.loads(err.getvalue())["error"].startswith("there is no folder")
 
 
-GOOD = {"p": "a/b", "s": 1, "m": 1.0}
+GOOD = {"path": "a/b", "size": 1, "modified": 1.0}
 
 
 @each_case(
@@ -150,14 +150,14 @@ GOOD = {"p": "a/b", "s": 1, "m": 1.0}
         *(
             json.dumps({**GOOD, **change}).encode()
             for change in (
-                {"p": "/etc/passwd"},
-                {"p": "../x"},
-                {"p": ""},
-                {"p": None},
-                {"s": -1},
-                {"s": "1"},
-                {"s": True},
-                {"m": "x"},
+                {"path": "/etc/passwd"},
+                {"path": "../x"},
+                {"path": ""},
+                {"path": None},
+                {"size": -1},
+                {"size": "1"},
+                {"size": True},
+                {"modified": "x"},
                 {"whole": 3},
                 {"text": 3},
                 {"names": 3},
@@ -181,9 +181,9 @@ def test_a_list_without_its_end_is_refused() -> None:
 @pytest.mark.parametrize("folder", ["titan/step-5", "megatron/iter_0000005", "verl/global_step_5/actor"])
 def test_an_index_that_names_no_file_proves_nothing(folder: str) -> None:
     files = [
-        {"p": f"{folder}/.metadata", "s": 9, "m": 0.0, "names": []},
-        {"p": f"{folder}/__0_0.distcp", "s": 9, "m": 0.0},
-        {"p": f"{folder.split('/', maxsplit=1)[0]}/{TRACKER}", "s": 1, "m": 0.0, "text": "5"},
+        {"path": f"{folder}/.metadata", "size": 9, "modified": 0.0, "names": []},
+        {"path": f"{folder}/__0_0.distcp", "size": 9, "modified": 0.0},
+        {"path": f"{folder.split('/', maxsplit=1)[0]}/{TRACKER}", "size": 1, "modified": 0.0, "text": "5"},
     ]
     lines = [json.dumps(line).encode() for line in [*files, {"end": len(files)}]]
     [found] = find_checkpoints(listing_of(lines))

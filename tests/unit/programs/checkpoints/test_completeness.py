@@ -20,7 +20,7 @@ from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoint,
     ProgramCheckpoints,
@@ -95,6 +95,10 @@ def orbax(run: Path, step: int, _world: int) -> Path:
     return folder
 
 
+def zero(stage: int) -> Plant:
+    return lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=stage)
+
+
 def one_file(name: str) -> Plant:
     def plant(run: Path, step: int, _world: int) -> Path:
         if name.endswith(".safetensors"):
@@ -111,21 +115,7 @@ HUGGING_FACE = ("config.json", *TEXT)
 LAST_RANK = ("rng_state_{last}.pth", "training_args.bin")
 """No file of the Trainer shows the number of ranks, and training resumes without the arguments."""
 WRITERS = {
-    "deepspeed-0": Writer(
-        Format.DEEPSPEED,
-        "global*",
-        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=0),
-    ),
-    "deepspeed-2": Writer(
-        Format.DEEPSPEED,
-        "global*",
-        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=2),
-    ),
-    "deepspeed-3": Writer(
-        Format.DEEPSPEED,
-        "global*",
-        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=3),
-    ),
+    **{f"deepspeed-{stage}": Writer(Format.DEEPSPEED, "global*", zero(stage)) for stage in (0, 2, 3)},
     "megatron": Writer(Format.MEGATRON, "iter_*", megatron, ("common.pt",)),
     "megatron-ranks": Writer(
         Format.MEGATRON,
@@ -218,33 +208,20 @@ WRITERS = {
         Format.COMPOSER, "ep*", lambda run, step, world: shapes.dcp(run / f"ep0-ba{step}", world=world)
     ),
     "orbax": Writer(Format.ORBAX, "7", orbax, ("default/*",), ("*",), one_rank=True),
-    "lightning": Writer(
-        Format.LIGHTNING,
-        "*.ckpt",
-        lambda run, step, _world: shapes.lightning_file(run, step),
-        is_volume=False,
-        one_rank=True,
-    ),
-    "nanogpt": Writer(
-        Format.NANOGPT,
-        "ckpt.pt",
-        lambda run, step, _world: shapes.nanogpt(run, step),
-        is_volume=False,
-        one_rank=True,
-    ),
+    **{
+        form.value: Writer(form, pattern, plant, is_volume=False, one_rank=True)
+        for form, pattern, plant in (
+            (Format.LIGHTNING, "*.ckpt", lambda run, step, _: shapes.lightning_file(run, step)),
+            (Format.NANOGPT, "ckpt.pt", lambda run, step, _: shapes.nanogpt(run, step)),
+            (Format.COMPOSER, "ep*-rank*.pt", lambda run, step, _: shapes.composer_file(run, step)),
+        )
+    },
     "nanochat": Writer(
         Format.FILES,
         "*_0*",
         lambda run, step, world: shapes.nanochat(run, step, world=world).parent,
         ("*_000007*",),
         is_volume=False,
-    ),
-    "composer": Writer(
-        Format.COMPOSER,
-        "ep*-rank*.pt",
-        lambda run, step, _world: shapes.composer_file(run, step),
-        is_volume=False,
-        one_rank=True,
     ),
     **{
         name: Writer(Format.FILES, name, one_file(name), step=step, is_volume=False, one_rank=True)
@@ -259,7 +236,7 @@ WRITERS = {
     },
 }
 CASES = [(name, world) for name, each in WRITERS.items() for world in ((1,) if each.one_rank else (1, 3))]
-NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", Wholeness.PARTIAL)
+NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", is_complete=False)
 
 
 def find(run: Path, pattern: str) -> ProgramCheckpoints:
