@@ -384,26 +384,6 @@ class MetricRowWriter:
         return is_due or "loss" not in row or is_faulty(row)
 
 
-def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
-    """Insert those of `rows` up to step `last` whose step is not recorded yet, in order."""
-    before = read_rows(path)
-    known = {row.get("step") for row in before}
-    found = [row for row in rows if row["step"] <= last and row["step"] not in known]
-    if found:
-        write_bytes_atomically(
-            path, "".join(map(line_of_row, _in_order_of_steps([*before, *found]))).encode()
-        )
-
-
-def _in_order_of_steps(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows in order; one without a step stays behind the one that it follows."""
-    placed, step = [], 0
-    for row in rows:
-        step = row.get("step", step)
-        placed.append((step, row))
-    return [row for _, row in sorted(placed, key=itemgetter(0))]
-
-
 def _in_order_of_time(rows: list[Row], beside: list[Row]) -> Iterator[Row]:
     """Yield the rows with a step in their order, and the others where their time belongs."""
     waiting = deque(sorted(beside, key=itemgetter("time")))

@@ -74,14 +74,8 @@ class LoggedFigures:
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
-        row: Row = {"step": self.step, **({} if self.time is None else {"time": self.time})}
-        row |= self.figures
-        for name, number in self.figures.items():
-            for known, value in row_of_figures([(name, number)]).items():
-                if known not in row:
-                    del row[name]
-                    row[known] = value
-        return row
+        place = {"step": self.step} if self.time is None else {"step": self.step, "time": self.time}
+        return row_of_figures(self.figures.items()) | place
 
 
 @dataclass(frozen=True)

@@ -30,30 +30,6 @@ COST_LIMIT = "limits.cost_usd"
 """The cause of a stop after which a run is not continued automatically."""
 
 
-@dataclass
-class Reach:
-    """The step up to which rows show that a program has come.
-
-    A program that logs every 500 steps may save at 1,200: a step counts up to one distance of rows beyond the
-    last one, the largest that there was.
-    """
-
-    last: int = 0
-    """The step of the last row, at first the step that the program resumed after."""
-    _distance: int | None = None
-
-    def note(self, row: Row) -> None:
-        """Add a row, in the order of the steps; one of an earlier step is not added."""
-        step = row.get("step")
-        if isinstance(step, int) and step > self.last:
-            self._distance, self.last = max(self._distance or 0, step - self.last), step
-
-    @property
-    def step(self) -> int | None:
-        """None if there is no row."""
-        return None if self._distance is None else self.last + self._distance
-
-
 @dataclass(frozen=True)
 class ProgramEnd:
     """The end of a program, and the known facts about its training."""

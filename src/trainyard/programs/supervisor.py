@@ -20,7 +20,6 @@ from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import read_data
-from trainyard.programs.metric_rows import add_missing_rows
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
 from trainyard.programs.observations import ProgramError, RunningPython, last_traceback
 from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramLaunch
@@ -106,19 +105,12 @@ class ProgramRun:
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
         self.rows = RunRows(
-            self.directory,
-            self.program,
-            self.config.monitoring,
-            self.secrets,
-            found=found,
-            is_first=self.is_first,
+            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
         )
         if self.is_first:
-            lost = self.rows.rows_before(found, self.checkpoints.created)
             self._write_start(run_id)
             if found is None:
                 self.checkpoints.warn_of_other_runs()
-            add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
         (self.directory.logs / STOP_FILE).unlink(missing_ok=True)
         with suppress(OSError):
             self._output_began = self._log.stat().st_size
@@ -150,14 +142,18 @@ class ProgramRun:
             self._last_search = time.monotonic() - sooner
         if now - self._last_check >= _CHECK_SECONDS:
             self._check_pythons()
-        return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
+        return (
+            None
+            if self.network is None
+            else self.network.check(self.rows.writer.newest, now=time.monotonic())
+        )
 
     def _take(self, end: Ending | None = None) -> None:
         """Copy the newest complete checkpoint."""
         rows, checkpoints = self.rows, self.checkpoints
-        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
-        checkpoints.counts_epochs = rows.unit == "epochs"
-        checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
+        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.merged.optimizer_shift
+        checkpoints.counts_epochs = rows.merged.counts_epochs
+        checkpoints.take(rows.step_before, reach=rows.merged.reach, end=end, last_sign=rows.last_sign)
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
@@ -191,7 +187,7 @@ class ProgramRun:
         self.rows.close()
         fallback = None
         if self.network is not None:
-            self.network.check(self.rows.newest, now=time.monotonic(), is_over=True)
+            self.network.check(self.rows.writer.newest, now=time.monotonic(), is_over=True)
             fallback = self.network.fallback
             if ended.exit_code and ended.stopped_by is None:
                 self.network.show_warnings()
@@ -219,9 +215,9 @@ class ProgramRun:
             skipped=self.checkpoints.skipped,
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
-            fault=self.rows.fault,
-            sources=self.rows.sources,
-            unit=self.rows.unit,
+            fault=self.rows.writer.fault,
+            sources=self.rows.merged.sources,
+            unit="epochs" if self.rows.merged.counts_epochs else "steps",
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
@@ -325,11 +321,11 @@ class ProgramRun:
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""
         self._hang.keep_stacks()
-        text = self._hang.describe(self.rows.newest)
+        text = self._hang.describe(self.rows.writer.newest)
         LOG.error("%s", text)
         if self.is_first:
             facts = {name: value for name, value in self._hang.noticed.items() if name != "time"}
-            append_event(self.directory.events_file, "hang_suspected", step=self.rows.newest, **facts)
+            append_event(self.directory.events_file, "hang_suspected", step=self.rows.writer.newest, **facts)
         return text
 
     def _wait_for_others(self) -> str | None:

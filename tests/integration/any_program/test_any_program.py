@@ -327,25 +327,6 @@ def content_of(file: Path) -> bytes:
         return archive.read(name)
 
 
-@pytest.mark.process
-def test_rows_of_a_run_that_is_killed_with_its_program_are_read_from_its_log(repository: Repository) -> None:
-    command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--hang_at", "4")
-    process = repository.start(*command)
-    until = time.monotonic() + 120
-    while not (repository.folder / "died").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    for pid in (*warm_start.descendants(process.pid), process.pid):
-        os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    is_recorded = (repository.folder / "runs/a/metrics.jsonl").exists()
-    assert not is_recorded or 4 not in repository.steps(), "the newest row waits for the next one"
-
-    assert repository.run(*command).returncode == 0
-    assert repository.steps() == list(range(1, STEPS + 1))
-    events = [event for event in repository.records("events") if event["event"] == "resumed"]
-    assert [event["step"] for event in events] == [4]
-
-
 def test_a_program_that_picks_its_checkpoint_itself_meets_no_partial_one(repository: Repository) -> None:
     repository.set = ["program.data=[data]"]
     command = ("--run-dir", "runs/a", "--", sys.executable, "train.py", "--resume_from_newest")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.programs.metric_rows import MetricRowWriter, add_missing_rows, row_fault
+from trainyard.programs.metric_rows import MetricRowWriter, row_fault
 from trainyard.programs.sources import Source
 from trainyard.run.records import read_rows
 
@@ -284,12 +284,3 @@ def test_the_step_at_a_time_is_the_last_on_record(attempt: Attempt) -> None:
     attempt.add(OBSERVED, *losses(10, 20, 30))
     attempt.record()
     assert [attempt.merged.step_before(moment) for moment in (5.0, 21.0, 30.9, 99.0)] == [0, 20, 20, 30]
-
-
-def test_rows_that_were_lost_are_put_in_their_place(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path)
-    attempt.add(OBSERVED, *losses(10, 40))
-    attempt.add(STRUCTURED, {"epoch": 1, "val_loss": 2.0}, at=12.0)
-    attempt.writer.write(is_over=True)
-    add_missing_rows(attempt.path, losses(10, 20, 30, 50), last=30)
-    assert [row.get("step") for row in read_rows(attempt.path)] == [10, None, 20, 30, 40]

@@ -159,7 +159,7 @@ def test_figures_get_the_names_of_the_run_directory() -> None:
         "time": 8.0,
         "loss": 2.0,
         "learning_rate": 0.1,
-        "grad_norm": math.inf,
+        "grad_norm": "inf",
         "val_loss": 3.0,
         "tokens": 7,
         "reward": 1,

@@ -11,7 +11,6 @@ from trainyard.programs.observations import ProgramError
 from trainyard.programs.program_records import (
     COST_LIMIT,
     ProgramEnd,
-    Reach,
     program_outcome,
 )
 from trainyard.programs.sources import Source
@@ -165,16 +164,3 @@ def test_a_guessed_step_is_none_that_was_done(source: Source, steps: int) -> Non
     end = ProgramEnd(0, checkpoint=TakenCheckpoint(5000, "0" * 64, source))
     outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
     assert (outcome["steps"], outcome["checkpoint"]["source"]) == (steps, source)
-
-
-@each_case(
-    ("rows", "resumed_at", "reach"),
-    [([], 0, None), ([10, 20], 0, 30), ([500, 1000], 0, 1500), ([450, 460], 400, 510), ([0, 1, 2, 1], 0, 3)],
-)
-def test_rows_reach_one_of_their_distances_further(
-    rows: list[int], resumed_at: int, reach: int | None
-) -> None:
-    found = Reach(resumed_at)
-    for step in rows:
-        found.note({"step": step})
-    assert found.step == reach

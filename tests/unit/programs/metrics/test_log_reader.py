@@ -1,5 +1,6 @@
 """Rows from the output of programs: each form × number × prefix × noise, in any chunks."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ from tests.unit.programs.metrics.printed_lines import BAR, ESC, NOISE, NUMBERS, 
 
 from trainyard.errors import ConfigError
 from trainyard.programs.metric_rows import row_fault
+from trainyard.programs.metrics.figure_names import read_number
 from trainyard.programs.metrics.log_reader import FORMS, LogReader
-from trainyard.programs.metrics.printed_numbers import read_number
 
 Row = dict[str, Any]
 
@@ -138,55 +139,15 @@ def test_several_objects_on_a_line_are_several_rows() -> None:
 # The Hugging Face trainer.
 
 
-def bar(done: int, total: int = 8) -> str:
-    return f"\r{100 * done // total:3d}%|███       | {done}/{total} [00:02<00:06,  1.16s/it]"
-
-
-def shown_row(step: int, *, quote: str = "'") -> str:
-    values = {"loss": "4.153", "grad_norm": "1.135", "learning_rate": "0.000875", "epoch": f"{step / 16:.4g}"}
-    return "{" + ", ".join(f"'{name}': {quote}{value}{quote}" for name, value in values.items()) + "}\n"
-
-
-def step_row(step: int) -> Row:
-    epoch = float(f"{step / 16:.4g}")
-    return {"step": step, "loss": 4.153, "grad_norm": 1.135, "learning_rate": 0.000875, "epoch": epoch}
-
-
-CLEAR = "\r" + " " * 40 + "\r"
-SUMMARY = (
-    "{'train_runtime': '4.253', 'train_steps_per_second': '1.881', 'train_loss': '4.16', 'epoch': '0.5'}\n"
-)
-
-
-@each_case("quote", ["'", ""])
-def test_the_bar_drawn_after_a_row_gives_its_step(quote: str) -> None:
-    """The bar before the row may be late: steps faster than a tenth of a second do not redraw it."""
-    for prefix in PREFIXES:
-        text = bar(0) + "".join(
-            bar(max(0, step - 2)) + CLEAR + prefix + shown_row(step, quote=quote) + bar(step)
-            for step in (3, 6, 8)
-        )
-        assert read(text + SUMMARY + bar(8)) == [step_row(step) for step in (3, 6, 8)]
-
-
-def test_the_bar_of_an_evaluation_is_not_the_trainings() -> None:
-    evaluation = (
-        "\n" + bar(0, 4) + f"{ESC}[A" + CLEAR + "\n\r   \r" + f"{ESC}[A"
-        "{'eval_loss': '4.15', 'eval_runtime': '0.0193', 'epoch': '0.125'}\n"
-    )
-    for after in (bar(2) + "\n" + bar(4, 4), "\n" + bar(4, 4) + bar(2)):  # the bars are redrawn in any order
-        rows = read(
-            bar(0) + bar(2) + shown_row(2) + bar(2) + evaluation + after + bar(3) + shown_row(3) + bar(3)
-        )
-        validation = {"step": 2, "val_loss": 4.15, "eval_runtime": 0.0193, "epoch": 0.125}
-        assert rows == [step_row(2), validation, step_row(3)]
-
-
-def test_rows_of_a_buffered_stdout_have_no_step_but_an_epoch() -> None:
-    text = "".join(map(bar, range(9))) + "".join(map(shown_row, range(1, 9))) + SUMMARY + bar(8)
-    assert read(text) == [
-        {name: v for name, v in step_row(step).items() if name != "step"} for step in range(1, 9)
-    ]
+def test_rows_of_the_hugging_face_trainer_have_their_epoch() -> None:
+    """Its bar may be on the same line; its summary is no row."""
+    for prefix, quote in product((*PREFIXES, BAR, BAR + "\r"), ("'", "")):
+        values = {"loss": "4.153", "grad_norm": "1.135", "learning_rate": "0.000875", "epoch": "0.25"}
+        line = ", ".join(f"'{name}': {quote}{value}{quote}" for name, value in values.items())
+        summary = "{'train_runtime': '4.253', 'train_loss': '4.16', 'epoch': '0.5'}"
+        rows = read(f"{prefix}{{{line}}}{BAR}\n{summary}\n{{'eval_loss': '4.15', 'epoch': '0.5'}}\n")
+        first = {"loss": 4.153, "grad_norm": 1.135, "learning_rate": 0.000875, "epoch": 0.25}
+        assert rows == [first, {"val_loss": 4.15, "epoch": 0.5}]
 
 
 def test_rows_of_trl_have_its_figures_under_their_names() -> None:
@@ -197,7 +158,7 @@ def test_rows_of_trl_have_its_figures_under_their_names() -> None:
     )
     expected = {"loss": 3.7e-09, "learning_rate": 1e-06, "tokens": 12000, "reward": 0.25, "kl": 0.01}
     expected |= {"completions/mean_length": 12.0, "rewards/f/mean": 0.3, "step_seconds": 1.5}
-    assert read(bar(0) + line + bar(1)) == [{**expected, "epoch": 0.1, "step": 1}]
+    assert read(line) == [{**expected, "epoch": 0.1}]
 
 
 def test_a_hidden_nan_is_a_fault() -> None:
@@ -225,29 +186,6 @@ def test_an_older_torchtitan_prints_no_gradient_norm() -> None:
     expected = {"step": 10, "loss": 9.8821, "tokens_per_second_per_gpu": 7026, "mfu": 0.4115}
     assert row == {**expected, "gpu_memory_bytes": memory}
     assert read(printed("torchtitan", 3, loss="-1.00000"), "torchtitan") == []
-
-
-# What is said where nothing was read.
-
-
-def test_losses_that_no_row_has_are_kept_to_be_shown() -> None:
-    reader = LogReader()
-    reader.take("loss: 2.3\n" + "loss: 2.2\n" * 9)
-    assert reader.unread == ["loss: 2.3", "loss: 2.2", "loss: 2.2"]
-    reader = LogReader()
-    reader.take("step 1: loss 0.5\n")
-    reader.take("loss: 2.3\n")
-    assert reader.unread == []
-
-
-def test_a_log_without_rows_is_described() -> None:
-    reader = LogReader()
-    reader.take("".join(f"{ESC}[31mepoch {number} ok{ESC}[0m {'x' * 300}\r\n" for number in range(20)))
-    text = reader.describe()
-    assert text.startswith("No row of metrics was found in 20 lines.")
-    assert [number for number in range(20) if f"epoch {number} ok" in text] == [17, 18, 19]
-    assert max(map(len, text.splitlines())) < 200
-    assert LogReader().describe() == "The program printed nothing."
 
 
 def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
