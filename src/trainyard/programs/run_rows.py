@@ -22,8 +22,7 @@ from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
     LoggedFigures,
     ProgramEvents,
-    TrainingBegin,
-    TrainingEnd,
+    TrainingSpan,
     WrittenCheckpoint,
 )
 from trainyard.programs.program_records import note_trained_again
@@ -150,10 +149,9 @@ class RunRows:
             self.observations.note(event)
             if not isinstance(event, WrittenCheckpoint):  # it says nothing of what comes after it
                 self.last_sign = max(self.last_sign, event.time or 0.0)
-            if isinstance(event, TrainingBegin):
-                self._note_first(event.step)
-            if isinstance(event, TrainingBegin | TrainingEnd):
+            if isinstance(event, TrainingSpan):
                 self._declared_steps = event.steps or self._declared_steps
+                self._note_first(None if event.has_ended else event.step)
             elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
                 is_observed = not self._is_planned and self.observations.leads(event.pid)
                 if event.source is Source.DECLARED or is_observed:

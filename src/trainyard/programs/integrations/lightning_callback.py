@@ -68,7 +68,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         with contextlib.suppress(Exception):
             planned = trainer.estimated_stepping_batches
             self._steps = int(planned) if math.isfinite(planned) else None
-        self._write("begin", trainer.global_step, steps=self._steps, world_size=trainer.world_size)
+        self._write("begin", trainer.global_step, steps=self._steps)
         self._handle_signal()
         if trainer.world_size > 1 and self._group is None:
             # A group of its own: the vote neither waits for the GPU nor mixes with the trainer's collectives.
@@ -127,8 +127,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
 
     def _end(self, trainer: Any) -> None:
         if not self._has_ended:
-            finished = self._steps is not None and trainer.global_step >= self._steps
-            self._write("end", trainer.global_step, steps=self._steps, finished=finished)
+            self._write("end", trainer.global_step, steps=self._steps)
         self._has_ended = True
         if self._group is not None:
             with contextlib.suppress(Exception):  # its threads can abort an interpreter that ends

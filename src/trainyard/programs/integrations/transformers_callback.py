@@ -56,13 +56,7 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self.stopped = self._signal_received = False
         self._writes = bool(self._file) and state.is_world_process_zero
         self._pending = None
-        self._write(
-            "begin",
-            state.global_step,
-            steps=state.max_steps,
-            world_size=args.world_size,
-            output_dir=os.path.abspath(args.output_dir),
-        )
+        self._write("begin", state.global_step, steps=state.max_steps)
         if not self._file:
             return
         if not getattr(args, "enable_jit_checkpoint", False):
@@ -106,8 +100,7 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 torch.distributed.destroy_process_group(group)
             del group
         self._report_checkpoint()
-        finished = state.global_step >= state.max_steps
-        self._write("end", state.global_step, steps=state.max_steps, finished=finished)
+        self._write("end", state.global_step, steps=state.max_steps)
         self._restore_handler()
 
     def _agree_on_stop(self) -> bool:
