@@ -37,8 +37,6 @@ _WORDS = {
 }
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
-# One row may have the loss, the next row the speed.
-_ROWS_OF_FIGURES = 1_000
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
 _CLOSE = 0.1
 
@@ -65,7 +63,11 @@ class SourceTable:
             return None
         known = self.rows.get(step)
         if known is not None and not _has_other_loss(known, row):
-            news = {name: row[name] for name in row if name not in known or _is_news(known[name], row[name])}
+            news = {
+                name: value
+                for name, value in row.items()
+                if name not in known or (isinstance(value, str) and not isinstance(known[name], str))
+            }
             known |= news
             if not news:
                 return None
@@ -192,7 +194,7 @@ class MetricRows:
         before = self.axis, self.counts_epochs, self._owners, self._shifts
         counting = [source for source in ORDER if self.tables[source].rows]
         self.axis, self._shifts = (counting[0] if counting else None), {}
-        whole = [source for source in ORDER if _are_whole(self.tables[source].epochs)]
+        whole = [s for s in ORDER if (epochs := self.tables[s].epochs) and all(e == int(e) for e in epochs)]
         self.counts_epochs = self.axis is None and bool(whole)
         if self.counts_epochs:
             self.axis = whole[0]
@@ -220,7 +222,8 @@ class MetricRows:
         if source is not self.axis:
             axis, base = self.tables[self.axis], self._shifts[self.axis]
             shifts = (0, self._resumed_at) if source is Source.OBSERVED else (0,)
-            if source is Source.PRINTED and _distance(axis, base, table) > max(axis.gap, table.gap):
+            apart = abs(axis.newest + base - table.newest) - _CLOSE * (axis.newest + base)
+            if source is Source.PRINTED and apart > max(axis.gap, table.gap):
                 return None  # it was of the first steps, such as those of an evaluation before the training
             return next((shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)), None)
         if source is not Source.OBSERVED or not self._resumed_at:
@@ -374,7 +377,7 @@ class MetricRowWriter:
     def _append(self, rows: list[Row]) -> None:
         if self.fault is None:
             self.fault = next(filter(None, map(row_fault, rows)), None)
-        for row in rows[-_ROWS_OF_FIGURES:]:
+        for row in rows:
             self.last_row |= row
         if rows:
             append_rows(self._path, rows)
@@ -404,16 +407,6 @@ def _are_of_one_unit(one: SourceTable, more: int, other: SourceTable, more_of_ot
     return apart <= max(one.gap, other.gap, _CLOSE * (high + more))
 
 
-def _distance(one: SourceTable, more: int, other: SourceTable) -> float:
-    """Return how many steps two sources are apart now, without what is usual for their times."""
-    return abs(one.newest + more - other.newest) - _CLOSE * (one.newest + more)
-
-
-def _are_whole(epochs: Iterable[float]) -> bool:
-    found = list(epochs)
-    return bool(found) and all(epoch == int(epoch) for epoch in found)
-
-
 def _differs(known: Mapping[int, Row], row: Row) -> bool:
     """Return whether a row shows that its step was trained again."""
     before = known.get(row["step"])
@@ -423,10 +416,6 @@ def _differs(known: Mapping[int, Row], row: Row) -> bool:
 def _has_other_loss(known: Row, row: Row) -> bool:
     """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     return "loss" in known and "loss" in row and known["loss"] != row["loss"]
-
-
-def _is_news(known: object, value: object) -> bool:
-    return isinstance(value, str) and not isinstance(known, str)
 
 
 def _is_fault(name: str, value: object) -> bool:

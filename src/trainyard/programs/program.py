@@ -189,8 +189,10 @@ class ProgramLaunch:
         if self.program.kind is RunKind.PLANNED:  # a script and its arguments, without an interpreter
             worker, python = words, sys.executable
         else:
-            worker = without_interpreter(words) or ("--no-python", *words)
-            python = interpreter_of(words)
+            script = without_interpreter(words)
+            worker = script or ("--no-python", *words)
+            # The interpreter of the program has torch; the one that runs Trainyard may not.
+            python = words[0] if script else sys.executable
         launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
         return [*launcher, *options, *worker]
 
@@ -205,8 +207,10 @@ class ProgramLaunch:
             "TRAINYARD_CHECKPOINT": str(checkpoint or ""),
             OUTPUT_VARIABLE: str(self.directory.output),
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
-            **self._wandb_run(),
         }
+        found = identity_in(self.directory.path)
+        if found is not None and found.key and os.environ.keys().isdisjoint(_WANDB_RUN):
+            ours |= zip(_WANDB_RUN, (found.key, "allow"), strict=True)  # one run of W&B in each attempt
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(logs, self.node.log_name), os.environ)
         given = self.program.environment
@@ -214,13 +218,6 @@ class ProgramLaunch:
             return {**ours, **given}
         path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         return {**ours, **given, "PYTHONPATH": os.pathsep.join(filter(None, (str(OBSERVER), path)))}
-
-    def _wandb_run(self) -> dict[str, str]:
-        """Return the variables by which W&B continues one run in each attempt; the user's own stay."""
-        found = identity_in(self.directory.path)
-        if found is None or not found.key or not os.environ.keys().isdisjoint(_WANDB_RUN):
-            return {}
-        return dict(zip(_WANDB_RUN, (found.key, "allow"), strict=True))
 
     def write_files(self) -> None:
         """Write the files of its preset into the run directory."""
@@ -307,11 +304,3 @@ def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
     while rest and rest[0] in _NO_EFFECT_ON_WORKERS:
         rest.pop(0)
     return tuple(rest) if rest and (rest[0] == "-m" or not rest[0].startswith("-")) else None
-
-
-def interpreter_of(command: tuple[str, ...]) -> str:
-    """Return the Python that starts torchrun: the one of a Python command, else the one that runs this.
-
-    The interpreter of the program has torch; the one that runs Trainyard may not.
-    """
-    return sys.executable if without_interpreter(command) is None else command[0]

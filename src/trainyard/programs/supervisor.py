@@ -194,38 +194,41 @@ class ProgramRun:
         hang = self._note_hang() if self._hang.noticed else None
         write_end(self.directory, self.launch.number, ended.exit_code)
         if not self.is_first:
-            if fallback is not None:
-                return ExitCode.NOT_PROVEN
             # A program may give the exit code of a fallback another meaning.
             is_ours = hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
-            return ExitCode.NO if is_ours else ended.exit_code
+            code = ExitCode.NO if is_ours else ended.exit_code
+            return code if fallback is None else ExitCode.NOT_PROVEN
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.describe())
-        others = self._wait_for_others() if ended.exit_code == 0 else None
-        self._take(Ending(is_well=ended.exit_code == 0))
-        if ended.exit_code == 0 and ended.stopped_by is None:
+        is_well = ended.exit_code == 0
+        is_complete = is_well and ended.stopped_by is None
+        others = self._wait_for_others() if is_well else None
+        self._take(Ending(is_well=is_well))
+        if is_complete:
             self._drop_unsaved_iteration()
+        taken, first = self.checkpoints.taken, self.checkpoints.first
+        weights = weights_fault(self.directory, taken, first, is_complete=is_complete) if taken else None
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,
             others=others,
-            checkpoint=self.checkpoints.taken or copy_of(self.directory, self.found),
+            checkpoint=taken or copy_of(self.directory, self.found),
             skipped=self.checkpoints.skipped,
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.writer.fault,
             sources=self.rows.merged.sources,
             unit="epochs" if self.rows.merged.counts_epochs else "steps",
-            weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
+            weights=weights,
             unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
             hang=hang,
             changed=self._changed_inputs(),
             failure=failure,
-            error=None if ended.stopped_by else self._error(has_failed=ended.exit_code != 0),
+            error=None if ended.stopped_by else self._error(has_failed=not is_well),
             optimizer_steps=self.rows.observations.steps,
         )
         self._write_observed()
@@ -294,8 +297,7 @@ class ProgramRun:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""
         if self.program.data is None:
             return None
-        found = read_data(self.program.directory, self.program.data)
-        return {"fingerprint": found.fingerprint, "files": found.files, "bytes": found.size}
+        return read_data(self.program.directory, self.program.data)
 
     def _changed_inputs(self) -> tuple[str, ...]:
         """Return the inputs whose bytes have changed since the start."""
@@ -311,12 +313,6 @@ class ProgramRun:
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
-
-    def _weights_fault(self, *, is_complete: bool) -> str | None:
-        taken, first = self.checkpoints.taken, self.checkpoints.first
-        if taken is None:
-            return None
-        return weights_fault(self.directory, taken, first, is_complete=is_complete)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""
