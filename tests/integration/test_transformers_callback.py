@@ -113,7 +113,7 @@ def require_true_events(folder: Path, *, step: int, files: set[str]) -> None:
     assert reader.bad_lines == 0
     assert (begin.step, begin.steps, begin.has_ended) == (0, STEPS, False)
     assert (end.step, end.steps, end.has_ended) == (step, STEPS, True)
-    rows = [event.row() for event in events if isinstance(event, LoggedFigures) and not event.is_summary]
+    rows = [event.row() for event in events if isinstance(event, LoggedFigures)]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, step + 1))
     assert all({"learning_rate", "grad_norm", "epoch"} <= row.keys() for row in rows if "loss" in row)
     saved = [event for event in events if isinstance(event, WrittenCheckpoint)]

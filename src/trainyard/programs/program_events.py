@@ -2,7 +2,6 @@
 
     {"event": "begin", "step": 0, "steps": 100, "time": 1700000000.0}
     {"event": "row", "step": 1, "loss": 2.5, "grad_norm": "nan"}
-    {"event": "summary", "step": 100, "train_loss": 1.5}
     {"event": "saved", "step": 100, "path": "/out/checkpoint-100", "files": {NAME: [size, mtime_ns]}}
     {"event": "end", "step": 100, "steps": 100}
 
@@ -65,8 +64,6 @@ class LoggedFigures:
     step: int
     figures: dict[str, float] = field(default_factory=dict)
     time: float | None = None
-    is_summary: bool = False
-    """Whether the figures are of the complete training, not of a step."""
     source: Source = Source.DECLARED
     rank: int = 0
     """The process that logged them; only that of rank 0 counts."""
@@ -170,9 +167,9 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
             return WrittenCheckpoint(step, path, files, time, source, call, rank, pid)
-    elif kind in ("row", "summary") and step is not None:
+    elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
-            return LoggedFigures(step, figures, time, kind == "summary", source, rank, pid)
+            return LoggedFigures(step, figures, time, source, rank, pid)
     elif kind in ("begin", "end") and step is not None:
         return TrainingSpan(step, steps, time, kind == "end")
     return None

@@ -23,6 +23,11 @@ from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 _NOT_RESUMED = "not_resumed"
 """The event of an attempt that trains steps again which its checkpoint had done."""
 
+PRINT_STEPS = (
+    'print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
+    "trainyard.log"
+)
+_NO_METRICS = f"no metrics were seen: {PRINT_STEPS}"
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
@@ -53,8 +58,6 @@ class ProgramEnd:
     """What its steps are: `steps` or `epochs`."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
-    unread: str = ""
-    """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
     """Why it could not be started."""
     fallback: tuple[str, str] | None = None
@@ -184,7 +187,7 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
     plan = read_run(directory.run_file).get("plan", {})
-    outcome = program_outcome(end, rows, planned_steps(plan), logs_all="log_steps" in plan)
+    outcome = program_outcome(end, rows, plan.get("steps"), logs_all="log_steps" in plan)
     for note in end.skipped:
         append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
@@ -194,12 +197,6 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     ending = "preempted" if outcome["status"] == "stopped" else "finished"
     append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
     return int(outcome["exit_code"])
-
-
-def planned_steps(plan: Mapping[str, Any]) -> int | None:
-    """Return the planned steps of the run; None if the program decides."""
-    steps = plan.get("steps")
-    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
 def count_from_zero(rows: Sequence[Row]) -> bool:
@@ -351,7 +348,11 @@ def _verdict(
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
         if not has_rows:
-            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {end.unread}"
+            return (
+                "failed",
+                ExitCode.NO,
+                f"the program ended with exit code 0, and no metrics were seen: {PRINT_STEPS}",
+            )
         return "succeeded", ExitCode.DONE, None
     if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
         assert end.checkpoint is not None
@@ -367,8 +368,8 @@ def _verdict(
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not has_rows and end.unread and not end.failure and end.error is None:
-        parts.append(end.unread)
+    if not has_rows and not end.failure and end.error is None:
+        parts.append(_NO_METRICS)
     if end.failure:
         parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))

@@ -25,7 +25,7 @@ from trainyard.programs.program_events import (
     TrainingSpan,
     WrittenCheckpoint,
 )
-from trainyard.programs.program_records import note_trained_again
+from trainyard.programs.program_records import PRINT_STEPS, note_trained_again
 from trainyard.programs.run_checkpoints import ResumePoint, own_folders
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from trainyard.config.schema import MonitoringConfig
 
 LOG = logging.getLogger(__name__)
-PRINT_STEPS = (
-    'Print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
-    + "trainyard.log"
-)
 
 
 class RunRows:
@@ -95,7 +91,7 @@ class RunRows:
 
     def describe(self) -> str:
         """Return a text for people if there is no row: why files were not read, and what to do."""
-        return "\n".join(("No row was found.", *self._files.notes, f"{PRINT_STEPS}."))
+        return "\n".join((f"No row was found: {PRINT_STEPS}.", *self._files.notes))
 
     def read(self, text: str) -> None:
         """Read output of the program."""
@@ -152,7 +148,7 @@ class RunRows:
             if isinstance(event, TrainingSpan):
                 self._declared_steps = event.steps or self._declared_steps
                 self._note_first(None if event.has_ended else event.step)
-            elif isinstance(event, LoggedFigures) and not event.is_summary and not event.rank:
+            elif isinstance(event, LoggedFigures) and not event.rank:
                 is_observed = not self._is_planned and self.observations.leads(event.pid)
                 if event.source is Source.DECLARED or is_observed:
                     self._keep([event.row()], event.source)

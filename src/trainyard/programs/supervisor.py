@@ -32,7 +32,7 @@ from trainyard.programs.program_records import (
     weights_fault,
 )
 from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
-from trainyard.programs.run_rows import PRINT_STEPS, RunRows
+from trainyard.programs.run_rows import RunRows
 from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
 from trainyard.run.records import append_event, keep_rows_up_to, read_rows
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from trainyard.watch.network_record import NodeNetwork
 
 LOG = logging.getLogger(__name__)
-NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 # How long the first node waits for the exit codes of the other nodes.
 _ENDS_SECONDS = 120.0
 # Seconds between two searches for new checkpoints while the program runs; and if one may be in progress.
@@ -222,7 +221,6 @@ class ProgramRun:
             sources=self.rows.merged.sources,
             unit="epochs" if self.rows.merged.counts_epochs else "steps",
             weights=weights,
-            unread=NO_METRICS,
             problem=ended.problem,
             fallback=fallback,
             hang=hang,

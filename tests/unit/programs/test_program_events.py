@@ -30,10 +30,6 @@ EVENTS: list[tuple[dict[str, Any], ProgramEvent]] = [
         LoggedFigures(4, {"loss": 2.5, "lr": 0.1}, 6),
     ),
     (
-        {"event": "summary", "step": 9, "train_loss": 2},
-        LoggedFigures(9, {"train_loss": 2}, is_summary=True),
-    ),
-    (
         {"event": "saved", "step": 9, "path": "/o/c-9", "files": {"a/b.pt": [3, 4]}},
         WrittenCheckpoint(9, Path("/o/c-9"), {"a/b.pt": (3, 4)}),
     ),

@@ -68,8 +68,8 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 self._group = weakref.ref(torch.distributed.new_group(backend="gloo"))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        figures = logs or {}
-        self._write("summary" if "train_loss" in figures else "row", state.global_step, figures)
+        if logs and "train_loss" not in logs:  # those are means over the run
+            self._write("row", state.global_step, logs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember the checkpoint: other ranks may still write their part of it."""

@@ -23,14 +23,12 @@ from trainyard.programs.metrics.figure_names import (
     row_of_figures,
 )
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import parse_json_line
 
 AUTO = "auto"
 NOT_PRINTED = "not printed"
 """The loss of a row whose program omits a loss of NaN from its line."""
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_LINE, _MOST_OBJECTS = 1 << 16, 16
-_GIB = 2**30
 # Of more lines that come at once, which is a flood, only some are read, unless one of them may be a
 # validation or has a number that is not finite.
 _MANY_LINES = 500
@@ -61,7 +59,7 @@ class PresetForm:
             row = row_of_figures((self.names.get(name, name), text) for name, text in texts.items())
             for name in ("memory", "mmemory"):
                 if "GiB" in texts.get(name, "") and (size := read_number(texts[name].partition("GiB")[0])):
-                    row["gpu_memory_bytes"] = round(float(size) * _GIB)
+                    row["gpu_memory_bytes"] = round(float(size) * 2**30)
             if (milliseconds := row.pop("step_milliseconds", None)) is not None:
                 row["step_seconds"] = milliseconds / 1000
             if row.get("loss") == -1.0:  # torchtitan's ranks without the last pipeline stage print it
@@ -238,11 +236,6 @@ def _plain_figures(line: str) -> Row:
 
 def _rows_of_json(line: str) -> Iterator[Row]:
     """Yield the row of each JSON object in a line that has a step or an epoch, or a loss, and a figure."""
-    if line.startswith('{"') and (whole := parse_json_line(line.encode())) is not None:
-        row = row_of_figures(flat_figures(whole))
-        if has_figures(row):
-            yield row
-        return
     place = line.find('{"')
     for _ in range(_MOST_OBJECTS):
         if place < 0 or len(line) - place > _LONGEST_LINE:

@@ -22,14 +22,14 @@ from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
-from trainyard.programs.metrics.log_reader import AUTO, LogReader
+from trainyard.programs.metrics.log_reader import AUTO
 from trainyard.run.directory import is_run_directory
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
 READABLE = (
-    "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), a log (.log, .txt), trainer_state.json, "
-    "TensorBoard events, W&B offline (.wandb), MLflow's mlruns, trackio (.db)"
+    "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), trainer_state.json, TensorBoard events, "
+    "W&B offline (.wandb), MLflow's mlruns, trackio (.db)"
 )
 STATE_NAME = "trainer_state.json"
 _EVENTS = "events.out.tfevents."
@@ -83,7 +83,8 @@ class MetricFiles:
         self._ignored = frozenset(path.absolute() for path in ignored)
         self._readers: dict[Path, _Reader] = {}
         self._notes: dict[str, None] = {}
-        if self.is_named and not self._place.is_dir() and self._kind(self._place) is None:
+        is_folder = self._place.is_dir() or not self._place.suffix  # which may not exist yet
+        if self.is_named and not is_folder and self._kind(self._place) is None:
             raise ConfigError(
                 f"program.metrics: {setting} is not a file of metrics. Name one of these: {READABLE}"
             )
@@ -138,7 +139,7 @@ class MetricFiles:
         return own
 
     def _kind(self, path: Path) -> "type[_Reader] | None":
-        """Return the reader for a file by its name, or for a named one by its first bytes, if any."""
+        """Return the reader for a file by its name, if there is one."""
         name, ending = path.name, path.suffix.lower()
         if name == STATE_NAME:
             return _TrainerState
@@ -155,14 +156,7 @@ class MetricFiles:
         if ending in (".csv", ".tsv"):
             # DeepSpeed's monitor counts samples in the column `step` of these.
             return None if name.startswith("Train_Samples_") else _Table
-        if path != self._place or ending not in (".log", ".txt", ".out", ""):
-            return None
-        try:
-            with open_regular(path) as file:
-                start = file.read(_SAMPLE_BYTES) or b""
-        except (OSError, DamagedFileError):  # it does not exist yet
-            return _LogLines
-        return None if b"\0" in start else _LogLines
+        return None
 
     def _paths(self) -> list[Path]:
         if self.is_named and not self._place.is_dir():
@@ -269,16 +263,6 @@ class _Lines(_Reader):
 
     def start_anew(self) -> None:
         """Set the state of a file of which no line was read."""
-
-
-class _LogLines(_Lines):
-    """Reads a log in a file."""
-
-    def new_rows(self, *, at_end: bool) -> list[Row]:
-        return self._log.take("".join(f"{line}\n" for line in self.new_lines(at_end=at_end)))
-
-    def start_anew(self) -> None:
-        self._log = LogReader()
 
 
 class _JsonLines(_Lines):

@@ -222,14 +222,6 @@ def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
     assert files.notes == ()
 
 
-def test_a_log_that_is_named_is_read_as_a_log(folder: Folder) -> None:
-    files = MetricFiles(folder.path, "out/debug.log")
-    folder.write("out/debug.log", "iter 0: loss 2.5000, time 12.00ms, mfu 1.00%\niter 1: loss 2")
-    assert [found["loss"] for found in polled(files)] == [2.5]
-    folder.append("out/debug.log", ".2500, time 12.00ms, mfu 1.00%\n")
-    assert [found["loss"] for found in polled(files)] == [2.25]
-
-
 @each_case("library", EPOCHS)
 def test_files_of_epochs_have_rows_with_the_names_of_the_program(library: str, tmp_path: Path) -> None:
     name, text, expected = EPOCHS[library]
