@@ -1,5 +1,6 @@
 """A program, the facts that its configuration gives, and how it is started on a node: `recipe: command`."""
 
+import json
 import os
 import re
 import sys
@@ -98,27 +99,15 @@ class Program:
         }
         return {name: value for name, value in facts.items() if value is not None}
 
-    @property
-    def sha256(self) -> str:
-        """The digest of the command and its variables."""
+    def sha256_in(self, run_directory: Path) -> str:
+        """Return the digest of the command and its variables, as if the run directory were anywhere else."""
         facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
         if self.kind is RunKind.PROGRAM:
             facts |= {"resume": list(self.resume), "processes": self.processes}
         if self.files:
             facts["files"] = dict(self.files)
-        return values_sha256(facts)
-
-    def sha256_in(self, run_directory: Path) -> str:
-        """Return the digest of the command and its variables, as if the run directory were anywhere else."""
-
-        def hide(value: Any) -> Any:
-            if isinstance(value, str):
-                return value.replace(str(run_directory), RUN_DIRECTORY)
-            if isinstance(value, Mapping):
-                return {name: hide(each) for name, each in value.items()}
-            return tuple(map(hide, value))
-
-        return self.with_words(hide).sha256
+        path = json.dumps(str(run_directory))[1:-1]
+        return values_sha256(json.loads(json.dumps(facts).replace(path, RUN_DIRECTORY)))
 
     def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
         """Return the program with the texts that `change` makes of its own, which it gets by their key."""

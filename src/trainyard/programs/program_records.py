@@ -348,11 +348,7 @@ def _verdict(
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
         if not has_rows:
-            return (
-                "failed",
-                ExitCode.NO,
-                f"the program ended with exit code 0, and no metrics were seen: {PRINT_STEPS}",
-            )
+            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {_NO_METRICS}"
         return "succeeded", ExitCode.DONE, None
     if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
         assert end.checkpoint is not None

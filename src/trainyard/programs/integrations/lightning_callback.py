@@ -213,12 +213,10 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
             if event == "saved":
                 fields["files"] = _files(fields["path"])
             line = json.dumps({**numbers, **fields, "event": event, "step": step, "time": time.time()})
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(self._file, flags, 0o644)
             try:
-                size = os.fstat(descriptor).st_size
-                is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, (b"\n" if is_torn else b"") + line.encode() + b"\n")
+                os.write(descriptor, f"\n{line}\n".encode())
             finally:
                 os.close(descriptor)
 

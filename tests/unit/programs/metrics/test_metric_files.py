@@ -211,14 +211,15 @@ def test_files_of_others_are_not_read(folder: Folder) -> None:
     assert polled(files) == [row("json lines", 1)]
 
 
-def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
-    files = MetricFiles(folder.path)
+def test_data_is_not_taken_for_metrics_unless_it_is_named(folder: Folder) -> None:
+    files, named = MetricFiles(folder.path), MetricFiles(folder.path, "prices.csv")
     folder.write("data/train.jsonl", '{"text": "step 1 loss 2"}\n' * 500 + '{"step": 1, "loss": 2}\n')
     folder.write("data/train.csv", "text,label\nx,1\n")
-    folder.write("data/steps.csv", "step,text\n1,x\n")
+    folder.write("prices.csv", "step,price\n1,0.5\n")
+    folder.write("samples.jsonl", '{"step": 1, "length": 20}\n')
     folder.write("monitor/Train_Samples_train_loss.csv", "step,train_loss\n512,2.5\n")
     folder.write("odd.jsonl", '[1]\n"x"\n{\n{"step": "a", "loss": 1}\n{"step": -1, "loss": 1}\n\x00\n')
-    assert polled(files) == []
+    assert (polled(files), polled(named)) == ([], [{"step": 1, "price": 0.5}])
     assert files.notes == ()
 
 
@@ -230,13 +231,6 @@ def test_files_of_epochs_have_rows_with_the_names_of_the_program(library: str, t
     files = MetricFiles(folder.path, name if library == "named" else "auto")
     folder.write(name, text)
     assert polled(files) == [expected]
-
-
-def test_a_file_that_may_be_data_is_no_metrics_unless_it_is_named(folder: Folder) -> None:
-    files, named = MetricFiles(folder.path), MetricFiles(folder.path, "prices.csv")
-    folder.write("prices.csv", "step,price\n1,0.5\n")
-    folder.write("samples.jsonl", '{"step": 1, "length": 20}\n')
-    assert (polled(files), polled(named)) == ([], [{"step": 1, "price": 0.5}])
 
 
 def test_a_named_file_of_another_form_is_refused(folder: Folder) -> None:
@@ -291,21 +285,17 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
     assert polled(files) == []
 
 
-def test_the_history_of_the_checkpoint_that_is_resumed_from_is_not_reported(folder: Folder) -> None:
-    taken = folder.write("runs/a/checkpoints/step-00000004/trainer_state.json", state(1, 2, 3, 4)).parent
-    ignored = [folder.path / "runs"]
-    files = MetricFiles(folder.path, ignored=ignored, resumed_from=taken)
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert polled(files) == [state_row(5), state_row(6)]
-
-
-def test_the_history_before_a_resume_is_not_reported(folder: Folder) -> None:
-    folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4))
-    files = MetricFiles(folder.path)
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert polled(files) == [state_row(5), state_row(6)]
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
-    assert [found["step"] for found in polled(files)] == [1, 2, 3, 4, 5, 6, 7]
+def test_the_history_before_a_resume_is_not_reported(tmp_path: Path) -> None:
+    """It is in a checkpoint of the program, or in the copy from which it resumes."""
+    for place in ("out/checkpoint-4", "runs/a/checkpoints/step-00000004"):
+        folder = Folder(tmp_path / place.replace("/", "-"))
+        taken = folder.write(f"{place}/trainer_state.json", state(1, 2, 3, 4)).parent
+        ignored = [folder.path / "runs"]
+        files = MetricFiles(folder.path, ignored=ignored, resumed_from=taken if "runs" in place else None)
+        folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
+        assert polled(files) == [state_row(5), state_row(6)]
+        folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
+        assert [found["step"] for found in polled(files)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
@@ -368,25 +358,6 @@ def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout:
     ]
     writer.close()
     assert (polled(files), files.notes) == ([], ())
-
-
-def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
-    writer = event_file(folder, "whole")
-    for step in (1, 2, 3):
-        add(writer, step, loss=step / 4)
-    writer.close()
-    (source,) = (folder.path / "whole").iterdir()
-    content = source.read_bytes()
-    files = MetricFiles(folder.path, "cut")
-    target = folder.path / "cut" / source.name
-    target.parent.mkdir()
-    rows = []
-    for size in range(0, len(content), 7):
-        target.write_bytes(b"") if not target.exists() else None
-        with target.open("ab") as file:
-            file.write(content[size : size + 7])
-        rows += polled(files)
-    assert [found["step"] for found in rows] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("tag", ["time__batch", "reduced_train_loss"])
@@ -474,29 +445,20 @@ def test_events_without_tensorboard_are_a_note(folder: Folder, monkeypatch: pyte
 
 
 OLD, NOW = STARTED - 1000, STARTED + 1000
-TIMED: dict[str, tuple[str, object, bool]] = {
-    "seconds": ("m.jsonl", OLD, False),
-    "milliseconds": ("m.jsonl", 1000 * OLD, False),
-    "a date": ("m.jsonl", "2020-01-01T10:00:00+00:00", False),
-    "now": ("m.jsonl", NOW, True),
-    "since some start": ("m.jsonl", 12.5, True),
-    "no time": ("m.jsonl", None, True),
-    "a table": ("m.csv", OLD, False),
-    "a table of now": ("m.csv", NOW, True),
-}
+TIMED: list[tuple[object, bool]] = [(OLD, False), (1000 * OLD, False), ("2020-01-01T10:00:00+00:00", False)]
+TIMED += [(NOW, True), (12.5, True), (None, True)]  # 12.5 s are since some start
 
 
-@each_case("name", TIMED)
-def test_rows_of_an_old_log_are_not_this_runs(name: str, tmp_path: Path) -> None:
+@each_case("file", ["m.jsonl", "m.csv"])
+def test_rows_of_an_old_log_are_not_this_runs(file: str, tmp_path: Path) -> None:
     """A program copied them into its file; the times of the file are of now."""
-    file, moment, counts = TIMED[name]
-    folder = Folder(tmp_path)
-    files = MetricFiles(tmp_path, created=STARTED)
-    folder.write(file, "step,loss,time\n" if file.endswith("csv") else "")
-    row = f"1,2.5,{moment}" if file.endswith("csv") else json.dumps({"step": 1, "loss": 2.5, "time": moment})
-    folder.append(file, f"{row}\n")
-    assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else [])
-    assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
+    for number, (moment, counts) in enumerate(TIMED):
+        folder = Folder(tmp_path / str(number))
+        files = MetricFiles(folder.path, created=STARTED)
+        table = f"step,loss,time\n1,2.5,{moment}\n"
+        folder.write(file, table if file == "m.csv" else as_json(step=1, loss=2.5, time=moment) + "\n")
+        assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else []), moment
+        assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
 
 
 @each_case(
