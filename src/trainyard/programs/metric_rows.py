@@ -14,10 +14,10 @@ replaces the old one and drops the later ones of its source, because the new row
 kept. A row that shows a fault is never dropped.
 """
 
-import sys
+import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 
@@ -29,12 +29,6 @@ from trainyard.run.records import RecordWriter, Row, append_rows, line_of_row, r
 ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 """The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
 OPTIMIZER_STEPS = "optimizer_steps"
-_WORDS = {
-    "grad_norm": "gradient norm",
-    "loss": "loss",
-    "val_loss": "validation loss",
-    "val_bits_per_byte": "validation loss",
-}
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
@@ -350,8 +344,9 @@ class MetricRowWriter:
         assert self._earlier is not None
         known = {row["step"]: row for row in self._earlier if "step" in row}
         own = [row for row in self.merged.rows() if row["step"] <= limit and self._is_due(row)]
+        again = (row for row in own if row["step"] <= max(known, default=-1))
         other = next(
-            (r["step"] for r in own if r["step"] <= max(known, default=-1) and _differs(known, r)), None
+            (r["step"] for r in again if _has_other_loss(known.get(r["step"], {"loss": None}), r)), None
         )
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
@@ -407,12 +402,6 @@ def _are_of_one_unit(one: SourceTable, more: int, other: SourceTable, more_of_ot
     return apart <= max(one.gap, other.gap, _CLOSE * (high + more))
 
 
-def _differs(known: Mapping[int, Row], row: Row) -> bool:
-    """Return whether a row shows that its step was trained again."""
-    before = known.get(row["step"])
-    return "loss" in row if before is None else _has_other_loss(before, row)
-
-
 def _has_other_loss(known: Row, row: Row) -> bool:
     """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     return "loss" in known and "loss" in row and known["loss"] != row["loss"]
@@ -427,23 +416,17 @@ def row_fault(row: Row) -> str | None:
 
     A loss of 0 is none: the trainer of Hugging Face prints NaN so, but then the gradient norm is not finite.
     """
-    for name, words in _WORDS.items():
-        if name in row and not _is_finite(row[name]):
-            return f"{_place_of(row)}: the {words} is {row[name]}, which is not finite"
+    names = [name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row]
+    place = f"{names[0].replace('_', ' ').removesuffix('s')} {row[names[0]]:,}" if names else "a row"
+    for name, words in JUDGED.items():
+        value = row.get(name, 0.0)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"{place}: the {words} is {value}, which is not finite"
     if row.get("nan_steps"):
-        return f"{_place_of(row)}: {row['nan_steps']} steps had a loss that is not finite"
+        return f"{place}: {row['nan_steps']} steps had a loss that is not finite"
     return None
-
-
-def _place_of(row: Row) -> str:
-    place = next((name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row), None)
-    return "a row" if place is None else f"{place.replace('_', ' ').removesuffix('s')} {row[place]:,}"
 
 
 def is_faulty(row: Row) -> bool:
     """Return whether a row must be kept: a figure is not finite, or it had skipped or NaN steps."""
     return row_fault(row) is not None or bool(row.get("skipped_steps"))
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -141,11 +141,8 @@ class ProgramRun:
             self._last_search = time.monotonic() - sooner
         if now - self._last_check >= _CHECK_SECONDS:
             self._check_pythons()
-        return (
-            None
-            if self.network is None
-            else self.network.check(self.rows.writer.newest, now=time.monotonic())
-        )
+        network, newest = self.network, self.rows.writer.newest
+        return None if network is None else network.check(newest, now=time.monotonic())
 
     def _take(self, end: Ending | None = None) -> None:
         """Copy the newest complete checkpoint."""

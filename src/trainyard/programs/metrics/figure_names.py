@@ -13,8 +13,13 @@ from typing import Any
 
 from trainyard.run.records import Row
 
-JUDGED = frozenset({"loss", "val_loss", "grad_norm"})
-"""The figures that a proof judges; they stay in the row as text if they are not numbers."""
+JUDGED = {
+    "grad_norm": "gradient norm",
+    "loss": "loss",
+    "val_loss": "validation loss",
+    "val_bits_per_byte": "validation loss",
+}
+"""The figures that a proof judges, in words; they stay in the row as text if they are not numbers."""
 _WORD = re.compile(r"[a-z]+|\d+|%")
 _VALIDATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "dev"))
 # Words of a name that leave open nothing about which figure it is.
