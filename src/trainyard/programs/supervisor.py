@@ -297,14 +297,12 @@ class ProgramRun:
     def _changed_inputs(self) -> tuple[str, ...]:
         """Return the inputs whose bytes have changed since the start."""
         run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
-        if lock is not None and run.get("lock_sha256") is not None:
-            with suppress(OSError):
-                if sha256_of_file(lock) != run["lock_sha256"]:
-                    changed.append(f"the lock {lock.name}")
-        try:
+        with suppress(OSError):
+            if lock is not None and run.get("lock_sha256") not in (None, sha256_of_file(lock)):
+                changed.append(f"the lock {lock.name}")
+        now: dict[str, Any] | None = {}
+        with suppress(ConfigError, OSError):
             now = self.data()
-        except (ConfigError, OSError):
-            now = {}
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
