@@ -219,7 +219,9 @@ class MetricRows:
             apart = abs(axis.newest + base - table.newest) - _CLOSE * (axis.newest + base)
             if source is Source.PRINTED and apart > max(axis.gap, table.gap):
                 return None  # it was of the first steps, such as those of an evaluation before the training
-            return next((shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)), None)
+            fits = [shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)]
+            # Both fit where the rows of a file come together: the one that is nearer now is right.
+            return min(fits, key=lambda shift: abs(axis.newest + base - table.newest - shift), default=None)
         if source is not Source.OBSERVED or not self._resumed_at:
             return 0
         printed = self.tables[Source.PRINTED]  # it may show that the program started anew

@@ -284,3 +284,13 @@ def test_the_step_at_a_time_is_the_last_on_record(attempt: Attempt) -> None:
     attempt.add(OBSERVED, *losses(10, 20, 30))
     attempt.record()
     assert [attempt.merged.step_before(moment) for moment in (5.0, 21.0, 30.9, 99.0)] == [0, 20, 20, 30]
+
+
+def test_a_file_whose_rows_come_together_leaves_no_doubt_about_the_optimizer_steps(tmp_path: Path) -> None:
+    """Steps 1 to 8 after a checkpoint of step 4 fit a file that is at 8 and at 12: they end where it ends."""
+    attempt = Attempt(tmp_path, resumed_at=4)
+    attempt.add(STRUCTURED, *losses(6, 8), at=10.0)
+    attempt.add(OBSERVED, *losses(*range(1, 9)), at=10.1)
+    attempt.add(STRUCTURED, *losses(10, 12), at=10.2)
+    attempt.record()
+    assert attempt.merged.optimizer_shift == 4
