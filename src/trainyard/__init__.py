@@ -37,8 +37,7 @@ def begin(step: int, steps: int | None = None) -> None:
 
     `steps` is None where the program does not know it.
     """
-    planned = {} if steps is None else {"steps": steps}
-    _append("begin", step, {**planned, "world_size": os.environ.get("WORLD_SIZE")})
+    _append("begin", step, {"steps": steps})
 
 
 def log(*, step: int, **figures: object) -> None:

@@ -15,8 +15,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,7 +130,10 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
         if run.is_first:
             warn_of_secrets(given)
         deadline = _deadline(order, run)
-        with _hold_places(run) as run.checkpoints.own:
+        with ExitStack() as held:
+            if run.is_first:
+                held.enter_context(locked(path))
+                run.checkpoints.own = held.enter_context(claim_places(run.program, path))
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
@@ -149,17 +152,6 @@ def claim_places(program: Program, run_directory: Path) -> AbstractContextManage
         return nullcontext()
     places = program.places_in(run_directory)
     return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
-
-
-@contextmanager
-def _hold_places(run: ProgramRun) -> Iterator[OwnFiles | None]:
-    """Hold the run directory and the places of the program, on the first node."""
-    if not run.is_first:
-        yield None
-        return
-    path = run.directory.path
-    with locked(path), claim_places(run.program, path) as own:
-        yield own
 
 
 def describe_start(order: ProgramOrder) -> dict[str, Any]:
@@ -319,7 +311,7 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
         KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
     )
     error = run.rows.observations.error(has_failed=True)
-    newest, begin = run.rows.newest or 0, (run.found.step or 0) if run.found else 0
+    newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
         exception=str(replace(error, place="")) if error else "",

@@ -25,7 +25,7 @@ from trainyard.programs.program_events import (
     LoggedFigures,
     ProgramEvent,
     ProgramEvents,
-    TrainingBegin,
+    TrainingSpan,
     WrittenCheckpoint,
 )
 
@@ -107,9 +107,9 @@ def test_an_example_is_stopped_and_resumed_and_learns(tmp_path: Path, example: E
     output, _ = second.communicate(timeout=500)
     assert second.returncode == 0, output[-3000:]
     resumed = events.poll()
-    assert isinstance(resumed[0], TrainingBegin)
+    assert isinstance(resumed[0], TrainingSpan)
     assert (resumed[0].step, resumed[0].steps) == (stopped_at, program["steps"])
-    rows = [e.row() for e in [*seen, *resumed] if isinstance(e, LoggedFigures) and not e.is_summary]
+    rows = [e.row() for e in [*seen, *resumed] if isinstance(e, LoggedFigures)]
     assert [row["step"] for row in rows] == list(range(1, program["steps"] + 1))
     values = [row[example.figure] for row in rows]
     assert all(math.isfinite(row["loss"]) for row in rows)

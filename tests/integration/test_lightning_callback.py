@@ -15,8 +15,7 @@ from trainyard.programs.integrations import lightning_callback
 from trainyard.programs.program_events import (
     LoggedFigures,
     ProgramEvents,
-    TrainingBegin,
-    TrainingEnd,
+    TrainingSpan,
     WrittenCheckpoint,
 )
 
@@ -61,19 +60,19 @@ def test_sigterm_in_any_hook_saves_a_step_that_all_ranks_agree_on(
             assert exit_code == 75 and step - sent[0] <= 1, name
         assert exit_code == (75 if step < STEPS else None), name
         stops += exit_code == 75
-        require_true_events(tmp_path / name, step=step, world=world)
+        require_true_events(tmp_path / name, step=step)
     assert stops >= least
 
 
-def require_true_events(folder: Path, *, step: int, world: int) -> None:
+def require_true_events(folder: Path, *, step: int) -> None:
     reader = ProgramEvents(folder / "events.jsonl")
     events = reader.poll()
     begin, end = events[0], events[-1]
-    assert isinstance(begin, TrainingBegin)
-    assert isinstance(end, TrainingEnd)
+    assert isinstance(begin, TrainingSpan)
+    assert isinstance(end, TrainingSpan)
     assert reader.bad_lines == 0
-    assert (begin.step, begin.steps, begin.world_size) == (0, STEPS, world)
-    assert (end.step, end.steps, end.finished) == (step, STEPS, step == STEPS)
+    assert (begin.step, begin.steps, begin.has_ended) == (0, STEPS, False)
+    assert (end.step, end.steps, end.has_ended) == (step, STEPS, True)
     rows = [event.row() for event in events if isinstance(event, LoggedFigures)]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, step + 1))
     assert all({"learning_rate", "epoch"} <= row.keys() for row in rows if "loss" in row)

@@ -29,7 +29,7 @@ class Metrics:
     """What a run reads while a program trains."""
 
     def __init__(self, place: Path) -> None:
-        self.log, self.files, self.merged = LogReader(), MetricFiles(place, time.time()), MetricRows()
+        self.log, self.files, self.merged = LogReader(), MetricFiles(place), MetricRows()
 
     def read(self, text: str, *, is_over: bool = False) -> None:
         self.merged.add_all(self.log.take(text), Source.PRINTED, time.time())
@@ -94,14 +94,6 @@ def test_every_step_is_a_row_with_the_trainers_own_figures(tmp_path: Path, trl: 
     assert metrics.merged.sources["loss"] == "structured"
     if trl:
         assert [row["tokens"] > 0 for row in rows] == [True] * 8
-
-
-def test_the_output_alone_shows_the_steps(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    options = ("--max_steps", "12", "--logging_steps", "3", "--save_steps", "12")
-    rows = train(tmp_path, *options, metrics=Metrics(elsewhere))
-    assert_rows(rows, own_history(tmp_path, 12), digits=1e-3)
 
 
 def test_a_resumed_program_has_the_rows_of_its_own_steps(tmp_path: Path) -> None:

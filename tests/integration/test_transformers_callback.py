@@ -15,8 +15,7 @@ from trainyard.programs.integrations import transformers_callback
 from trainyard.programs.program_events import (
     LoggedFigures,
     ProgramEvents,
-    TrainingBegin,
-    TrainingEnd,
+    TrainingSpan,
     WrittenCheckpoint,
 )
 
@@ -98,23 +97,23 @@ def test_sigterm_in_any_hook_saves_a_step_that_all_ranks_agree_on(
         generators = [f"rng_state_{rank}.pth" for rank in range(world)] if world > 1 else ["rng_state.pth"]
         expected = {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", *generators}
         assert expected <= set(ranks[0][name]["files"]), name
-        require_true_events(tmp_path / name, step=step, world=world, files=expected)
+        require_true_events(tmp_path / name, step=step, files=expected)
     assert stops >= least
     out = tmp_path / "on_step_begin" / "out" if world > 1 else tmp_path / "group" / "out"
     newest = newest_first(UnitFinder().named(out, "checkpoint-*")).newest
     assert newest is not None and not newest.found.is_weights_alone
 
 
-def require_true_events(folder: Path, *, step: int, world: int, files: set[str]) -> None:
+def require_true_events(folder: Path, *, step: int, files: set[str]) -> None:
     reader = ProgramEvents(folder / "events.jsonl")
     events = reader.poll()
     begin, end = events[0], events[-1]
-    assert isinstance(begin, TrainingBegin)
-    assert isinstance(end, TrainingEnd)
+    assert isinstance(begin, TrainingSpan)
+    assert isinstance(end, TrainingSpan)
     assert reader.bad_lines == 0
-    assert (begin.step, begin.steps, begin.world_size) == (0, STEPS, world)
-    assert (end.step, end.steps, end.finished) == (step, STEPS, step == STEPS)
-    rows = [event.row() for event in events if isinstance(event, LoggedFigures) and not event.is_summary]
+    assert (begin.step, begin.steps, begin.has_ended) == (0, STEPS, False)
+    assert (end.step, end.steps, end.has_ended) == (step, STEPS, True)
+    rows = [event.row() for event in events if isinstance(event, LoggedFigures)]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, step + 1))
     assert all({"learning_rate", "grad_norm", "epoch"} <= row.keys() for row in rows if "loss" in row)
     saved = [event for event in events if isinstance(event, WrittenCheckpoint)]

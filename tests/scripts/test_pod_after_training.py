@@ -125,7 +125,7 @@ class Pod:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
         if self.launcher == "program":
             program = read_description(self.run_dir.with_name("program.json")).program(ROOT)
-            finish(self.run_dir, given, program_sha256=program.sha256, git={})
+            finish(self.run_dir, given, program_sha256=program.sha256_in(self.run_dir), git={})
             return
         config = resolved(given)
         finish(self.run_dir, config)
@@ -329,7 +329,8 @@ def test_another_program_of_a_finished_run_is_not_started_again(tmp_path: Path) 
 
     def finish_known() -> None:
         program = read_description(tmp_path / "known.json").program(ROOT)
-        finish(tmp_path / "job", load_config(path).config, program_sha256=program.sha256, git={})
+        job = tmp_path / "job"
+        finish(job, load_config(path).config, program_sha256=program.sha256_in(job), git={})
 
     finish_known()
     assert train_program(order) == 0

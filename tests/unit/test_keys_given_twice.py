@@ -26,7 +26,7 @@ def rows_in(name: str, outer: str = "%s\n") -> Callable[[Path, str], object]:
     """Return a reader that takes a row from the program's file `name`."""
 
     def read(folder: Path, text: str) -> object:
-        files = MetricFiles(folder, 0)
+        files = MetricFiles(folder)
         file_of(folder, name, outer % text)
         return files.poll(at_end=True)
 

@@ -25,7 +25,7 @@ from trainyard.programs.program_events import (
     LoggedFigures,
     ProgramEvent,
     ProgramEvents,
-    TrainingBegin,
+    TrainingSpan,
     WrittenCheckpoint,
 )
 
@@ -68,14 +68,13 @@ def run_program(text: str, tmp_path: Path, **environment: str) -> subprocess.Pop
     )
 
 
-def test_what_a_program_reports_can_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_what_a_program_reports_can_be_read(file: Path) -> None:
     trainyard.begin(3, 9)
     trainyard.log(step=4, loss=2.5, learning_rate=1)
     begin, row = events_of(file)
-    assert isinstance(begin, TrainingBegin)
+    assert isinstance(begin, TrainingSpan)
     assert isinstance(row, LoggedFigures)
-    assert (begin.step, begin.steps, begin.world_size) == (3, 9, 2)
+    assert (begin.step, begin.steps) == (3, 9)
     assert (row.step, row.figures) == (4, {"loss": 2.5, "learning_rate": 1})
     assert abs(time.time() - (row.time or 0)) < 60
 

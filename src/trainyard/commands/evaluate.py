@@ -306,4 +306,4 @@ def data_of(patterns: Sequence[str] | None) -> dict[str, Any]:
         found = read_data(Path.cwd(), patterns)
     except ConfigError as error:
         raise ConfigError(str(error).replace("program.data", "evaluation.data")) from None
-    return {"data": {"fingerprint": found.fingerprint, "files": found.files}}
+    return {"data": {"fingerprint": found["fingerprint"], "files": found["files"]}}

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +14,11 @@ from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 
 # Searched in this order. The first ones pin every package; the last ones may not.
-LOCKS = (
-    "uv.lock",
-    "poetry.lock",
-    "pdm.lock",
-    "pixi.lock",
-    "Pipfile.lock",
-    "conda-lock.yml",
-    "pylock.toml",
-    "requirements.lock",
-    "requirements.txt",
-    "environment.yml",
-    "environment.yaml",
-)
-
-
+_PINNED = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "conda-lock.yml", "pylock.toml")
+LOCKS = (*_PINNED, "requirements.lock", "requirements.txt", "environment.yml", "environment.yaml")
 # Endings of what programs write, and of data: a file that is named and has one of them is not hashed by name.
-_NO_NAMED_INPUTS = (
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".safetensors",
-    ".bin",
-    ".npz",
-    ".npy",
-    ".log",
-    ".out",
-    ".onnx",
-    ".h5",
-)
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".npy", ".onnx", ".h5")
+_NO_NAMED_INPUTS = (*_WEIGHTS, ".log", ".out")
 _MOST_NAMED_BYTES = 64 * 2**20
 _SHELLS, _WRITERS = ("sh", "bash", "dash", "zsh"), ("tee",)
 
@@ -92,17 +67,6 @@ def find_lock(directory: Path) -> Path | None:
     return None
 
 
-@dataclass(frozen=True)
-class DataFiles:
-    """The files that a program reads."""
-
-    fingerprint: str
-    """SHA-256 over the name and the SHA-256 of each file, in the order of the names."""
-    files: int
-    size: int
-    """Bytes."""
-
-
 def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
     """Return name -> path of the files that match `patterns` below `directory`; a folder gives all its files.
 
@@ -120,14 +84,17 @@ def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def read_data(directory: Path, patterns: Sequence[str]) -> DataFiles:
-    """Hash the files that match `patterns`. Raises ConfigError as `find_data` does, and OSError."""
-    digest, size = hashlib.sha256(), 0
-    found = find_data(directory, patterns)
+def read_data(directory: Path, patterns: Sequence[str]) -> dict[str, Any]:
+    """Return the `fingerprint` of the files that match `patterns`, and the number of `files` and `bytes`.
+
+    The fingerprint is the SHA-256 over the name and the SHA-256 of each file, in the order of the names.
+    Raises ConfigError as `find_data` does, and OSError.
+    """
+    digest, found = hashlib.sha256(), find_data(directory, patterns)
     for name in sorted(found):
         digest.update(f"{name}\0{sha256_of_file(found[name])}\n".encode(errors="surrogateescape"))
-        size += found[name].stat().st_size
-    return DataFiles(digest.hexdigest(), len(found), size)
+    size = sum(path.stat().st_size for path in found.values())
+    return {"fingerprint": digest.hexdigest(), "files": len(found), "bytes": size}
 
 
 def fingerprint_of_data(program: Mapping[str, Any]) -> str | None:
@@ -136,7 +103,7 @@ def fingerprint_of_data(program: Mapping[str, Any]) -> str | None:
     if not isinstance(directory, str) or not isinstance(patterns, list) or not Path(directory).is_dir():
         return None
     try:
-        return read_data(Path(directory), [str(pattern) for pattern in patterns]).fingerprint
+        return str(read_data(Path(directory), [str(pattern) for pattern in patterns])["fingerprint"])
     except (OSError, ConfigError):
         return None
 

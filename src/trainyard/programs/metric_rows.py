@@ -14,10 +14,10 @@ replaces the old one and drops the later ones of its source, because the new row
 kept. A row that shows a fault is never dropped.
 """
 
-import sys
+import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -30,16 +30,8 @@ from trainyard.run.records import RecordWriter, Row, append_rows, line_of_row, r
 ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 """The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
 OPTIMIZER_STEPS = "optimizer_steps"
-_WORDS = {
-    "grad_norm": "gradient norm",
-    "loss": "loss",
-    "val_loss": "validation loss",
-    "val_bits_per_byte": "validation loss",
-}
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
-# One row may have the loss, the next row the speed.
-_ROWS_OF_FIGURES = 1_000
 # So many losses that are equal to the digit, and not all the same, are not equal by chance.
 _FIRST_LOSSES = 3
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
@@ -68,7 +60,11 @@ class SourceTable:
             return None
         known = self.rows.get(step)
         if known is not None and not _has_other_loss(known, row):
-            news = {name: row[name] for name in row if name not in known or _is_news(known[name], row[name])}
+            news = {
+                name: value
+                for name, value in row.items()
+                if name not in known or (isinstance(value, str) and not isinstance(known[name], str))
+            }
             known |= news
             if not news:
                 return None
@@ -197,7 +193,7 @@ class MetricRows:
         before = self.axis, self.counts_epochs, self._owners, self._shifts
         counting = [source for source in ORDER if self.tables[source].rows]
         self.axis, self._shifts = (counting[0] if counting else None), {}
-        whole = [source for source in ORDER if _are_whole(self.tables[source].epochs)]
+        whole = [s for s in ORDER if (epochs := self.tables[s].epochs) and all(e == int(e) for e in epochs)]
         self.counts_epochs = self.axis is None and bool(whole)
         if self.counts_epochs:
             self.axis = whole[0]
@@ -225,9 +221,12 @@ class MetricRows:
         if source is not self.axis:
             axis, base = self.tables[self.axis], self._shifts[self.axis]
             shifts = (0, self._resumed_at) if source is Source.OBSERVED else (0,)
-            if source is Source.PRINTED and _distance(axis, base, table) > max(axis.gap, table.gap):
+            apart = abs(axis.newest + base - table.newest) - _CLOSE * (axis.newest + base)
+            if source is Source.PRINTED and apart > max(axis.gap, table.gap):
                 return None  # it was of the first steps, such as those of an evaluation before the training
-            return next((shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)), None)
+            fits = [shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)]
+            # Both fit where the rows of a file come together: the one that is nearer now is right.
+            return min(fits, key=lambda shift: abs(axis.newest + base - table.newest - shift), default=None)
         if source is not Source.OBSERVED or not self._resumed_at or self._repeats_start(table):
             return 0
         printed = self.tables[Source.PRINTED]  # it may show that the program started anew
@@ -359,8 +358,9 @@ class MetricRowWriter:
         assert self._earlier is not None
         known = {row["step"]: row for row in self._earlier if "step" in row}
         own = [row for row in self.merged.rows() if row["step"] <= limit and self._is_due(row)]
+        again = (row for row in own if row["step"] <= max(known, default=-1))
         other = next(
-            (r["step"] for r in own if r["step"] <= max(known, default=-1) and _differs(known, r)), None
+            (r["step"] for r in again if _has_other_loss(known.get(r["step"], {"loss": None}), r)), None
         )
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
@@ -386,7 +386,7 @@ class MetricRowWriter:
     def _append(self, rows: list[Row]) -> None:
         if self.fault is None:
             self.fault = next(filter(None, map(row_fault, rows)), None)
-        for row in rows[-_ROWS_OF_FIGURES:]:
+        for row in rows:
             self.last_row |= row
         if rows:
             append_rows(self._path, rows)
@@ -440,29 +440,9 @@ def _are_of_one_unit(one: SourceTable, more: int, other: SourceTable, more_of_ot
     return apart <= max(one.gap, other.gap, _CLOSE * (high + more))
 
 
-def _distance(one: SourceTable, more: int, other: SourceTable) -> float:
-    """Return how many steps two sources are apart now, without what is usual for their times."""
-    return abs(one.newest + more - other.newest) - _CLOSE * (one.newest + more)
-
-
-def _are_whole(epochs: Iterable[float]) -> bool:
-    found = list(epochs)
-    return bool(found) and all(epoch == int(epoch) for epoch in found)
-
-
-def _differs(known: Mapping[int, Row], row: Row) -> bool:
-    """Return whether a row shows that its step was trained again."""
-    before = known.get(row["step"])
-    return "loss" in row if before is None else _has_other_loss(before, row)
-
-
 def _has_other_loss(known: Row, row: Row) -> bool:
     """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     return "loss" in known and "loss" in row and known["loss"] != row["loss"]
-
-
-def _is_news(known: object, value: object) -> bool:
-    return isinstance(value, str) and not isinstance(known, str)
 
 
 def _is_fault(name: str, value: object) -> bool:
@@ -474,23 +454,17 @@ def row_fault(row: Row) -> str | None:
 
     A loss of 0 is none: the trainer of Hugging Face prints NaN so, but then the gradient norm is not finite.
     """
-    for name, words in _WORDS.items():
-        if name in row and not _is_finite(row[name]):
-            return f"{_place_of(row)}: the {words} is {row[name]}, which is not finite"
+    names = [name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row]
+    place = f"{names[0].replace('_', ' ').removesuffix('s')} {row[names[0]]:,}" if names else "a row"
+    for name, words in JUDGED.items():
+        value = row.get(name, 0.0)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"{place}: the {words} is {value}, which is not finite"
     if row.get("nan_steps"):
-        return f"{_place_of(row)}: {row['nan_steps']} steps had a loss that is not finite"
+        return f"{place}: {row['nan_steps']} steps had a loss that is not finite"
     return None
-
-
-def _place_of(row: Row) -> str:
-    place = next((name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row), None)
-    return "a row" if place is None else f"{place.replace('_', ' ').removesuffix('s')} {row[place]:,}"
 
 
 def is_faulty(row: Row) -> bool:
     """Return whether a row must be kept: a figure is not finite, or it had skipped or NaN steps."""
     return row_fault(row) is not None or bool(row.get("skipped_steps"))
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

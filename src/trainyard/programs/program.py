@@ -1,5 +1,6 @@
 """A program, the facts that its configuration gives, and how it is started on a node: `recipe: command`."""
 
+import json
 import os
 import re
 import sys
@@ -98,27 +99,15 @@ class Program:
         }
         return {name: value for name, value in facts.items() if value is not None}
 
-    @property
-    def sha256(self) -> str:
-        """The digest of the command and its variables."""
+    def sha256_in(self, run_directory: Path) -> str:
+        """Return the digest of the command and its variables, as if the run directory were anywhere else."""
         facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
         if self.kind is RunKind.PROGRAM:
             facts |= {"resume": list(self.resume), "processes": self.processes}
         if self.files:
             facts["files"] = dict(self.files)
-        return values_sha256(facts)
-
-    def sha256_in(self, run_directory: Path) -> str:
-        """Return the digest of the command and its variables, as if the run directory were anywhere else."""
-
-        def hide(value: Any) -> Any:
-            if isinstance(value, str):
-                return value.replace(str(run_directory), RUN_DIRECTORY)
-            if isinstance(value, Mapping):
-                return {name: hide(each) for name, each in value.items()}
-            return tuple(map(hide, value))
-
-        return self.with_words(hide).sha256
+        path = json.dumps(str(run_directory))[1:-1]
+        return values_sha256(json.loads(json.dumps(facts).replace(path, RUN_DIRECTORY)))
 
     def with_words(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Program":
         """Return the program with the texts that `change` makes of its own, which it gets by their key."""
@@ -189,8 +178,10 @@ class ProgramLaunch:
         if self.program.kind is RunKind.PLANNED:  # a script and its arguments, without an interpreter
             worker, python = words, sys.executable
         else:
-            worker = without_interpreter(words) or ("--no-python", *words)
-            python = interpreter_of(words)
+            script = without_interpreter(words)
+            worker = script or ("--no-python", *words)
+            # The interpreter of the program has torch; the one that runs Trainyard may not.
+            python = words[0] if script else sys.executable
         launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
         return [*launcher, *options, *worker]
 
@@ -205,8 +196,10 @@ class ProgramLaunch:
             "TRAINYARD_CHECKPOINT": str(checkpoint or ""),
             OUTPUT_VARIABLE: str(self.directory.output),
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
-            **self._wandb_run(),
         }
+        found = identity_in(self.directory.path)
+        if found is not None and found.key and os.environ.keys().isdisjoint(_WANDB_RUN):
+            ours |= zip(_WANDB_RUN, (found.key, "allow"), strict=True)  # one run of W&B in each attempt
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(logs, self.node.log_name), os.environ)
         given = self.program.environment
@@ -214,13 +207,6 @@ class ProgramLaunch:
             return {**ours, **given}
         path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         return {**ours, **given, "PYTHONPATH": os.pathsep.join(filter(None, (str(OBSERVER), path)))}
-
-    def _wandb_run(self) -> dict[str, str]:
-        """Return the variables by which W&B continues one run in each attempt; the user's own stay."""
-        found = identity_in(self.directory.path)
-        if found is None or not found.key or not os.environ.keys().isdisjoint(_WANDB_RUN):
-            return {}
-        return dict(zip(_WANDB_RUN, (found.key, "allow"), strict=True))
 
     def write_files(self) -> None:
         """Write the files of its preset into the run directory."""
@@ -307,11 +293,3 @@ def without_interpreter(command: tuple[str, ...]) -> tuple[str, ...] | None:
     while rest and rest[0] in _NO_EFFECT_ON_WORKERS:
         rest.pop(0)
     return tuple(rest) if rest and (rest[0] == "-m" or not rest[0].startswith("-")) else None
-
-
-def interpreter_of(command: tuple[str, ...]) -> str:
-    """Return the Python that starts torchrun: the one of a Python command, else the one that runs this.
-
-    The interpreter of the program has torch; the one that runs Trainyard may not.
-    """
-    return sys.executable if without_interpreter(command) is None else command[0]

@@ -1,10 +1,9 @@
 """Read the events that a training program reports, from the file that TRAINYARD_EVENTS names.
 
-    {"event": "begin", "step": 0, "steps": 100, "world_size": 2, "time": 1700000000.0}
+    {"event": "begin", "step": 0, "steps": 100, "time": 1700000000.0}
     {"event": "row", "step": 1, "loss": 2.5, "grad_norm": "nan"}
-    {"event": "summary", "step": 100, "train_loss": 1.5}
     {"event": "saved", "step": 100, "path": "/out/checkpoint-100", "files": {NAME: [size, mtime_ns]}}
-    {"event": "end", "step": 100, "steps": 100, "finished": true}
+    {"event": "end", "step": 100, "steps": 100}
 
 Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
 write the file, and so does the observer, whose lines have `"source": "observed"`, `"pid"` and `"rank"`:
@@ -48,15 +47,15 @@ _FACTS = ("loaded", "machine", "modules", "exception", "exit")
 
 
 @dataclass(frozen=True)
-class TrainingBegin:
-    """Training started, or resumed after `step` steps."""
+class TrainingSpan:
+    """Training started, or resumed after `step` steps, or ended after them."""
 
     step: int
     steps: int | None = None
     """The planned steps."""
-    world_size: int | None = None
     time: float | None = None
     """Unix seconds, like the other events' times."""
+    has_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,6 @@ class LoggedFigures:
     step: int
     figures: dict[str, float] = field(default_factory=dict)
     time: float | None = None
-    is_summary: bool = False
-    """Whether the figures are of the complete training, not of a step."""
     source: Source = Source.DECLARED
     rank: int = 0
     """The process that logged them; only that of rank 0 counts."""
@@ -75,14 +72,8 @@ class LoggedFigures:
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
-        row: Row = {"step": self.step, **({} if self.time is None else {"time": self.time})}
-        row |= self.figures
-        for name, number in self.figures.items():
-            for known, value in row_of_figures([(name, number)]).items():
-                if known not in row:
-                    del row[name]
-                    row[known] = value
-        return row
+        place = {"step": self.step} if self.time is None else {"step": self.step, "time": self.time}
+        return row_of_figures(self.figures.items()) | place
 
 
 @dataclass(frozen=True)
@@ -104,16 +95,6 @@ class WrittenCheckpoint:
 
 
 @dataclass(frozen=True)
-class TrainingEnd:
-    """Training ended, with all steps done or not."""
-
-    step: int
-    steps: int | None = None
-    finished: bool = False
-    time: float | None = None
-
-
-@dataclass(frozen=True)
 class ObservedFact:
     """A fact that the observer reports of one process."""
 
@@ -127,7 +108,7 @@ class ObservedFact:
     time: float | None = None
 
 
-ProgramEvent = TrainingBegin | LoggedFigures | WrittenCheckpoint | TrainingEnd | ObservedFact
+ProgramEvent = TrainingSpan | LoggedFigures | WrittenCheckpoint | ObservedFact
 
 
 class ProgramEvents:
@@ -137,7 +118,6 @@ class ProgramEvents:
         self._path = path
         self._inode = self._offset = 0
         self._rest = b""
-        self._is_skipping = False
         self.bad_lines = 0
         """The number of lines so far that were no event."""
 
@@ -151,7 +131,7 @@ class ProgramEvents:
             with open_regular(self._path, links=False) as file:
                 facts = os.fstat(file.fileno())
                 if facts.st_ino != self._inode or facts.st_size < self._offset:
-                    self._inode, self._offset, self._rest, self._is_skipping = facts.st_ino, 0, b"", False
+                    self._inode, self._offset, self._rest = facts.st_ino, 0, b""
                 file.seek(self._offset)
                 events: list[ProgramEvent] = []
                 while self._offset < facts.st_size and (piece := file.read(_READ_BYTES)):
@@ -162,56 +142,37 @@ class ProgramEvents:
             return []
 
     def _events_in(self, piece: bytes) -> Iterator[ProgramEvent]:
-        """Yield the events of the lines that end in `piece`; one that is too long is skipped."""
+        """Yield the events of the lines that end in `piece`; of one that is too long, the start is kept."""
         *lines, rest = piece.split(b"\n")
         for line in lines:
-            line = self._rest + line
-            self._rest = b""
-            if self._is_skipping:
-                self._is_skipping = False
-            elif event := parse_event(line):
+            line, self._rest = self._rest + line, b""
+            event = parse_event(line) if len(line) <= MOST_LINE_BYTES else None
+            if event is not None:
                 yield event
-            elif line.strip():
-                self.bad_lines += 1
-        self._rest += rest
-        if len(self._rest) > MOST_LINE_BYTES:
-            self.bad_lines += not self._is_skipping
-            self._rest, self._is_skipping = b"", True
+            self.bad_lines += event is None and bool(line.strip())
+        self._rest = (self._rest + rest)[: MOST_LINE_BYTES + 1]
 
 
 def parse_event(line: bytes) -> ProgramEvent | None:
     """Return the event of a line, or None if it is none."""
     found = parse_json_line(line) or {}
-    kind, source = found.get("event"), Source.DECLARED
+    kind, is_observed = found.get("event"), found.get("source") == Source.OBSERVED
+    source = Source.OBSERVED if is_observed else Source.DECLARED
     step, steps, time = _count(found.get("step")), _count(found.get("steps")), _time(found.get("time"))
     pid, rank = _count(found.get("pid")) or 0, _count(found.get("rank")) or 0
-    if found.get("source") == Source.OBSERVED:
-        source = Source.OBSERVED
-        if kind in _FACTS:
-            facts = {name: value for name, value in found.items() if name not in _PROTOCOL}
-            return ObservedFact(str(kind), pid, rank, facts, step, time)
-    if step is None and not (source is Source.OBSERVED and kind == "saved"):
-        return None
-    match kind:
-        case "saved":
-            path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
-            if path is None or files is None:
-                return None
-            call = str(found.get("call", ""))[:_MOST_NAME]
+    if is_observed and kind in _FACTS:
+        facts = {name: value for name, value in found.items() if name not in _PROTOCOL}
+        return ObservedFact(str(kind), pid, rank, facts, step, time)
+    if kind == "saved" and (step is not None or is_observed):
+        path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
+        call = str(found.get("call", ""))[:_MOST_NAME]
+        if path is not None and files is not None:
             return WrittenCheckpoint(step, path, files, time, source, call, rank, pid)
-        case "row" | "summary":
-            assert step is not None
-            figures = _figures(found)
-            is_summary = kind == "summary"
-            if figures is None:
-                return None
-            return LoggedFigures(step, figures, time, is_summary, source, rank, pid)
-        case "begin":
-            assert step is not None
-            return TrainingBegin(step, steps, _count(found.get("world_size")), time)
-        case "end":
-            assert step is not None
-            return TrainingEnd(step, steps, found.get("finished") is True, time)
+    elif kind == "row" and step is not None:
+        if (figures := _figures(found)) is not None:
+            return LoggedFigures(step, figures, time, source, rank, pid)
+    elif kind in ("begin", "end") and step is not None:
+        return TrainingSpan(step, steps, time, kind == "end")
     return None
 
 
@@ -240,12 +201,10 @@ def _figure(value: object) -> float | None:
 
 def _figures(found: dict[str, Any]) -> dict[str, float] | None:
     """Return the numbers of a row; None if there are too many. Values that are not numbers are left out."""
-    named = {
-        name: number for name in found.keys() - _PROTOCOL if (number := _figure(found[name])) is not None
-    }
-    if len(named) > _MOST_FIGURES or any(len(name) > _MOST_NAME for name in named):
-        return None
-    return {name: named[name] for name in found if name in named}
+    pairs = ((name, _figure(value)) for name, value in found.items() if name not in _PROTOCOL)
+    named = {name: number for name, number in pairs if number is not None}
+    is_sane = len(named) <= _MOST_FIGURES and max(map(len, named), default=0) <= _MOST_NAME
+    return named if is_sane else None
 
 
 def _absolute_path(value: object) -> Path | None:

@@ -22,36 +22,16 @@ from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
 """The event of an attempt that trains steps again which its checkpoint had done."""
-_STARTS = ("started", "resumed")
 
+PRINT_STEPS = (
+    'print {"step": 10, "loss": 2.31} for each logged step, name a file with program.metrics, or call '
+    "trainyard.log"
+)
+_NO_METRICS = f"no metrics were seen: {PRINT_STEPS}"
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
 """The cause of a stop after which a run is not continued automatically."""
-
-
-@dataclass
-class Reach:
-    """The step up to which rows show that a program has come.
-
-    A program that logs every 500 steps may save at 1,200: a step counts up to one distance of rows beyond the
-    last one, the largest that there was.
-    """
-
-    last: int = 0
-    """The step of the last row, at first the step that the program resumed after."""
-    _distance: int | None = None
-
-    def note(self, row: Row) -> None:
-        """Add a row, in the order of the steps; one of an earlier step is not added."""
-        step = row.get("step")
-        if isinstance(step, int) and step > self.last:
-            self._distance, self.last = max(self._distance or 0, step - self.last), step
-
-    @property
-    def step(self) -> int | None:
-        """None if there is no row."""
-        return None if self._distance is None else self.last + self._distance
 
 
 @dataclass(frozen=True)
@@ -78,8 +58,6 @@ class ProgramEnd:
     """What its steps are: `steps` or `epochs`."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
-    unread: str = ""
-    """Why no row could be read, and what to do; used only if there is no row."""
     problem: str | None = None
     """Why it could not be started."""
     fallback: tuple[str, str] | None = None
@@ -143,10 +121,8 @@ def _require_resumable(
     Rows logged at another interval are refused too: missing rows could not be recognised.
     """
     plan = facts.get("plan", {})
-    if "log_steps" not in plan:  # the program decides what it logs
-        return
-    steps, every = plan.get("steps", 0), plan.get("log_steps")
-    if not steps or resumed_at is None:
+    steps, every = plan.get("steps", 0), plan.get("log_steps")  # without: the program decides what it logs
+    if every is None or not steps or resumed_at is None:
         return
     if (logged := before.get("plan", {}).get("log_steps", every)) != every:
         raise ConfigError(
@@ -176,10 +152,10 @@ def note_trained_again(directory: RunDirectory, step: int) -> bool:
     It is not, if the attempt was given no checkpoint of `step` or a later one, or is known to train again. A
     program that counts from 0 prints the number of its checkpoint's step for the first step after it.
     """
-    starts = [each for each in read_rows(directory.events_file) if each.get("event") in _STARTS]
-    given = (starts[-1].get("step") if starts else None) or 0
+    start, is_known = [({}, False), *_attempts(directory)][-1]
+    given = start.get("step") or 0
     counts_from_zero = step == given and count_from_zero(read_rows(directory.metrics_file))
-    if step > given or counts_from_zero or trains_again(directory):
+    if step > given or counts_from_zero or is_known:
         return False
     append_event(directory.events_file, _NOT_RESUMED, step=step)
     return True
@@ -187,30 +163,31 @@ def note_trained_again(directory: RunDirectory, step: int) -> bool:
 
 def trains_again(directory: RunDirectory) -> bool:
     """Return whether the newest attempt trains steps again that the checkpoint which it got had done."""
-    for event in reversed(read_rows(directory.events_file)):
-        if event.get("event") in _STARTS:
-            return False
-        if event.get("event") == _NOT_RESUMED:
-            return True
-    return False
+    return any(is_again for _, is_again in _attempts(directory)[-1:])
 
 
 def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
     """Return whether an attempt that resumed from a checkpoint in this state trained earlier steps again."""
-    at_start = None
+    attempts = _attempts(directory) if state is not None else []
+    return any(is_again and start.get("state") == state for start, is_again in attempts)
+
+
+def _attempts(directory: RunDirectory) -> list[tuple[Row, bool]]:
+    """Return the event of each attempt's start, and whether it trained again."""
+    found: list[tuple[Row, bool]] = []
     for event in read_rows(directory.events_file):
-        if event.get("event") in _STARTS:
-            at_start = event.get("state")
-        elif event.get("event") == _NOT_RESUMED and state is not None and at_start == state:
-            return True
-    return False
+        if event.get("event") in ("started", "resumed"):
+            found.append((event, False))
+        elif event.get("event") == _NOT_RESUMED and found:
+            found[-1] = (found[-1][0], True)
+    return found
 
 
 def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
     plan = read_run(directory.run_file).get("plan", {})
-    outcome = program_outcome(end, rows, planned_steps(plan), logs_all="log_steps" in plan)
+    outcome = program_outcome(end, rows, plan.get("steps"), logs_all="log_steps" in plan)
     for note in end.skipped:
         append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
@@ -220,12 +197,6 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     ending = "preempted" if outcome["status"] == "stopped" else "finished"
     append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
     return int(outcome["exit_code"])
-
-
-def planned_steps(plan: Mapping[str, Any]) -> int | None:
-    """Return the planned steps of the run; None if the program decides."""
-    steps = plan.get("steps")
-    return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
 
 def count_from_zero(rows: Sequence[Row]) -> bool:
@@ -270,11 +241,9 @@ def note_checkpoint(
     `is_guess`: that it is complete is shown only by files that stayed as they were.
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
-    for event in reversed(read_rows(directory.events_file)):
-        if event.get("event") == "checkpoint_saved":
-            if {key: event.get(key) for key in named} == named:
-                return
-            break
+    saved = [each for each in read_rows(directory.events_file) if each.get("event") == "checkpoint_saved"]
+    if saved and {key: saved[-1].get(key) for key in named} == named:
+        return
     facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
     facts |= {"complete": Source.GUESSED.value} if is_guess else {}
     facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
@@ -302,17 +271,14 @@ def weights_fault(
     earlier = [each for before, _, each in saved if before < step and each.count == count]
     earlier = [*([first] if first and first.count == count else []), *earlier]
     where = f"the checkpoint of step {taken.step:,}"
-    if last.nan:
-        return f"{where} has NaN in {_some(last.nan)}"
-    if new := [name for name in last.infinite if any(name not in each.infinite for each in earlier)]:
-        return f"{where} has infinite numbers in {_some(new)}, which was finite before"
+    new = [name for name in last.infinite if any(name not in each.infinite for each in earlier)]
+    if bad := list(last.nan) or new:
+        more = f" and {len(bad) - 1:,} more tensors" if len(bad) > 1 else ""
+        what = "NaN" if last.nan else "infinite numbers"
+        return f"{where} has {what} in {bad[0]}{more}" + ("" if last.nan else ", which was finite before")
     if is_complete and earlier and earlier[0].sha256 == last.sha256:
         return f"every tensor in {where} is equal to the first save: what is saved is not what is trained"
     return None
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{names[0]}" + (f" and {len(names) - 1:,} more tensors" if len(names) > 1 else "")
 
 
 def program_outcome(
@@ -352,9 +318,8 @@ def program_outcome(
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = {**named, "source": end.checkpoint.source.value}
     if end.fallback is not None:
-        failure = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1])
-        outcome["failure"] = failure.to_json()
-    if end.hang is not None and end.fallback is None:
+        outcome["failure"] = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1]).to_json()
+    elif end.hang is not None:
         remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
         outcome["failure"] = Failure(FailureKind.HANG, done + 1, remedy).to_json()
     return {key: value for key, value in outcome.items() if value is not None}
@@ -383,7 +348,7 @@ def _verdict(
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
         if not has_rows:
-            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {end.unread}"
+            return "failed", ExitCode.NO, f"the program ended with exit code 0, and {_NO_METRICS}"
         return "succeeded", ExitCode.DONE, None
     if has_saved and (end.stopped_by is not None or end.exit_code == ExitCode.STOPPED):
         assert end.checkpoint is not None
@@ -399,8 +364,8 @@ def _verdict(
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not has_rows and end.unread and not end.failure and end.error is None:
-        parts.append(end.unread)
+    if not has_rows and not end.failure and end.error is None:
+        parts.append(_NO_METRICS)
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 
 

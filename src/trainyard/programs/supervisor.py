@@ -34,7 +34,7 @@ from trainyard.programs.program_records import (
     weights_fault,
 )
 from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
-from trainyard.programs.run_rows import PRINT_STEPS, RunRows, earlier_attempt
+from trainyard.programs.run_rows import RunRows, earlier_attempt
 from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
 from trainyard.run.records import append_event, keep_rows_up_to, read_rows
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from trainyard.watch.network_record import NodeNetwork
 
 LOG = logging.getLogger(__name__)
-NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 # How long the first node waits for the exit codes of the other nodes.
 _ENDS_SECONDS = 120.0
 # Seconds between two searches for new checkpoints while the program runs; and if one may be in progress.
@@ -114,12 +113,7 @@ class ProgramRun:
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
         self.rows = RunRows(
-            self.directory,
-            self.program,
-            self.config.monitoring,
-            self.secrets,
-            found=found,
-            is_first=self.is_first,
+            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
         )
         if self.is_first:
             lost = earlier.rows_before(self.directory, found) if earlier is not None else []
@@ -158,13 +152,14 @@ class ProgramRun:
             self._last_search = time.monotonic() - sooner
         if now - self._last_check >= _CHECK_SECONDS:
             self._check_pythons()
-        return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
+        network, newest = self.network, self.rows.writer.newest
+        return None if network is None else network.check(newest, now=time.monotonic())
 
     def _take(self, end: Ending | None = None) -> None:
         """Copy the newest complete checkpoint."""
         rows = self.rows
         self._use_saves(rows.saved, rows.merged)
-        self.checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
+        self.checkpoints.take(rows.step_before, reach=rows.merged.reach, end=end, last_sign=rows.last_sign)
 
     def _use_saves(self, saved: Collection[WrittenCheckpoint], merged: MetricRows) -> None:
         """Take the saves of an attempt, in the steps of its rows."""
@@ -203,45 +198,47 @@ class ProgramRun:
         self.rows.close()
         fallback = None
         if self.network is not None:
-            self.network.check(self.rows.newest, now=time.monotonic(), is_over=True)
+            self.network.check(self.rows.writer.newest, now=time.monotonic(), is_over=True)
             fallback = self.network.fallback
             if ended.exit_code and ended.stopped_by is None:
                 self.network.show_warnings()
         hang = self._note_hang() if self._hang.noticed else None
         write_end(self.directory, self.launch.number, ended.exit_code)
         if not self.is_first:
-            if fallback is not None:
-                return ExitCode.NOT_PROVEN
             # A program may give the exit code of a fallback another meaning.
             is_ours = hang is not None or ended.exit_code == ExitCode.NOT_PROVEN
-            return ExitCode.NO if is_ours else ended.exit_code
+            code = ExitCode.NO if is_ours else ended.exit_code
+            return code if fallback is None else ExitCode.NOT_PROVEN
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
             LOG.error("metrics: %s", self.rows.describe())
-        others = self._wait_for_others() if ended.exit_code == 0 else None
-        self._take(Ending(is_well=ended.exit_code == 0))
-        if ended.exit_code == 0 and ended.stopped_by is None:
+        is_well = ended.exit_code == 0
+        is_complete = is_well and ended.stopped_by is None
+        others = self._wait_for_others() if is_well else None
+        self._take(Ending(is_well=is_well))
+        if is_complete:
             self._drop_unsaved_iteration()
+        taken, first = self.checkpoints.taken, self.checkpoints.first
+        weights = weights_fault(self.directory, taken, first, is_complete=is_complete) if taken else None
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,
             others=others,
-            checkpoint=self.checkpoints.taken or copy_of(self.directory, self.found),
+            checkpoint=taken or copy_of(self.directory, self.found),
             skipped=self.checkpoints.skipped,
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
-            fault=self.rows.fault,
-            sources=self.rows.sources or self._earlier_sources,
-            unit=self.rows.unit,
-            weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
-            unread=NO_METRICS,
+            fault=self.rows.writer.fault,
+            sources=self.rows.merged.sources or self._earlier_sources,
+            unit="epochs" if self.rows.merged.counts_epochs else "steps",
+            weights=weights,
             problem=ended.problem,
             fallback=fallback,
             hang=hang,
             changed=self._changed_inputs(),
             failure=failure,
-            error=None if ended.stopped_by else self._error(has_failed=ended.exit_code != 0),
+            error=None if ended.stopped_by else self._error(has_failed=not is_well),
             optimizer_steps=self.rows.observations.steps,
         )
         self._write_observed()
@@ -310,38 +307,29 @@ class ProgramRun:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""
         if self.program.data is None:
             return None
-        found = read_data(self.program.directory, self.program.data)
-        return {"fingerprint": found.fingerprint, "files": found.files, "bytes": found.size}
+        return read_data(self.program.directory, self.program.data)
 
     def _changed_inputs(self) -> tuple[str, ...]:
         """Return the inputs whose bytes have changed since the start."""
         run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
-        if lock is not None and run.get("lock_sha256") is not None:
-            with suppress(OSError):
-                if sha256_of_file(lock) != run["lock_sha256"]:
-                    changed.append(f"the lock {lock.name}")
-        try:
+        with suppress(OSError):
+            if lock is not None and run.get("lock_sha256") not in (None, sha256_of_file(lock)):
+                changed.append(f"the lock {lock.name}")
+        now: dict[str, Any] | None = {}
+        with suppress(ConfigError, OSError):
             now = self.data()
-        except (ConfigError, OSError):
-            now = {}
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
         return tuple(changed)
 
-    def _weights_fault(self, *, is_complete: bool) -> str | None:
-        taken, first = self.checkpoints.taken, self.checkpoints.first
-        if taken is None:
-            return None
-        return weights_fault(self.directory, taken, first, is_complete=is_complete)
-
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""
         self._hang.keep_stacks()
-        text = self._hang.describe(self.rows.newest)
+        text = self._hang.describe(self.rows.writer.newest)
         LOG.error("%s", text)
         if self.is_first:
             facts = {name: value for name, value in self._hang.noticed.items() if name != "time"}
-            append_event(self.directory.events_file, "hang_suspected", step=self.rows.newest, **facts)
+            append_event(self.directory.events_file, "hang_suspected", step=self.rows.writer.newest, **facts)
         return text
 
     def _wait_for_others(self) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.programs.metric_rows import MetricRowWriter, add_missing_rows, row_fault
+from trainyard.programs.metric_rows import MetricRowWriter, row_fault
 from trainyard.programs.sources import Source
 from trainyard.run.records import read_rows
 
@@ -303,10 +303,11 @@ def test_the_step_at_a_time_is_the_last_on_record(attempt: Attempt) -> None:
     assert [attempt.merged.step_before(moment) for moment in (5.0, 21.0, 30.9, 99.0)] == [0, 20, 20, 30]
 
 
-def test_rows_that_were_lost_are_put_in_their_place(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path)
-    attempt.add(OBSERVED, *losses(10, 40))
-    attempt.add(STRUCTURED, {"epoch": 1, "val_loss": 2.0}, at=12.0)
-    attempt.writer.write(is_over=True)
-    add_missing_rows(attempt.path, losses(10, 20, 30, 50), last=30)
-    assert [row.get("step") for row in read_rows(attempt.path)] == [10, None, 20, 30, 40]
+def test_a_file_whose_rows_come_together_leaves_no_doubt_about_the_optimizer_steps(tmp_path: Path) -> None:
+    """Steps 1 to 8 after a checkpoint of step 4 fit a file that is at 8 and at 12: they end where it ends."""
+    attempt = Attempt(tmp_path, resumed_at=4)
+    attempt.add(STRUCTURED, *losses(6, 8), at=10.0)
+    attempt.add(OBSERVED, *losses(*range(1, 9)), at=10.1)
+    attempt.add(STRUCTURED, *losses(10, 12), at=10.2)
+    attempt.record()
+    assert attempt.merged.optimizer_shift == 4

@@ -16,33 +16,24 @@ from trainyard.programs.program_events import (
     ObservedFact,
     ProgramEvent,
     ProgramEvents,
-    TrainingBegin,
-    TrainingEnd,
+    TrainingSpan,
     WrittenCheckpoint,
     parse_event,
 )
 from trainyard.programs.sources import Source
 
 EVENTS: list[tuple[dict[str, Any], ProgramEvent]] = [
-    (
-        {"event": "begin", "step": 3, "steps": 9, "world_size": 2, "time": 5.0},
-        TrainingBegin(3, 9, 2, 5.0),
-    ),
-    ({"event": "begin", "step": 0, "steps": 9.0, "world_size": "many"}, TrainingBegin(0, 9)),
+    ({"event": "begin", "step": 3, "steps": 9, "time": 5.0}, TrainingSpan(3, 9, 5.0)),
+    ({"event": "begin", "step": 0, "steps": 9.0}, TrainingSpan(0, 9)),
     (
         {"event": "row", "step": 4, "loss": 2.5, "lr": 0.1, "note": "text", "time": 6},
         LoggedFigures(4, {"loss": 2.5, "lr": 0.1}, 6),
     ),
     (
-        {"event": "summary", "step": 9, "train_loss": 2},
-        LoggedFigures(9, {"train_loss": 2}, is_summary=True),
-    ),
-    (
         {"event": "saved", "step": 9, "path": "/o/c-9", "files": {"a/b.pt": [3, 4]}},
         WrittenCheckpoint(9, Path("/o/c-9"), {"a/b.pt": (3, 4)}),
     ),
-    ({"event": "end", "step": 9, "steps": 9, "finished": True}, TrainingEnd(9, 9, finished=True)),
-    ({"event": "end", "step": 9, "finished": 1}, TrainingEnd(9)),
+    ({"event": "end", "step": 9, "steps": 9}, TrainingSpan(9, 9, has_ended=True)),
     (
         {"event": "row", "source": "observed", "pid": 7, "rank": 1, "step": 4, "loss": 2.5},
         LoggedFigures(4, {"loss": 2.5}, source=Source.OBSERVED, rank=1, pid=7),
@@ -159,7 +150,7 @@ def test_figures_get_the_names_of_the_run_directory() -> None:
         "time": 8.0,
         "loss": 2.0,
         "learning_rate": 0.1,
-        "grad_norm": math.inf,
+        "grad_norm": "inf",
         "val_loss": 3.0,
         "tokens": 7,
         "reward": 1,

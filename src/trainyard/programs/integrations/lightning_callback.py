@@ -68,7 +68,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         with contextlib.suppress(Exception):
             planned = trainer.estimated_stepping_batches
             self._steps = int(planned) if math.isfinite(planned) else None
-        self._write("begin", trainer.global_step, steps=self._steps, world_size=trainer.world_size)
+        self._write("begin", trainer.global_step, steps=self._steps)
         self._handle_signal()
         if trainer.world_size > 1 and self._group is None:
             # A group of its own: the vote neither waits for the GPU nor mixes with the trainer's collectives.
@@ -127,8 +127,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
 
     def _end(self, trainer: Any) -> None:
         if not self._has_ended:
-            finished = self._steps is not None and trainer.global_step >= self._steps
-            self._write("end", trainer.global_step, steps=self._steps, finished=finished)
+            self._write("end", trainer.global_step, steps=self._steps)
         self._has_ended = True
         if self._group is not None:
             with contextlib.suppress(Exception):  # its threads can abort an interpreter that ends
@@ -214,12 +213,10 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
             if event == "saved":
                 fields["files"] = _files(fields["path"])
             line = json.dumps({**numbers, **fields, "event": event, "step": step, "time": time.time()})
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(self._file, flags, 0o644)
             try:
-                size = os.fstat(descriptor).st_size
-                is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, (b"\n" if is_torn else b"") + line.encode() + b"\n")
+                os.write(descriptor, f"\n{line}\n".encode())
             finally:
                 os.close(descriptor)
 

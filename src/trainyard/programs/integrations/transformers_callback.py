@@ -56,13 +56,7 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         self.stopped = self._signal_received = False
         self._writes = bool(self._file) and state.is_world_process_zero
         self._pending = None
-        self._write(
-            "begin",
-            state.global_step,
-            steps=state.max_steps,
-            world_size=args.world_size,
-            output_dir=os.path.abspath(args.output_dir),
-        )
+        self._write("begin", state.global_step, steps=state.max_steps)
         if not self._file:
             return
         if not getattr(args, "enable_jit_checkpoint", False):
@@ -74,8 +68,8 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 self._group = weakref.ref(torch.distributed.new_group(backend="gloo"))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        figures = logs or {}
-        self._write("summary" if "train_loss" in figures else "row", state.global_step, figures)
+        if logs and "train_loss" not in logs:  # those are means over the run
+            self._write("row", state.global_step, logs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember the checkpoint: other ranks may still write their part of it."""
@@ -106,8 +100,7 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
                 torch.distributed.destroy_process_group(group)
             del group
         self._report_checkpoint()
-        finished = state.global_step >= state.max_steps
-        self._write("end", state.global_step, steps=state.max_steps, finished=finished)
+        self._write("end", state.global_step, steps=state.max_steps)
         self._restore_handler()
 
     def _agree_on_stop(self) -> bool:
@@ -158,12 +151,10 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             if event == "saved":
                 fields["files"] = _files(fields["path"])
             line = json.dumps({**numbers, **fields, "event": event, "step": step, "time": time.time()})
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(self._file, flags, 0o644)
             try:
-                size = os.fstat(descriptor).st_size
-                is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, (b"\n" if is_torn else b"") + line.encode() + b"\n")
+                os.write(descriptor, f"\n{line}\n".encode())
             finally:
                 os.close(descriptor)
 

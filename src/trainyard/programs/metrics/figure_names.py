@@ -1,35 +1,30 @@
 """The one name that a row of `metrics.jsonl` has for the few figures that reports and proofs know.
 
 Any other number of a program is kept under its own name. A rule reads the words of a name: `train/lm_loss`,
-`Train Loss` and `loss` are the training loss; `train/box_loss` is a figure of its own.
+`Train Loss` and `loss` are the training loss; `train/box_loss` is a figure of its own. A number that is not
+finite becomes a text, because JSON has no such number; a proof treats it as a fault.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from trainyard.programs.metrics.printed_numbers import read_figure, read_number
 from trainyard.run.records import Row
 
-JUDGED = frozenset({"loss", "val_loss", "grad_norm"})
-"""The figures that a proof judges; they stay in the row as text if they are not numbers."""
+JUDGED = {
+    "grad_norm": "gradient norm",
+    "loss": "loss",
+    "val_loss": "validation loss",
+    "val_bits_per_byte": "validation loss",
+}
+"""The figures that a proof judges, in words; they stay in the row as text if they are not numbers."""
 _WORD = re.compile(r"[a-z]+|\d+|%")
 _VALIDATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "dev"))
 # Words of a name that leave open nothing about which figure it is.
-_PLAIN = {
-    "train",
-    "training",
-    "trainer",
-    "tr",
-    "global",
-    "mean",
-    "avg",
-    "average",
-    "metrics",
-    "charts",
-    "step",
-}
+_PLAIN = frozenset(("train", "training", "trainer", "tr", "global", "mean", "avg", "average", "metrics"))
+_PLAIN |= {"charts", "step"}
 _RULES = """
     step: step, current optimizer
     step: steps, current
@@ -56,6 +51,18 @@ _RULES = """
 _COUNTS = ("step", "samples", "tokens", "nan_steps", "skipped_steps")
 _TIMES = frozenset(("time", "timestamp", "_timestamp", "wall_time", "_runtime", "_step"))
 """A row has its own `time`; these are no figures."""
+NUMBER = (
+    r"(?:[A-Za-z_][\w.]*\([^()]*\)|[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+    r"|[-+]?(?i:nan|inf(?:inity)?))(?!\w)"
+)
+"""A number as a program prints it: plain, not finite, or in the name of its type."""
+_NUMERAL = re.compile(
+    r"[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d*+)?+|\d++\.?+\d*+|\.\d++)(?:e[-+]?\d++)?+(?![\w,])"
+    r"|[-+]?(?:nan|inf(?:inity)?)(?!\w)",
+    re.IGNORECASE,
+)
+_WRAPPED = re.compile(r"[A-Za-z_][\w.]*\((.*)")
+_LONGEST_FIGURE = 80
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +87,7 @@ def figure_of(name: str) -> str:
 
 
 @cache
-def _rules() -> list[tuple[str, frozenset[str], set[str]]]:
+def _rules() -> list[tuple[str, frozenset[str], frozenset[str]]]:
     rules = []
     for line in _RULES.strip().splitlines():
         figure, _, words = line.strip().partition(": ")
@@ -142,3 +149,30 @@ def _figure(figure: str, name: str, value: Any) -> float | str | None:
     if figure == "mfu" and (read > 1 or "%" in name):
         return read / 100
     return read
+
+
+def read_number(text: str) -> float | str | None:
+    """Return the number at the start of `text`, `nan` or `inf` as a text, None if there is no number.
+
+    `'0.1'`, `np.float64(0.1)`, `tensor(0.1, device='cuda:0')` and `1,234.5` are numbers. One with a unit
+    directly behind it, such as `1.2B`, is none, and a comma that may be that of decimals, as in `2,31`.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        plain = text.strip().strip("'\"")
+        wrapped = _WRAPPED.match(plain)
+        found = _NUMERAL.match(wrapped[1].lstrip().replace(",", " ") if wrapped else plain)
+        if found is None:
+            return None
+        value = float(found[0].replace(",", ""))
+    return value if math.isfinite(value) else str(value)
+
+
+def read_figure(text: str) -> float | str:
+    """Return the number at the start of `text`; if there is none, the text itself.
+
+    A proof must see that such a figure was printed but is not a number, such as `None`.
+    """
+    value = read_number(text)
+    return text.strip()[:_LONGEST_FIGURE] if value is None else value

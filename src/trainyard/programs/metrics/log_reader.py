@@ -9,24 +9,26 @@ each row.
 
 import json
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
-from trainyard.programs.metrics.printed_numbers import NUMBER, read_figure, read_number
+from trainyard.programs.metrics.figure_names import (
+    NUMBER,
+    flat_figures,
+    has_figures,
+    read_figure,
+    read_number,
+    row_of_figures,
+)
 from trainyard.run.records import Row
-from trainyard.run.untrusted_files import parse_json_line
 
 AUTO = "auto"
 NOT_PRINTED = "not printed"
 """The loss of a row whose program omits a loss of NaN from its line."""
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _LONGEST_LINE, _MOST_OBJECTS = 1 << 16, 16
-_GIB = 2**30
-_SHOWN_LINES, _SHOWN_WIDTH = 3, 160
 # Of more lines that come at once, which is a flood, only some are read, unless one of them may be a
 # validation or has a number that is not finite.
 _MANY_LINES = 500
@@ -57,7 +59,7 @@ class PresetForm:
             row = row_of_figures((self.names.get(name, name), text) for name, text in texts.items())
             for name in ("memory", "mmemory"):
                 if "GiB" in texts.get(name, "") and (size := read_number(texts[name].partition("GiB")[0])):
-                    row["gpu_memory_bytes"] = round(float(size) * _GIB)
+                    row["gpu_memory_bytes"] = round(float(size) * 2**30)
             if (milliseconds := row.pop("step_milliseconds", None)) is not None:
                 row["step_seconds"] = milliseconds / 1000
             if row.get("loss") == -1.0:  # torchtitan's ranks without the last pipeline stage print it
@@ -123,8 +125,7 @@ _FIGURE = re.compile(
 )
 # Words before the step by which a line is of another thing than a step of the training.
 _OTHER = re.compile(r"\b(?:eval|val|test|resum|load|best|restor)", re.I)
-_BAR = re.compile(r"%\|[^|]*\|\s*(\d+)/(\d+) \[")
-_PREFIXES = re.compile(r"(?:\[[^\]]*\]:?|\([^)]*\)|\d+:|\s)*")
+_BARS = re.compile(r".*%\|[^\]]*\]?")
 _DICT = re.compile(r"\{'[^{}]*\}")
 _PAIR = re.compile(r"'([^']+)': (?:'([^']*)'|\"([^\"]*)\"|([\w.]+\([^()]*(?:\([^()]*\)[^()]*)*\)|[^,{}]+))")
 # A key that is given twice leaves it open which figure is right: its object has none.
@@ -142,14 +143,8 @@ class LogReader:
             raise ConfigError(f"metrics: {form!r:.80} is no form of a log; use {AUTO}, {', '.join(FORMS)}")
         self._is_auto, self._form = form == AUTO, FORMS.get(form)
         self._rest = ""
-        self._bar = _HuggingFaceBar()
         self._validation_loss: Any = None
         self._step = self._offset = self._epoch = 0
-        self._has_rows = False
-        self._line_count = 0
-        self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
-        self.unread: list[str] = []
-        """Lines with a loss that could not be read as a row, before the first row."""
 
     def take(self, text: str) -> list[Row]:
         """Return the rows that `text` completes. Lines come with their ends; the last one may be cut off.
@@ -161,76 +156,32 @@ class LogReader:
         self._rest = lines.pop()[-_LONGEST_LINE:]
         if len(lines) > _MANY_LINES and self._is_auto and not _RARE.search(text):
             lines = lines[-1 :: -(len(lines) // _MANY_LINES + 1)][::-1]
-        return self._rows_in(lines)
+        return list(self._rows_in(lines))
 
     def close(self) -> list[Row]:
-        """Return the rows that were still open at the end of the output."""
-        rest, self._rest = self._rest, ""
-        return [*self._rows_in([rest]), *self._bar.release(at_end=True)]
+        """Return the row of a last line without its end."""
+        return self.take("\n")
 
-    def describe(self) -> str:
-        """Return a text for people if no row could be read: the last lines that were printed."""
-        if not self._line_count:
-            return "The program printed nothing."
-        lines = "".join(f"\n  {line}" for line in self._last_lines)
-        return f"No row of metrics was found in {self._line_count:,} lines. The last ones:{lines}"
-
-    def _rows_in(self, lines: list[str]) -> list[Row]:
-        rows: list[Row] = []
+    def _rows_in(self, lines: list[str]) -> Iterator[Row]:
         for line in lines:
             if "\x1b" in line:
                 line = _CODES.sub("", line)
             if self._form is not None:
-                rows += self._form.rows(line)
+                yield from map(self._without_repeat, self._form.rows(line))
             # Searching for words is much faster than matching patterns, and most lines have none of them.
             elif '{"' in line:
-                rows += _rows_of_json(line)
-            elif self._is_auto and ("oss" in line or "%|" in line or "LOSS" in line or "{'" in line):
-                rows += self._rows_of_words(line)
-        self._has_rows = self._has_rows or bool(rows)
-        if not self._has_rows:
-            self._note_lines(lines)
-        return self._without_repeats(rows) if self._form is not None else rows
+                yield from _rows_of_json(line)
+            elif self._is_auto and "{'" in line:
+                yield from filter(None, map(_row_of_dict, _DICT.findall(line)))
+            elif self._is_auto and ("oss" in line or "LOSS" in line):
+                yield from self._rows_of_plain(_BARS.sub("", line) if "%|" in line else line)
 
-    def _note_lines(self, lines: list[str]) -> None:
-        for line in filter(None, map(str.strip, lines)):
-            self._line_count += 1
-            shown = _CODES.sub("", line)[:_SHOWN_WIDTH]
-            self._last_lines.append(shown)
-            if len(self.unread) < _SHOWN_LINES and _FIGURE.search(shown):
-                self.unread.append(shown)
-
-    def _without_repeats(self, rows: list[Row]) -> list[Row]:
-        """Return the rows without the last validation loss where NeMo prints it again in every line."""
-        for row in rows:
-            if "loss" in row and "val_loss" in row:
-                if row["val_loss"] == self._validation_loss:
-                    del row["val_loss"]
-                else:
-                    self._validation_loss = row["val_loss"]
-        return rows
-
-    def _rows_of_words(self, line: str) -> Iterator[Row]:
-        if "%|" in line:
-            before = 0
-            for found in _BAR.finditer(line):
-                if _PREFIXES.fullmatch(line[before : found.start()].rstrip("0123456789")):
-                    yield from self._bar.move(int(found[1]), int(found[2]))
-                before = line.find("]", found.end()) + 1 or len(line)
-            if "oss" not in line[before:]:
-                return
-        if "{'" in line:
-            for found in _DICT.finditer(line):
-                yield from self._rows_of_dict(found[0])
-        else:
-            yield from self._rows_of_plain(line)
-
-    def _rows_of_dict(self, text: str) -> Iterable[Row]:
-        texts = {name: single or double or bare for name, single, double, bare in _PAIR.findall(text)}
-        row = row_of_figures(texts.items())
-        if "train_runtime" in texts or not {"loss", "val_loss", "reward"} & row.keys():
-            return ()  # the summary of the Hugging Face trainer, or no row of it
-        return [row] if "step" in row else self._bar.hold(row)
+    def _without_repeat(self, row: Row) -> Row:
+        """Return the row without the last validation loss where NeMo prints it again in every line."""
+        if "loss" in row and row.get("val_loss") == self._validation_loss:
+            row.pop("val_loss", None)
+        self._validation_loss = row.get("val_loss", self._validation_loss)
+        return row
 
     def _rows_of_plain(self, line: str) -> Iterator[Row]:
         """Yield the row of a line in words, as training loops of people's own print it.
@@ -252,51 +203,18 @@ class LogReader:
             self._epoch = number
         self._step = step + self._offset
         if "val_loss" in row and "loss" in row and "train loss" in line:
-            row["train_loss"] = row.pop(
-                "loss"
-            )  # nanoGPT's, estimated beside the validation; not that of a step
+            row["train_loss"] = row.pop("loss")  # nanoGPT's, estimated beside the validation
         yield {"step": self._step, **row}
 
 
-class _HuggingFaceBar:
-    """The progress bar of the Hugging Face trainer, which gives its rows their steps.
+def _row_of_dict(text: str) -> Row | None:
+    """Return the row of a dict as the Hugging Face trainer prints it; None for its summary and other dicts.
 
-    The trainer prints a row, and then draws the bar again with the row's step. The bar before the row may be
-    late, because fast steps do not draw it. Bars of an evaluation have no title either, but another total.
-    Rows that come together, apart from their bars, were buffered: they have only their epoch.
+    It states no step, only the epoch: the steps come from trainer_state.json or the observer.
     """
-
-    def __init__(self) -> None:
-        self._total: int | None = None
-        self._done = 0
-        self._rows: list[Row] = []
-        self._is_late = self._has_placed = False
-
-    def hold(self, row: Row) -> list[Row]:
-        """Keep a row until the next bar; return rows whose step no bar can show."""
-        if self._total is None:
-            return [row]
-        self._rows.append(row)
-        self._is_late = self._is_late or len(self._rows) > 2
-        return self.release(at_end=False) if self._is_late else []
-
-    def move(self, done: int, total: int) -> list[Row]:
-        """Read a bar; return the rows to which it gives a step."""
-        if self._total is None or any("loss" in row for row in self._rows):
-            self._total = total
-        if total != self._total:
-            return []
-        self._done = done
-        rows, self._rows = [{**row, "step": done} for row in self._rows], []
-        self._has_placed = self._has_placed or bool(rows)
-        return rows
-
-    def release(self, *, at_end: bool) -> list[Row]:
-        """Return the rows that wait for a bar; at the end a single row gets the step of the last bar."""
-        rows, self._rows = self._rows, []
-        if at_end and rows and self._done and not self._has_placed and not self._is_late:
-            rows[-1]["step"] = self._done
-        return rows
+    texts = {name: single or double or bare for name, single, double, bare in _PAIR.findall(text)}
+    row = row_of_figures(texts.items())
+    return row if "train_runtime" not in texts and {"loss", "val_loss", "reward"} & row.keys() else None
 
 
 def _plain_figures(line: str) -> Row:
@@ -318,11 +236,6 @@ def _plain_figures(line: str) -> Row:
 
 def _rows_of_json(line: str) -> Iterator[Row]:
     """Yield the row of each JSON object in a line that has a step or an epoch, or a loss, and a figure."""
-    if line.startswith('{"') and (whole := parse_json_line(line.encode())) is not None:
-        row = row_of_figures(flat_figures(whole))
-        if has_figures(row):
-            yield row
-        return
     place = line.find('{"')
     for _ in range(_MOST_OBJECTS):
         if place < 0 or len(line) - place > _LONGEST_LINE:

@@ -13,9 +13,7 @@ import json
 import os
 import re
 import sqlite3
-import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain
@@ -24,14 +22,14 @@ from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
-from trainyard.programs.metrics.log_reader import AUTO, LogReader
+from trainyard.programs.metrics.log_reader import AUTO
 from trainyard.run.directory import is_run_directory
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
 READABLE = (
-    "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), a log (.log, .txt), trainer_state.json, "
-    "TensorBoard events, W&B offline (.wandb), MLflow's mlruns, trackio (.db)"
+    "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), trainer_state.json, TensorBoard events, "
+    "W&B offline (.wandb), MLflow's mlruns, trackio (.db)"
 )
 STATE_NAME = "trainer_state.json"
 _EVENTS = "events.out.tfevents."
@@ -39,14 +37,10 @@ _NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "v
 _MOST_ENTRIES, _MOST_FILES, _MOST_DEPTH = 50_000, 200, 10
 _MOST_BYTES = 64 << 20
 """Most bytes that one poll reads of one file."""
-_TICK_SECONDS = 0.05
-"""The times of files may be this far behind the clock."""
 _CLOCK_SECONDS = 2.0
 """How much a clock may be set back while a program runs."""
 _SAMPLE_BYTES = 256
 _TIMES = ("time", "timestamp", "_timestamp", "wall_time")
-_MOST_ZONE_SECONDS = 14 * 3600.0
-"""A time without a zone may be that of any zone."""
 _LEAST_TIME = 1e9
 """A smaller number is no Unix time, but seconds since some start."""
 _LINES_WITHOUT_ROW = 50
@@ -56,7 +50,6 @@ _OF_TRAINING = re.compile(r"loss|reward|return|acc|grad|lr|learning|perplexity|p
 _MLFLOW = re.compile(r"mlruns/[^/]+/[^/]+/metrics/(.+)$")
 _GROWTH = 1.1
 """A file that is read from its start each time is read again when it has grown by this factor."""
-_LIGHTNING_FOLDER = re.compile(r"version_\d+")
 
 
 class MetricFiles:
@@ -65,7 +58,6 @@ class MetricFiles:
     def __init__(
         self,
         directory: Path,
-        started: float,
         setting: str = AUTO,
         *,
         run_directory: Path | None = None,
@@ -73,30 +65,32 @@ class MetricFiles:
         created: float = 0.0,
         resumed_from: Path | None = None,
     ) -> None:
-        """Skip the rows that files have already. `started` is the start of the program in Unix seconds.
+        """Skip what files have already: the program has not started.
 
         `setting` is `auto`, or a file or folder relative to `directory`; other files are not read then. With
         `auto`, the run directory is searched too. `ignored` are files and folders that are not searched, and
-        neither are directories of other runs. A row whose own time is before `created`, the start of the run,
-        is of another run. `resumed_from` is the checkpoint that the program resumes from, at any place: later
-        checkpoints repeat the rows of its history. Raises ConfigError for a file of an unknown form.
+        neither are directories of other runs. A row whose time is before `created`, the start of the run in
+        Unix seconds, is of another run. `resumed_from` is the checkpoint that the program resumes from, at
+        any place: later checkpoints repeat the rows of its history. Raises ConfigError for a file of an
+        unknown form.
         """
-        self._started, self._created = started - _TICK_SECONDS, created - _CLOCK_SECONDS
-        self._place = directory if setting == AUTO else directory / setting
-        self._run_directory = run_directory if setting == AUTO else None
-        self._file_times_from = self._started + _clock_difference(self._place)
-        self._is_named = setting != AUTO
+        self.is_named = setting != AUTO
+        self.states: dict[tuple[int, bool], Row] = {}
+        """The rows of every trainer_state.json: the next checkpoint repeats them."""
+        self._created = created - _CLOCK_SECONDS
+        self._place = directory / setting if self.is_named else directory
+        self._run_directory = None if self.is_named else run_directory
         self._ignored = frozenset(path.absolute() for path in ignored)
         self._readers: dict[Path, _Reader] = {}
         self._notes: dict[str, None] = {}
-        self._states: dict[tuple[int, bool], Row] = {}
-        if self._is_named and not self._place.is_dir() and self._kind(self._place) is None:
+        is_folder = self._place.is_dir() or not self._place.suffix  # which may not exist yet
+        if self.is_named and not is_folder and self._kind(self._place) is None:
             raise ConfigError(
                 f"program.metrics: {setting} is not a file of metrics. Name one of these: {READABLE}"
             )
-        for path in self._paths():
-            is_log_of_events = path.name.startswith(_EVENTS)  # events have their own times
-            if not is_log_of_events and path.stat().st_mtime < self._file_times_from:
+        self._old = {path: _version(path) for path in self._paths()}
+        for path in self._old:
+            if not path.name.startswith(_EVENTS) and path.suffix != ".wandb":  # nobody adds to these
                 self._rows_of(path)
         if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
             self._rows_of(resumed_from / STATE_NAME)
@@ -109,23 +103,15 @@ class MetricFiles:
     @property
     def steps_asked(self) -> int | None:
         """The steps of the complete run, if a file has them."""
-        return next(
-            (reader.steps_asked for reader in self._readers.values() if reader.steps_asked is not None), None
-        )
+        return next((each.steps_asked for each in self._readers.values() if each.steps_asked), None)
 
     def poll(self, *, at_end: bool = False) -> list[Row]:
         """Return the rows that were written since the last poll, in the order of each file.
 
         With `at_end` an incomplete last line counts, too.
         """
-        rows: list[Row] = []
-        for path in self._paths():
-            try:
-                if path.stat().st_mtime >= self._file_times_from:
-                    rows += self._rows_of(path, at_end=at_end)
-            except FileNotFoundError:  # removed since, as old checkpoints are
-                continue
-        return rows
+        changed = [path for path in self._paths() if _version(path) != self._old.get(path)]
+        return [row for path in changed for row in self._rows_of(path, at_end=at_end)]
 
     def _rows_of(self, path: Path, *, at_end: bool = False) -> list[Row]:
         if path not in self._readers:
@@ -133,15 +119,16 @@ class MetricFiles:
             if kind is None:
                 self._notes[f"{path}: not a file of metrics. These can be read: {READABLE}"] = None
                 return []
-            self._readers[path] = kind(path)
+            self._readers[path] = kind(path, self)
         try:
             found = self._readers[path].new_rows(at_end=at_end)
             changed = path.stat().st_mtime
+        except FileNotFoundError:  # removed since, as old checkpoints are
+            return []
         except ImportError as error:
             package = (error.name or "").partition(".")[0]
-            self._notes[f"{path.parent}: not read, because {package} is not installed beside Trainyard"] = (
-                None
-            )
+            note = f"{path.parent}: not read, because {package} is not installed beside Trainyard"
+            self._notes[note] = None
             return []
         except (OSError, DamagedFileError, sqlite3.Error) as error:
             self._notes[f"{path}: {error}"] = None
@@ -151,45 +138,36 @@ class MetricFiles:
             self._notes[f"{path}: rows with a time before the start of the run are of another run"] = None
         return own
 
-    def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
-        """Return the reader for a file by its name, or for a named one by its first bytes, if any."""
+    def _kind(self, path: Path) -> "type[_Reader] | None":
+        """Return the reader for a file by its name, if there is one."""
         name, ending = path.name, path.suffix.lower()
         if name == STATE_NAME:
-            return lambda path: _TrainerState(path, self._states)
+            return _TrainerState
         if name.startswith(_EVENTS):
-            return lambda path: _Events(path, self._started)
+            return _Events
         if ending == ".wandb":
             return _OfflineRun
         if _MLFLOW.search(str(path)):
             return _MlflowFigure
-        if ending == ".db" and (self._is_named or path.parent.name == "trackio"):
+        if ending == ".db" and (self.is_named or path.parent.name == "trackio"):
             return _Trackio
-        if ending in (".jsonl", ".ndjson") or (ending == ".json" and self._is_named):
-            return lambda path: _JsonLines(path, is_named=self._is_named)
+        if ending in (".jsonl", ".ndjson") or (ending == ".json" and self.is_named):
+            return _JsonLines
         if ending in (".csv", ".tsv"):
             # DeepSpeed's monitor counts samples in the column `step` of these.
-            is_of_samples = name.startswith("Train_Samples_")
-            return None if is_of_samples else lambda path: _Table(path, is_named=self._is_named)
-        if path != self._place or ending not in (".log", ".txt", ".out", ""):
-            return None
-        try:
-            with open_regular(path) as file:
-                start = file.read(_SAMPLE_BYTES) or b""
-        except (OSError, DamagedFileError):  # it does not exist yet
-            return _LogLines
-        return None if b"\0" in start else _LogLines
+            return None if name.startswith("Train_Samples_") else _Table
+        return None
 
     def _paths(self) -> list[Path]:
-        if self._is_named and not self._place.is_dir():
+        if self.is_named and not self._place.is_dir():
             return [self._place] if self._place.is_file() else []
         found: list[Path] = []
         places = dict.fromkeys(each for each in (self._place, self._run_directory) if each is not None)
         every = chain.from_iterable(self._files_below(place, _MOST_DEPTH) for place in places)
         for entries, path in enumerate(every):
             if entries >= _MOST_ENTRIES or len(found) >= _MOST_FILES:
-                self._notes[
-                    f"{self._place}: too many files to search; name the file of metrics in program.metrics"
-                ] = None
+                note = f"{self._place}: too many files to search; name the file of metrics in program.metrics"
+                self._notes[note] = None
                 break
             if self._kind(path) is not None:
                 found.append(path)
@@ -216,13 +194,12 @@ class MetricFiles:
                 yield path
 
 
-def _clock_difference(place: Path) -> float:
-    """Return the seconds by which the clock of the file system of `place` is ahead; 0 if below a second."""
-    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
-    with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
-        ahead = os.fstat(file.fileno()).st_mtime - time.time()
-        return ahead if abs(ahead) >= 1 else 0.0
-    return 0.0
+def _version(path: Path) -> tuple[int, int, int]:
+    """Return what changes when a file is written: inode, size and time of modification."""
+    with suppress(OSError):
+        facts = path.stat()
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return 0, 0, 0
 
 
 def _row_time(figures: Mapping[str, Any]) -> Row:
@@ -231,19 +208,15 @@ def _row_time(figures: Mapping[str, Any]) -> Row:
         value = figures.get(name)
         with suppress(ValueError, TypeError, OverflowError):
             if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
-                moment = datetime.fromisoformat(value)
-                return {"time": moment.timestamp() + (0.0 if moment.tzinfo else _MOST_ZONE_SECONDS)}
+                return {"time": datetime.fromisoformat(value).timestamp()}
             if (number := float(value or 0)) > _LEAST_TIME:
                 return {"time": number / 1000 if number > _LEAST_TIME * 1000 else number}
     return {}
 
 
-def _age(path: Path) -> tuple[float, str]:
+def _age(path: Path) -> tuple[int, str]:
     """Files that were written first come first, so that a version_1 follows its version_0."""
-    try:
-        return path.stat().st_mtime, str(path)
-    except OSError:
-        return 0.0, str(path)
+    return _version(path)[2], str(path)
 
 
 class _Reader:
@@ -251,8 +224,13 @@ class _Reader:
 
     steps_asked: int | None = None
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, files: MetricFiles) -> None:
+        self.path, self.files = path, files
+        # Lightning's loggers count steps from 0.
+        is_lightning = (
+            re.fullmatch(r"version_\d+", path.parent.name) or (path.parent / "hparams.yaml").exists()
+        )
+        self.first = int(bool(is_lightning))
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
         """Return the rows since the last call; `at_end` includes an incomplete last line."""
@@ -262,82 +240,47 @@ class _Reader:
 class _Lines(_Reader):
     """Reads the lines that were added to a text file; from the start if the old ones changed."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._offset = 0
-        self._identity: tuple[int, int] | None = None
-        self._head, self._tail = b"", b""
+    def __init__(self, path: Path, files: MetricFiles) -> None:
+        super().__init__(path, files)
+        self._offset, self._head = 0, b""
+        self.start_anew()
 
     def new_lines(self, *, at_end: bool) -> list[str]:
         """Return the complete lines that were not returned before, and at the end the last one."""
         with open_regular(self.path) as file:
-            status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino)
-            if not self._has_old_lines(file, status.st_size, identity):
-                self._offset, self._head, self._tail = 0, b"", b""
+            is_shorter = os.fstat(file.fileno()).st_size < self._offset
+            if is_shorter or file.read(len(self._head)) != self._head:
+                self._offset, self._head = 0, b""
                 self.start_anew()
-            self._identity = identity
             file.seek(self._offset)
             content = file.read(_MOST_BYTES) or b""
         end = content.rfind(b"\n") + 1
         if at_end or (not end and len(content) == _MOST_BYTES):  # or one endless line
             end = len(content)
-        read = content[:end]
         self._offset += end
-        self._head = (self._head + read)[:_SAMPLE_BYTES]
-        self._tail = (self._tail + read)[-_SAMPLE_BYTES:]
-        return read.decode(errors="replace").splitlines()
-
-    def _has_old_lines(self, file: Any, size: int, identity: tuple[int, int]) -> bool:
-        if self._identity is None:
-            return True
-        if identity != self._identity or size < self._offset:
-            return False
-        file.seek(0)
-        if file.read(len(self._head)) != self._head:
-            return False
-        file.seek(self._offset - len(self._tail))
-        return bool(file.read(len(self._tail)) == self._tail)
+        self._head = (self._head + content[:end])[:_SAMPLE_BYTES]
+        return content[:end].decode(errors="replace").splitlines()
 
     def start_anew(self) -> None:
-        """Forget the state of lines that are no longer there."""
-
-
-class _LogLines(_Lines):
-    """Reads a log in a file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._log = LogReader()
-
-    def new_rows(self, *, at_end: bool) -> list[Row]:
-        lines = self.new_lines(at_end=at_end)
-        return self._log.take("".join(f"{line}\n" for line in lines))
-
-    def start_anew(self) -> None:
-        self._log = LogReader()
+        """Set the state of a file of which no line was read."""
 
 
 class _JsonLines(_Lines):
     """Reads JSON objects, one a line: LLaMA-Factory's trainer_log.jsonl, AutoModel's, verl's, anybody's."""
 
-    def __init__(self, path: Path, *, is_named: bool) -> None:
-        super().__init__(path)
-        self._may_be_data = not is_named
-        self._lines_without_row = 0
-        # AutoModel counts from 0.
-        self._is_automodel = path.stem == "training" or path.stem.startswith("validation")
+    _is_metrics: bool
+    _lines_without_row: int
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
-        if self._may_be_data and self._lines_without_row >= _LINES_WITHOUT_ROW:
+        if self._lines_without_row >= _LINES_WITHOUT_ROW:
             return []
         rows = []
         for line in self.new_lines(at_end=at_end):
             row = self._row_of(line)
-            if has_figures(row) and not (self._may_be_data and not any(map(_OF_TRAINING.search, row))):
+            if has_figures(row) and (self._is_metrics or any(map(_OF_TRAINING.search, row))):
                 rows.append(row)
-                self._may_be_data = False
-            elif self._may_be_data:
+                self._is_metrics = True
+            elif not self._is_metrics:
                 self._lines_without_row += 1
                 if self._lines_without_row >= _LINES_WITHOUT_ROW:
                     break
@@ -349,66 +292,45 @@ class _JsonLines(_Lines):
         if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
             self.steps_asked = total
         row = row_of_figures(flat_figures(found))
-        if self._is_automodel and "timestamp" in found and "step" in row:
-            row["step"] += 1
         return row | _row_time(found) if row else row
 
     def start_anew(self) -> None:
-        self._lines_without_row = 0
+        self._is_metrics, self._lines_without_row = self.files.is_named, 0
 
 
 class _Table(_Lines):
-    """Reads a CSV file with a header. Lightning's has several sparse rows a step, and counts from 0."""
+    """Reads a CSV file with a header. Lightning's has several sparse rows a step."""
 
-    def __init__(self, path: Path, *, is_named: bool) -> None:
-        super().__init__(path)
-        self._header: list[str] | None = None
-        self._is_named = is_named
-        self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        self._first = int(_is_of_lightning(path))
+    _names: list[str]
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
-        lines = self.new_lines(at_end=at_end)
-        if self._header is None and lines:
-            self._header = [
-                name.strip() for name in next(csv.reader(lines[:1], delimiter=self._delimiter), [])
-            ]
-            lines = lines[1:]
-        names = self._header or []
-        if not self._is_named and not any(map(_OF_TRAINING.search, names)):
+        table = csv.reader(
+            self.new_lines(at_end=at_end), delimiter="\t" if self.path.suffix.lower() == ".tsv" else ","
+        )
+        names = self._names = self._names or [name.strip() for name in next(table, [])]
+        if not self.files.is_named and not any(map(_OF_TRAINING.search, names)):
             return []
         rows = []
-        for cells in csv.reader(lines, delimiter=self._delimiter):
+        for cells in table:
             given = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell.strip()]
             row = row_of_figures(given)
             if has_figures(row):
                 if "step" in row:
-                    row["step"] += self._first
+                    row["step"] += self.first
                 rows.append(row | _row_time({name.lower(): cell for name, cell in given}))
         return rows
 
     def start_anew(self) -> None:
-        self._header = None
-
-
-def _is_of_lightning(path: Path) -> bool:
-    """Return whether one of Lightning's loggers wrote the file; they count steps from 0."""
-    return bool(_LIGHTNING_FOLDER.fullmatch(path.parent.name)) or (path.parent / "hparams.yaml").exists()
+        self._names = []
 
 
 class _TrainerState(_Reader):
     """Reads the Hugging Face trainer's state in a checkpoint, which repeats the complete history."""
 
-    def __init__(self, path: Path, known: dict[tuple[int, bool], Row]) -> None:
-        """`known` has the rows of all these files: the next checkpoint repeats them."""
-        super().__init__(path)
-        self._known = known
-        self._read: tuple[int, int, int] | None = None
+    _read: tuple[int, int, int] | None = None
 
     def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
-        status = self.path.stat()
-        version = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if version == self._read:
+        if (version := _version(self.path)) == self._read:
             return []
         state = parse_json_line(read_bytes(self.path))
         if state is None:  # it is being written
@@ -424,8 +346,8 @@ class _TrainerState(_Reader):
             is_row = isinstance(found, dict) and not ("train_loss" in found and "loss" not in found)
             row = row_of_figures(found.items()) if is_row else {}
             kind = (row.get("step", 0), "loss" not in row)
-            if "step" in row and has_figures(row) and self._known.get(kind) != row:
-                self._known[kind] = row
+            if "step" in row and has_figures(row) and self.files.states.get(kind) != row:
+                self.files.states[kind] = row
                 rows.append(dict(row))
         return rows
 
@@ -433,11 +355,7 @@ class _TrainerState(_Reader):
 class _Events(_Reader):
     """Reads a file of TensorBoard events, with TensorBoard's own reader."""
 
-    def __init__(self, path: Path, started: float) -> None:
-        super().__init__(path)
-        self._started = started
-        self._first = int(_is_of_lightning(path))
-        self._loader: Any = None
+    _loader: Any = None
 
     def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
         if self._loader is None:
@@ -447,7 +365,7 @@ class _Events(_Reader):
         steps: dict[int, dict[str, float]] = {}
         moment = 0.0
         for event in self._loader.Load():
-            if event.HasField("summary") and event.wall_time >= self._started:
+            if event.HasField("summary"):
                 moment = event.wall_time
                 for value in event.summary.value:
                     if (number := _scalar(value)) is not None:
@@ -455,7 +373,7 @@ class _Events(_Reader):
         rows = []
         for step, figures in steps.items():
             # Composer and NeMo 2 count from 0, too.
-            first = self._first or int("time/batch" in figures or "reduced_train_loss" in figures)
+            first = self.first or int("time/batch" in figures or "reduced_train_loss" in figures)
             rows.append({**row_of_figures(figures.items()), "step": step + first, "time": moment})
         return rows
 
@@ -476,9 +394,7 @@ def _scalar(value: Any) -> float | None:
 class _OfflineRun(_Reader):
     """Reads a run of W&B that was not sent yet, with W&B's own reader, from its start when it has grown."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._size = self._count = 0
+    _size = _count = 0
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
         size = self.path.stat().st_size
@@ -516,18 +432,14 @@ class _MlflowFigure(_Lines):
             with suppress(ValueError):
                 moment, value, step = line.split()
                 place = {"step": int(step), "time": int(moment) / 1000}
-                rows.append(
-                    place | {k: v for k, v in row_of_figures([(found[1], value)]).items() if k != "step"}
-                )
+                rows.append(row_of_figures([(found[1], value)]) | place)
         return rows
 
 
 class _Trackio(_Reader):
     """Reads the rows of a trackio project, a table of SQLite."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._last = 0
+    _last = 0
 
     def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
         rows = []

@@ -1,17 +1,148 @@
-"""Rows from the output of programs: each form × number × prefix × noise, in any chunks."""
+"""Rows from the output of programs: each form × number × prefix × noise, in any chunks.
 
+The lines have the shape of logs that people have posted; the numbers are made up.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.programs.metrics.printed_lines import BAR, ESC, NOISE, NUMBERS, PREFIXES, PRINTED
 
 from trainyard.errors import ConfigError
 from trainyard.programs.metric_rows import row_fault
+from trainyard.programs.metrics.figure_names import read_number
 from trainyard.programs.metrics.log_reader import FORMS, LogReader
-from trainyard.programs.metrics.printed_numbers import read_number
 
 Row = dict[str, Any]
+ESC = "\x1b"
+NUMBERS: Mapping[str, float | str] = {
+    "0.5": 0.5,
+    "2.345678E+00": 2.345678,
+    "-0.0123": -0.0123,
+    "1,234.5": 1234.5,
+    "np.float64(0.5)": 0.5,
+    "tensor(0.5, device='cuda:0')": 0.5,
+    "nan": "nan",
+    "-inf": "-inf",
+    "np.float64(nan)": "nan",
+}
+"""A number as it is printed -> its value in a row."""
+PREFIXES = (
+    "",
+    "[rank0]:",
+    "0: ",
+    f"{ESC}[36m(TaskRunner pid=1234){ESC}[0m ",
+    "2026-11-26T01:33:51.123456789Z ",
+)
+"""Text before each line: torchrun, SLURM, Ray, kubectl logs."""
+BAR = "\r 38%|███▊      | 3/8 [00:02<00:05,  1.16s/it]"
+NOISE = (
+    "",
+    f"\r0it [00:00, ?it/s]{ESC}[A\n",
+    f"{ESC}[32mINFO{ESC}[0m loading the data: step one of two\r\n",
+    "WARNING the loss of precision is small\n",
+    "{'not': 'a row'}{\n",
+)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A form: its line for a finished step, and the row."""
+
+    line: Callable[[int, str, str], str]
+    """(step, loss, gradient norm) -> the line."""
+    row: Mapping[str, Any]
+    """The figures of the row besides step, loss and gradient norm."""
+    validation: Callable[[int, str], str] | None = None
+    """The line of a validation after the step."""
+    form: str = "auto"
+
+
+PRINTED: Mapping[str, Printed] = {
+    "json": Printed(
+        lambda step, loss, norm: (
+            f'{{"step": {step}, "train_loss": "{loss}", "grad_norm": "{norm}", "lr": 0.001, "f1": 1}}'
+        ),
+        {"learning_rate": 0.001, "f1": 1},
+        validation=lambda step, loss: f'{{"global_step": {step}, "eval_loss": "{loss}"}}',
+    ),
+    "words": Printed(
+        lambda step, loss, norm: (
+            f"| epoch 1 | Step: {step}/500 | loss {loss} | grad norm = {norm} | lr 0.001 |"
+        ),
+        {"learning_rate": 0.001},
+        validation=lambda step, loss: f"step {step} val_loss={loss}",
+    ),
+    "megatron": Printed(
+        lambda step, loss, norm: (
+            f" [2026-08-22 15:22:22.123456] iteration {step:8d}/   10000 | consumed samples:       256000 | "
+            "elapsed time per iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 410.2 | "
+            f"learning rate: 9.950000E-06 | global batch size:   512 | lm loss: {loss} | loss scale: 1.0 | "
+            f"grad norm: {norm} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        ),
+        {
+            "learning_rate": 9.95e-06,
+            "step_seconds": 1.2345,
+            "skipped_steps": 0,
+            "nan_steps": 0,
+            "samples": 256000,
+            "throughput per GPU (TFLOP/s/GPU)": 410.2,
+            "global batch size": 512.0,
+            "loss scale": 1.0,
+        },
+        validation=lambda step, loss: (
+            f" validation loss at iteration {step} | lm loss value: {loss} | lm loss PPL: 9.0E+00 | "
+        ),
+        form="megatron",
+    ),
+    "nemo": Printed(
+        lambda step, loss, norm: (
+            f"Training epoch 0, iteration {step - 1}/999 | lr: 1.8e-06 | global_batch_size: 512 | "
+            f"global_step: {step - 1} | reduced_train_loss: {loss} | train_step_timing in s: 1.25 | "
+            f"consumed_samples: 5120 | grad_norm: {norm}"
+        ),
+        {"learning_rate": 1.8e-06, "step_seconds": 1.25, "samples": 5120, "global_batch_size": 512.0},
+        form="nemo",
+    ),
+    "verl": Printed(
+        lambda step, loss, norm: (
+            f"step:{step} - actor/pg_loss:{loss} - actor/kl_loss:0.001 - actor/grad_norm:{norm} - "
+            "critic/score/mean:0.625 - actor/lr:1e-06 - timing_s/step:36.5 - perf/throughput:1234.5 - "
+            "training/epoch:0"
+        ),
+        {
+            "reward": 0.625,
+            "learning_rate": 1e-06,
+            "step_seconds": 36.5,
+            "tokens_per_second_per_gpu": 1234.5,
+            "epoch": 0.0,
+            "actor/kl_loss": 0.001,
+        },
+        validation=lambda step, loss: f"step:{step} - val/loss:{loss}",
+        form="verl",
+    ),
+    "torchtitan": Printed(
+        lambda step, loss, norm: (
+            f"[titan] 2026-08-22 - root - INFO {ESC}[31mstep: {step}  {ESC}[32mloss:  {loss}  "
+            f"{ESC}[38;2;180;6;0mgrad_norm:  {norm}  {ESC}[36mmemory: 30.12GiB(38.02%)  {ESC}[34mtps: 7,890  "
+            f"{ESC}[35mtflops: 456.78  {ESC}[35mmfu: 46.18%{ESC}[39m"
+        ),
+        {
+            "gpu_memory_bytes": round(30.12 * 2**30),
+            "tokens_per_second_per_gpu": 7890,
+            "tflops": 456.78,
+            "mfu": 0.4618,
+        },
+        validation=lambda step, loss: (
+            f"[titan] 2026-08-22 15:22:22,123 - root - INFO - validate step: {step}  loss: {loss}  "
+            "memory: 30.12GiB(38.02%)  tps: 7,890"
+        ),
+        form="torchtitan",
+    ),
+}
 
 
 def read(text: str, form: str = "auto") -> list[Row]:
@@ -138,55 +269,15 @@ def test_several_objects_on_a_line_are_several_rows() -> None:
 # The Hugging Face trainer.
 
 
-def bar(done: int, total: int = 8) -> str:
-    return f"\r{100 * done // total:3d}%|███       | {done}/{total} [00:02<00:06,  1.16s/it]"
-
-
-def shown_row(step: int, *, quote: str = "'") -> str:
-    values = {"loss": "4.153", "grad_norm": "1.135", "learning_rate": "0.000875", "epoch": f"{step / 16:.4g}"}
-    return "{" + ", ".join(f"'{name}': {quote}{value}{quote}" for name, value in values.items()) + "}\n"
-
-
-def step_row(step: int) -> Row:
-    epoch = float(f"{step / 16:.4g}")
-    return {"step": step, "loss": 4.153, "grad_norm": 1.135, "learning_rate": 0.000875, "epoch": epoch}
-
-
-CLEAR = "\r" + " " * 40 + "\r"
-SUMMARY = (
-    "{'train_runtime': '4.253', 'train_steps_per_second': '1.881', 'train_loss': '4.16', 'epoch': '0.5'}\n"
-)
-
-
-@each_case("quote", ["'", ""])
-def test_the_bar_drawn_after_a_row_gives_its_step(quote: str) -> None:
-    """The bar before the row may be late: steps faster than a tenth of a second do not redraw it."""
-    for prefix in PREFIXES:
-        text = bar(0) + "".join(
-            bar(max(0, step - 2)) + CLEAR + prefix + shown_row(step, quote=quote) + bar(step)
-            for step in (3, 6, 8)
-        )
-        assert read(text + SUMMARY + bar(8)) == [step_row(step) for step in (3, 6, 8)]
-
-
-def test_the_bar_of_an_evaluation_is_not_the_trainings() -> None:
-    evaluation = (
-        "\n" + bar(0, 4) + f"{ESC}[A" + CLEAR + "\n\r   \r" + f"{ESC}[A"
-        "{'eval_loss': '4.15', 'eval_runtime': '0.0193', 'epoch': '0.125'}\n"
-    )
-    for after in (bar(2) + "\n" + bar(4, 4), "\n" + bar(4, 4) + bar(2)):  # the bars are redrawn in any order
-        rows = read(
-            bar(0) + bar(2) + shown_row(2) + bar(2) + evaluation + after + bar(3) + shown_row(3) + bar(3)
-        )
-        validation = {"step": 2, "val_loss": 4.15, "eval_runtime": 0.0193, "epoch": 0.125}
-        assert rows == [step_row(2), validation, step_row(3)]
-
-
-def test_rows_of_a_buffered_stdout_have_no_step_but_an_epoch() -> None:
-    text = "".join(map(bar, range(9))) + "".join(map(shown_row, range(1, 9))) + SUMMARY + bar(8)
-    assert read(text) == [
-        {name: v for name, v in step_row(step).items() if name != "step"} for step in range(1, 9)
-    ]
+def test_rows_of_the_hugging_face_trainer_have_their_epoch() -> None:
+    """Its bar may be on the same line; its summary is no row."""
+    for prefix, quote in product((*PREFIXES, BAR, BAR + "\r"), ("'", "")):
+        values = {"loss": "4.153", "grad_norm": "1.135", "learning_rate": "0.000875", "epoch": "0.25"}
+        line = ", ".join(f"'{name}': {quote}{value}{quote}" for name, value in values.items())
+        summary = "{'train_runtime': '4.253', 'train_loss': '4.16', 'epoch': '0.5'}"
+        rows = read(f"{prefix}{{{line}}}{BAR}\n{summary}\n{{'eval_loss': '4.15', 'epoch': '0.5'}}\n")
+        first = {"loss": 4.153, "grad_norm": 1.135, "learning_rate": 0.000875, "epoch": 0.25}
+        assert rows == [first, {"val_loss": 4.15, "epoch": 0.5}]
 
 
 def test_rows_of_trl_have_its_figures_under_their_names() -> None:
@@ -197,7 +288,7 @@ def test_rows_of_trl_have_its_figures_under_their_names() -> None:
     )
     expected = {"loss": 3.7e-09, "learning_rate": 1e-06, "tokens": 12000, "reward": 0.25, "kl": 0.01}
     expected |= {"completions/mean_length": 12.0, "rewards/f/mean": 0.3, "step_seconds": 1.5}
-    assert read(bar(0) + line + bar(1)) == [{**expected, "epoch": 0.1, "step": 1}]
+    assert read(line) == [{**expected, "epoch": 0.1}]
 
 
 def test_a_hidden_nan_is_a_fault() -> None:
@@ -221,33 +312,9 @@ def test_an_older_torchtitan_prints_no_gradient_norm() -> None:
         "[rank0]: - root - INFO - step: 10  loss:  9.8821  mmemory: 49.59GiB(35.46%)  wps: 7,026  mfu: 41.15%"
     )
     (row,) = read(line, "torchtitan")
-    memory = round(49.59 * 2**30)
-    expected = {"step": 10, "loss": 9.8821, "tokens_per_second_per_gpu": 7026, "mfu": 0.4115}
-    assert row == {**expected, "gpu_memory_bytes": memory}
+    assert row.pop("gpu_memory_bytes") == round(49.59 * 2**30)
+    assert row == {"step": 10, "loss": 9.8821, "tokens_per_second_per_gpu": 7026, "mfu": 0.4115}
     assert read(printed("torchtitan", 3, loss="-1.00000"), "torchtitan") == []
-
-
-# What is said where nothing was read.
-
-
-def test_losses_that_no_row_has_are_kept_to_be_shown() -> None:
-    reader = LogReader()
-    reader.take("loss: 2.3\n" + "loss: 2.2\n" * 9)
-    assert reader.unread == ["loss: 2.3", "loss: 2.2", "loss: 2.2"]
-    reader = LogReader()
-    reader.take("step 1: loss 0.5\n")
-    reader.take("loss: 2.3\n")
-    assert reader.unread == []
-
-
-def test_a_log_without_rows_is_described() -> None:
-    reader = LogReader()
-    reader.take("".join(f"{ESC}[31mepoch {number} ok{ESC}[0m {'x' * 300}\r\n" for number in range(20)))
-    text = reader.describe()
-    assert text.startswith("No row of metrics was found in 20 lines.")
-    assert [number for number in range(20) if f"epoch {number} ok" in text] == [17, 18, 19]
-    assert max(map(len, text.splitlines())) < 200
-    assert LogReader().describe() == "The program printed nothing."
 
 
 def test_an_unknown_form_is_refused_with_the_known_ones() -> None:

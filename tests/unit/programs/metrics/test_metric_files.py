@@ -16,7 +16,6 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.programs.metric_rows import row_fault
-from trainyard.programs.metrics import metric_files
 from trainyard.programs.metrics.metric_files import MetricFiles
 
 Row = dict[str, Any]
@@ -49,11 +48,6 @@ KINDS: Mapping[str, Kind] = {
         "saves/trainer_log.jsonl",
         lambda step: as_json(current_steps=step, total_steps=9, loss=step / 4, lr=0.5, epoch=0.5),
         more=lambda _: {"learning_rate": 0.5, "epoch": 0.5, "total_steps": 9},
-    ),
-    "automodel": Kind(
-        "checkpoints/training.jsonl",
-        lambda step: as_json(step=step - 1, epoch=0, timestamp="t", loss=step / 4, grad_norm=1.5),
-        more=lambda _: {"epoch": 0, "grad_norm": 1.5},
     ),
     "csv": Kind(
         "out/progress.csv",
@@ -106,20 +100,19 @@ EPOCHS: Mapping[str, tuple[str, str, Row]] = {
 
 
 class Folder:
-    """A program's directory; its files have times after the start, unless `age` is given."""
+    """A program's directory; its files have times after the start."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._time = STARTED + 1
 
-    def write(self, name: str, text: str, *, age: float | None = None, mode: str = "w") -> Path:
+    def write(self, name: str, text: str, *, mode: str = "w") -> Path:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode) as file:
             file.write(text)
         self._time += 1
-        when = self._time if age is None else STARTED - age
-        os.utime(path, (when, when))
+        os.utime(path, (self._time, self._time))
         return path
 
     def append(self, name: str, text: str) -> Path:
@@ -149,28 +142,27 @@ def lines(kind: str, *steps: int, head: bool = True) -> str:
     return "".join(f"{line}\n" for line in [*(shown.head if head else ()), *map(shown.line, steps)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("setting", ["auto", "file", "folder"])
-def test_a_file_is_read_as_it_grows(folder: Folder, kind: str, setting: str) -> None:
+@each_case("kind", KINDS)
+def test_a_file_is_read_as_it_grows(tmp_path: Path, kind: str) -> None:
     name = KINDS[kind].path
-    settings = {"auto": "auto", "file": name, "folder": str(Path(name).parent)}
-    if setting == "folder":
+    for setting in ("auto", name, str(Path(name).parent)):
+        folder = Folder(tmp_path / str(setting == "auto") / str(setting == name))
         (folder.path / name).parent.mkdir(parents=True)
-    files = MetricFiles(folder.path, STARTED, settings[setting])
-    assert polled(files) == []
-    folder.write(name, lines(kind, 1, 2))
-    assert polled(files) == [row(kind, 1), row(kind, 2)]
-    assert polled(files) == []
-    folder.append(name, lines(kind, 3, head=False))
-    assert polled(files) == [row(kind, 3)]
-    assert files.notes == ()
-    assert files.steps_asked == (9 if kind == "llama-factory" else None)
+        files = MetricFiles(folder.path, setting)
+        assert polled(files) == []
+        folder.write(name, lines(kind, 1, 2))
+        assert polled(files) == [row(kind, 1), row(kind, 2)]
+        assert polled(files) == []
+        folder.append(name, lines(kind, 3, head=False))
+        assert polled(files) == [row(kind, 3)]
+        assert files.notes == ()
+        assert files.steps_asked == (9 if kind == "llama-factory" else None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_line_without_its_end_waits(folder: Folder, kind: str) -> None:
     name, text = KINDS[kind].path, lines(kind, 1, 12)
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     rows: list[Row] = []
     for size in range(0, len(text), 3):
         folder.write(name, text[:size])
@@ -184,44 +176,34 @@ def test_a_line_without_its_end_waits(folder: Folder, kind: str) -> None:
     assert merged == {1: row(kind, 1), 12: row(kind, 12)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["truncated", "replaced", "in place"])
-def test_a_file_that_is_written_anew_is_read_anew(folder: Folder, kind: str, how: str) -> None:
+@each_case("kind", KINDS)
+def test_a_file_that_is_written_anew_is_read_anew(folder: Folder, kind: str) -> None:
     name = KINDS[kind].path
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     folder.write(name, lines(kind, 1, 2, 3))
     assert len(polled(files)) == 3
-    if how == "truncated":
-        folder.write(name, lines(kind, 2).replace("0.5", "0.5"))
-        folder.write(name, lines(kind, 7))
-        assert polled(files) == [row(kind, 7)]
-    elif how == "replaced":
-        (folder.path / name).unlink()
-        folder.write(name, lines(kind, 5, 6, 7, 8))
-        assert polled(files) == [row(kind, step) for step in (5, 6, 7, 8)]
-    else:
-        folder.write(name, lines(kind, 11, 12, 13, 14, 15))
-        assert polled(files) == [row(kind, step) for step in range(11, 16)]
+    for steps, is_removed in (((7,), False), ((5, 6, 7, 8), True), (range(11, 16), False)):
+        if is_removed:
+            (folder.path / name).unlink()
+        folder.write(name, lines(kind, *steps))
+        assert polled(files) == [row(kind, step) for step in steps]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_what_was_there_before_the_start_is_not_reported(folder: Folder, kind: str) -> None:
     name = KINDS[kind].path
-    folder.write(name, lines(kind, 1, 2), age=60)
-    folder.write("copy/" + Path(name).name, lines(kind, 1, 2), age=60)
-    files = MetricFiles(folder.path, STARTED)
-    assert polled(files) == []
+    folder.write(name, lines(kind, 1, 2))
+    folder.write("copy/" + Path(name).name, lines(kind, 1, 2) + lines(kind, 3).strip())
+    files = MetricFiles(folder.path)
+    assert polled(files, at_end=True) == []
     folder.append(name, lines(kind, 3, head=False))
     assert polled(files) == [row(kind, 3)]
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [".venv/lib", ".git", "a/node_modules/b", "lib/site-packages/x", "wandb/run-1", "ours/run"],
-)
-def test_files_of_others_are_not_read(folder: Folder, hidden: str) -> None:
-    files = MetricFiles(folder.path, STARTED, ignored=[folder.path / "ours"])
-    folder.write(f"{hidden}/metrics.jsonl", lines("json lines", 1))
+def test_files_of_others_are_not_read(folder: Folder) -> None:
+    files = MetricFiles(folder.path, ignored=[folder.path / "ours"])
+    for hidden in (".venv/lib", ".git", "a/node_modules/b", "lib/site-packages/x", "wandb/run-1", "ours/run"):
+        folder.write(f"{hidden}/metrics.jsonl", lines("json lines", 1))
     folder.write("environment/pyvenv.cfg", "")
     folder.write("environment/metrics.jsonl", lines("json lines", 1))
     assert polled(files) == []
@@ -229,23 +211,16 @@ def test_files_of_others_are_not_read(folder: Folder, hidden: str) -> None:
     assert polled(files) == [row("json lines", 1)]
 
 
-def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+def test_data_is_not_taken_for_metrics_unless_it_is_named(folder: Folder) -> None:
+    files, named = MetricFiles(folder.path), MetricFiles(folder.path, "prices.csv")
     folder.write("data/train.jsonl", '{"text": "step 1 loss 2"}\n' * 500 + '{"step": 1, "loss": 2}\n')
     folder.write("data/train.csv", "text,label\nx,1\n")
-    folder.write("data/steps.csv", "step,text\n1,x\n")
+    folder.write("prices.csv", "step,price\n1,0.5\n")
+    folder.write("samples.jsonl", '{"step": 1, "length": 20}\n')
     folder.write("monitor/Train_Samples_train_loss.csv", "step,train_loss\n512,2.5\n")
     folder.write("odd.jsonl", '[1]\n"x"\n{\n{"step": "a", "loss": 1}\n{"step": -1, "loss": 1}\n\x00\n')
-    assert polled(files) == []
+    assert (polled(files), polled(named)) == ([], [{"step": 1, "price": 0.5}])
     assert files.notes == ()
-
-
-def test_a_log_that_is_named_is_read_as_a_log(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED, "out/debug.log")
-    folder.write("out/debug.log", "iter 0: loss 2.5000, time 12.00ms, mfu 1.00%\niter 1: loss 2")
-    assert [found["loss"] for found in polled(files)] == [2.5]
-    folder.append("out/debug.log", ".2500, time 12.00ms, mfu 1.00%\n")
-    assert [found["loss"] for found in polled(files)] == [2.25]
 
 
 @each_case("library", EPOCHS)
@@ -253,38 +228,22 @@ def test_files_of_epochs_have_rows_with_the_names_of_the_program(library: str, t
     name, text, expected = EPOCHS[library]
     (tmp_path / library).mkdir()
     folder = Folder(tmp_path / library)
-    files = MetricFiles(folder.path, STARTED, name if library == "named" else "auto")
+    files = MetricFiles(folder.path, name if library == "named" else "auto")
     folder.write(name, text)
     assert polled(files) == [expected]
 
 
-def test_a_file_that_may_be_data_is_no_metrics_unless_it_is_named(folder: Folder) -> None:
-    files, named = MetricFiles(folder.path, STARTED), MetricFiles(folder.path, STARTED, "prices.csv")
-    folder.write("prices.csv", "step,price\n1,0.5\n")
-    folder.write("samples.jsonl", '{"step": 1, "length": 20}\n')
-    assert (polled(files), polled(named)) == ([], [{"step": 1, "price": 0.5}])
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "metrics.parquet", "picture.png"])
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_named_file_of_another_form_is_refused(folder: Folder, name: str, exists: bool) -> None:
-    if exists:
-        folder.write(name, "\x00\x01")
-    with pytest.raises(
-        ConfigError, match=rf"program.metrics: {name} is not a file of metrics. Name one of these: JSON lines"
-    ):
-        MetricFiles(folder.path, STARTED, name)
-
-
-def test_a_named_log_that_is_binary_is_refused(folder: Folder) -> None:
+def test_a_named_file_of_another_form_is_refused(folder: Folder) -> None:
     folder.write("x.log", "\x00\x01")
-    with pytest.raises(ConfigError, match="JSON lines"):
-        MetricFiles(folder.path, STARTED, "x.log")
+    folder.write("a.png", "\x00\x01")
+    for name in ("model.safetensors", "metrics.parquet", "a.png", "x.log"):
+        with pytest.raises(ConfigError, match=rf"program.metrics: {name} is not a file of metrics. Name one"):
+            MetricFiles(folder.path, name)
 
 
 def test_the_column_that_lightning_adds_rewrites_the_rows(folder: Folder) -> None:
     name = "lightning_logs/version_0/metrics.csv"
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     folder.write(name, "epoch,step,train_loss\n0,0,2.5\n0,1,2.25\n")
     assert [found["step"] for found in polled(files)] == [1, 2]
     folder.write(name, "epoch,step,train_loss,val_loss\n0,0,2.5,\n0,1,2.25,\n0,1,,2.75\n0,2,2.0,\n")
@@ -299,38 +258,24 @@ def test_the_column_that_lightning_adds_rewrites_the_rows(folder: Folder) -> Non
 # The state of the Hugging Face trainer.
 
 
-def state(*steps: int, loss: float = 0.0, total: int = 9) -> str:
+def state(*steps: int, loss: float = 0.0) -> str:
     history: list[Row] = []
     for step in steps:
-        history.append(
-            {
-                "epoch": step / 16,
-                "grad_norm": 1.5,
-                "learning_rate": 0.5,
-                "loss": step / 4 + loss,
-                "step": step,
-            }
-        )
+        figures = {"epoch": step / 16, "grad_norm": 1.5, "learning_rate": 0.5, "loss": step / 4 + loss}
+        history.append({**figures, "step": step})
         if step % 4 == 0:
             history.append({"epoch": step / 16, "eval_loss": 2.5, "eval_runtime": 0.1, "step": step})
     history.append({"epoch": 1.0, "step": 9, "train_loss": 2.0, "train_runtime": 1.0, "total_flos": 1.0})
-    return json.dumps({"global_step": max(steps), "max_steps": total, "log_history": history})
+    return json.dumps({"global_step": max(steps), "max_steps": 9, "log_history": history})
 
 
-def state_row(step: int, loss: float = 0.0) -> Row:
-    validation = {"val_loss": 2.5, "eval_runtime": 0.1} if step % 4 == 0 else {}
-    figures = {
-        "step": step,
-        "epoch": step / 16,
-        "grad_norm": 1.5,
-        "learning_rate": 0.5,
-        "loss": step / 4 + loss,
-    }
-    return {**figures, **validation}
+def state_row(step: int) -> Row:
+    figures = {"step": step, "epoch": step / 16, "grad_norm": 1.5, "learning_rate": 0.5, "loss": step / 4}
+    return figures | ({"val_loss": 2.5, "eval_runtime": 0.1} if step % 4 == 0 else {})
 
 
 def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4))
     assert polled(files) == [state_row(step) for step in (1, 2, 3, 4)]
     folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
@@ -340,25 +285,21 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
     assert polled(files) == []
 
 
-def test_the_history_of_the_checkpoint_that_is_resumed_from_is_not_reported(folder: Folder) -> None:
-    taken = folder.write("runs/a/checkpoints/step-00000004/trainer_state.json", state(1, 2, 3, 4)).parent
-    ignored = [folder.path / "runs"]
-    files = MetricFiles(folder.path, STARTED, ignored=ignored, resumed_from=taken)
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert polled(files) == [state_row(5), state_row(6)]
-
-
-def test_the_history_before_a_resume_is_not_reported(folder: Folder) -> None:
-    folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4), age=60)
-    files = MetricFiles(folder.path, STARTED)
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert polled(files) == [state_row(5), state_row(6)]
-    folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
-    assert [found["step"] for found in polled(files)] == [1, 2, 3, 4, 5, 6, 7]
+def test_the_history_before_a_resume_is_not_reported(tmp_path: Path) -> None:
+    """It is in a checkpoint of the program, or in the copy from which it resumes."""
+    for place in ("out/checkpoint-4", "runs/a/checkpoints/step-00000004"):
+        folder = Folder(tmp_path / place.replace("/", "-"))
+        taken = folder.write(f"{place}/trainer_state.json", state(1, 2, 3, 4)).parent
+        ignored = [folder.path / "runs"]
+        files = MetricFiles(folder.path, ignored=ignored, resumed_from=taken if "runs" in place else None)
+        folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
+        assert polled(files) == [state_row(5), state_row(6)]
+        folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
+        assert [found["step"] for found in polled(files)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     text = state(1, 2)
     for size in range(0, len(text), 50):
         folder.write("trainer_state.json", text[:size])
@@ -368,7 +309,7 @@ def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
 
 
 def test_a_nan_in_a_state_is_a_fault(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     folder.write("trainer_state.json", state(1).replace('"grad_norm": 1.5', '"grad_norm": NaN'))
     (found,) = polled(files)
     assert row_fault(found) == "step 1: the gradient norm is nan, which is not finite"
@@ -404,7 +345,7 @@ def add(writer: Any, step: int, *, new_layout: bool = False, **figures: float) -
 
 @pytest.mark.parametrize("new_layout", [False, True])
 def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout: bool) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     writer = event_file(folder, "runs/Nov26")
     add(writer, 1, new_layout=new_layout, train__loss=2.5, train__grad_norm=1.5, train__epoch=0.25)
     assert polled(files) == [{"step": 1, "loss": 2.5, "grad_norm": 1.5, "epoch": 0.25}]
@@ -419,28 +360,9 @@ def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout:
     assert (polled(files), files.notes) == ([], ())
 
 
-def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
-    writer = event_file(folder, "whole")
-    for step in (1, 2, 3):
-        add(writer, step, loss=step / 4)
-    writer.close()
-    (source,) = (folder.path / "whole").iterdir()
-    content = source.read_bytes()
-    files = MetricFiles(folder.path, STARTED, "cut")
-    target = folder.path / "cut" / source.name
-    target.parent.mkdir()
-    rows = []
-    for size in range(0, len(content), 7):
-        target.write_bytes(b"") if not target.exists() else None
-        with target.open("ab") as file:
-            file.write(content[size : size + 7])
-        rows += polled(files)
-    assert [found["step"] for found in rows] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("tag", ["time__batch", "reduced_train_loss"])
 def test_programs_that_count_from_0_have_steps_from_1(folder: Folder, tag: str) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     figures: dict[str, Any] = {"loss__train__total": 2.5, tag: 2.5}
     add(event_file(folder, "tb"), 0, **figures)
     add(event_file(folder, "lightning_logs/version_3"), 4, train_loss=2.5)
@@ -461,7 +383,7 @@ def test_offline_runs_of_wandb_are_read_with_its_own_reader(
     path.parent.mkdir(parents=True)
     store: Any = DataStore()
     store.open_for_write(str(path))
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
 
     def log(count: int, **figures: Any) -> None:
         record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
@@ -479,13 +401,14 @@ def test_offline_runs_of_wandb_are_read_with_its_own_reader(
     assert polled(files) == [{"step": 1, "val/accuracy": 0.5, "learning_rate": 0.25}]
     store.close()
     monkeypatch.setitem(sys.modules, "wandb.sdk.internal.datastore", None)
-    files = MetricFiles(folder.path, 0.0)
+    files = MetricFiles(folder.path)
+    folder.append("wandb/offline-run-1/run-1.wandb", "x")
     assert polled(files) == []
     assert "wandb is not installed beside Trainyard" in files.notes[0]
 
 
 def test_the_file_store_of_mlflow_is_read(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     place, now = "mlruns/0/4f1e/metrics", int(1000 * STARTED) + 5
     folder.write(f"{place}/train/loss", f"{now} 2.5 1\n{now} 2.25 2\n")
     folder.write(f"{place}/accuracy", f"{now} 0.5 2\n")
@@ -496,7 +419,7 @@ def test_the_file_store_of_mlflow_is_read(folder: Folder) -> None:
 
 
 def test_a_project_of_trackio_is_read(folder: Folder) -> None:
-    files = MetricFiles(folder.path, STARTED)
+    files = MetricFiles(folder.path)
     path = folder.path / "trackio/project.db"
     path.parent.mkdir()
     moment = datetime.fromtimestamp(NOW, UTC).isoformat()
@@ -513,44 +436,29 @@ def test_a_project_of_trackio_is_read(folder: Folder) -> None:
 
 
 def test_events_without_tensorboard_are_a_note(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MetricFiles(folder.path)
     add(event_file(folder, "tb"), 1, loss=2.5)
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
-    files = MetricFiles(folder.path, STARTED)
     assert (polled(files), polled(files)) == ([], [])
     (note,) = files.notes
     assert "tensorboard is not installed beside Trainyard" in note
 
 
 OLD, NOW = STARTED - 1000, STARTED + 1000
-TIMED: dict[str, tuple[str, object, bool]] = {
-    "seconds": ("m.jsonl", OLD, False),
-    "milliseconds": ("m.jsonl", 1000 * OLD, False),
-    "a date": ("m.jsonl", "2020-01-01T10:00:00+00:00", False),
-    "now": ("m.jsonl", NOW, True),
-    "since some start": ("m.jsonl", 12.5, True),
-    "a date of any zone": (
-        "m.jsonl",
-        datetime.fromtimestamp(STARTED - 12 * 3600, UTC).strftime("%FT%T"),
-        True,
-    ),
-    "no time": ("m.jsonl", None, True),
-    "a table": ("m.csv", OLD, False),
-    "a table of now": ("m.csv", NOW, True),
-}
+TIMED: list[tuple[object, bool]] = [(OLD, False), (1000 * OLD, False), ("2020-01-01T10:00:00+00:00", False)]
+TIMED += [(NOW, True), (12.5, True), (None, True)]  # 12.5 s are since some start
 
 
-@each_case("name", TIMED)
-@each_case("setting", ["auto", "the file"])
-def test_rows_of_an_old_log_are_not_this_runs(name: str, setting: str, tmp_path: Path) -> None:
+@each_case("file", ["m.jsonl", "m.csv"])
+def test_rows_of_an_old_log_are_not_this_runs(file: str, tmp_path: Path) -> None:
     """A program copied them into its file; the times of the file are of now."""
-    file, moment, counts = TIMED[name]
-    folder = Folder(tmp_path)
-    files = MetricFiles(tmp_path, STARTED, "auto" if setting == "auto" else file, created=STARTED)
-    folder.write(file, "step,loss,time\n" if file.endswith("csv") else "")
-    row = f"1,2.5,{moment}" if file.endswith("csv") else json.dumps({"step": 1, "loss": 2.5, "time": moment})
-    folder.append(file, f"{row}\n")
-    assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else [])
-    assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
+    for number, (moment, counts) in enumerate(TIMED):
+        folder = Folder(tmp_path / str(number))
+        files = MetricFiles(folder.path, created=STARTED)
+        table = f"step,loss,time\n1,2.5,{moment}\n"
+        folder.write(file, table if file == "m.csv" else as_json(step=1, loss=2.5, time=moment) + "\n")
+        assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else []), moment
+        assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
 
 
 @each_case(
@@ -561,15 +469,6 @@ def test_a_search_leaves_the_directories_of_runs_out(path: str, counts: bool, tm
     for run in ("runs/b", "mine"):
         folder.write(f"{run}/run.json", "{}"), folder.write(f"{run}/config.yaml", "")
     mine = tmp_path / "mine"
-    files = MetricFiles(tmp_path, STARTED, run_directory=mine, ignored=[mine])
+    files = MetricFiles(tmp_path, run_directory=mine, ignored=[mine])
     folder.write(path, json.dumps({"step": 1, "loss": 2.5}) + "\n")
     assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else [])
-
-
-def test_a_file_server_behind_this_machine_hides_no_rows(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metric_files, "_clock_difference", lambda _: -400.0)
-    files = MetricFiles(folder.path, STARTED)
-    folder.write("m.jsonl", json.dumps({"step": 1, "loss": 2.5}) + "\n", age=399)
-    assert polled(files) == [{"step": 1, "loss": 2.5}]
