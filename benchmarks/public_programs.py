@@ -2,9 +2,9 @@
 """Train public programs unchanged under `trainyard run`, and compare each record with what the program did.
 
 A program is one entry of `public_programs.yaml`. It is copied out of a clone below --sources (or is a text of
-that file, in the shape of its library's tutorial), gets small random data, a lock and a repository of its own,
-and trains for seconds on the CPU: with nothing but lock and `data: []`, and again with one file named where the
-entry names one. The truth is what its arguments say (optimizer steps, steps of saves) and what it printed.
+that file, in the shape of its library's tutorial), gets small random data, a lock and its own repository, and
+trains for seconds on the CPU: with nothing but lock and `data: []`, and again with one file named where the
+entry has one. The truth is what its arguments say (optimizer steps, steps of saves) and what it printed.
 
 With --matrix the programs that have `hooks` are broken in one way at a time, and must not end green.
 With --cases the programs of a folder run; their first lines say what is wanted, and a person compares.
@@ -306,7 +306,7 @@ def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
 
 
 def is_agreed(recorded: Sequence[float], printed: Sequence[str]) -> bool:
-    """Whether all recorded losses were printed, or all printed ones recorded, as far as digits were printed."""
+    """Whether all recorded losses were printed, or all printed ones recorded, within 1 % and 0.0001."""
 
     def is_within(values: Sequence[float], others: Sequence[float]) -> bool:
         return all(
