@@ -236,6 +236,7 @@ class Workshop:
 class Record:
     """What a run directory says."""
 
+    program_exit_code: int | None
     steps: int | None
     sources: dict[str, str]
     losses: list[float]
@@ -250,6 +251,7 @@ class Record:
         rows = run / "metrics.jsonl"
         lines = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
         return cls(
+            program_exit_code=outcome.get("program_exit_code"),
             steps=outcome.get("steps"),
             sources=outcome.get("sources") or {},
             losses=[float(row["loss"]) for row in lines if isinstance(row.get("loss"), int | float)],
@@ -277,7 +279,9 @@ def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
     record = Record.read(folder / program.directory / "runs" / "a")
     must = set() if program.saves and program.saves[-1] >= program.steps[-1] - 1 else {"stored"}
     may = must if program.learned else must | {"learned"}
-    if code == 0:
+    if record.program_exit_code:
+        verdict = f"not tried: its own exit code is {record.program_exit_code}"
+    elif code == 0:
         verdict = "false green" if must else "true"
     elif record.red and must <= record.red <= may:
         verdict = f"true: red, {record.shown_red}"
