@@ -66,6 +66,7 @@ class Program:
     loss: str = ""
     named: str = ""
     learned: bool = True
+    red: list[str] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
 
 
@@ -278,7 +279,8 @@ class Record:
 def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
     """Compare a record with the truth: an absent figure is not false; a red that should be green is."""
     record = Record.read(folder / program.directory / "runs" / "a")
-    must = set() if program.saves and program.saves[-1] >= program.steps[-1] - 1 else {"stored"}
+    is_saved = bool(program.saves) and program.saves[-1] >= program.steps[-1] - 1
+    must = {*program.red, *(() if is_saved else ("stored",))}
     may = must if program.learned else must | {"learned"}
     if record.program_exit_code:
         verdict = f"not tried: its own exit code is {record.program_exit_code}"
@@ -311,7 +313,7 @@ def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
 
 
 def is_agreed(recorded: Sequence[float], printed: Sequence[str]) -> bool:
-    """Whether all recorded losses were printed, or a quarter of the printed ones are on record, to the last digit.
+    """Whether all recorded losses were printed, or a quarter of the printed ones recorded, to the last digit.
 
     Records of fast steps leave steps out, and so do programs that print every tenth step.
     """
