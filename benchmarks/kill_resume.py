@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
-"""Kill training at random moments, resume it, and compare it bit by bit with an uninterrupted run.
+"""Kill training at random moments, resume it, and compare it with an uninterrupted run.
 
-Without --cases it runs `make train` and `make resume`, and kills anywhere in the pipeline after installation:
-checking, preparing, training, saving, validating, storing and proving. With --cases it runs
-`trainyard train` in float32 and bfloat16, eager and compiled, in one process and sharded over two (FSDP),
-with 1 and 4 accumulated passes, each in one of the two save modes. It kills all processes with SIGKILL, or
-only the launcher with SIGTERM. It saves after every step, so that most kills hit a save; the files on the
-disk after the kill show which part.
+It kills `trainyard run` of Trainyard's trainer, each time followed by the same command: while it starts,
+after a few steps, each of which saves, and once in each run while it is stored and proven. The weights, the
+optimizer's state and every row must be equal to the bit to those of a run that nobody disturbed; the last
+checkpoint in the store must be that of the directory, under one number and one key, which verify. Every
+process is killed with SIGKILL, or only the command.
 
-At the end, the weights, the optimizer's state and every loss must be equal to the bit.
+With --program it kills `trainyard run` of a program of somebody else in the same way: its rows must be there
+once and its last checkpoint equal to the byte.
 
-With --program it kills `trainyard run` of a program of somebody else, each time followed by the same command:
-its rows must be there once, equal to those of a run that nobody disturbed, its last checkpoint equal to the
-byte, here and in the store, under one number and one key, which verify.
+With --cases it runs `trainyard train` in float32 and bfloat16, eager and compiled, in one process and sharded
+over two (FSDP), with 1 and 4 accumulated passes, each in one of the two save modes. It kills all processes
+with SIGKILL, or only the launcher with SIGTERM. It saves after every step, so that most kills hit a save; the
+files on the disk after the kill show which part.
 
-Reads:      the Makefile of this tree; its environment must exist (make install)
-Writes:     temporary runs and stores; with --json the figures on stdout
+Reads:      this tree, which must not change meanwhile: a run with another commit is another run
+Writes:     temporary runs and stores; the figures on stdout
 Exit codes: 0 equal, 1 not equal
-Example:    benchmarks/kill_resume.py --kills 20 --set training.max_steps=200
+Example:    benchmarks/kill_resume.py --kills 100
             benchmarks/kill_resume.py --cases all --kills 6
             benchmarks/kill_resume.py --program --kills 100
 """
@@ -32,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -41,7 +42,9 @@ from typing import Any
 from urllib.parse import quote
 
 HOUSE = Path(__file__).resolve().parent.parent
-DEFAULT = ["training.max_steps=200", "checkpointing.save_steps=10", "training.validation_steps=50"]
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+# The exit code of a command whose run a process of the killed one still trains, and how often in a row.
+LIVES, REFUSALS = 2, 100
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -51,9 +54,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--cases", nargs="+", metavar="CASE", help="all, or such as bfloat16-compiled-fsdp-4")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
-    parser.add_argument("--earliest", type=float, default=2.0, help="seconds from start to kill at least")
-    parser.add_argument("--latest", type=float, default=12.0, help="seconds from start to kill at most")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of --cases")
     parser.add_argument("--program", action="store_true", help="kill runs of another program")
     parser.add_argument("--json", action="store_true")
@@ -62,149 +62,183 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    if args.cases:
-        return matrix(args)
-    if args.program:
-        return kill_programs(args)
     moments = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        start = time.monotonic()
-        whole = make("train", folder / "whole", args.set)
-        assert whole.wait() == 0, "the run that nobody disturbed failed"
-        alone = time.monotonic() - start
-        kills = kill_until_done(folder, args, moments)
-        a, b = (numbers(next((folder / name).iterdir())) for name in ("whole", "killed"))
-        result = {"kills": kills, "seconds_alone": round(alone, 1), "equal": a == b, "rows": len(a["rows"])}
-    print(
-        json.dumps(result) if args.json else "\n".join(f"{key:16} {value}" for key, value in result.items())
+        if args.cases:
+            return matrix(args, moments, Path(text))
+        return kill_runs((program if args.program else trainer)(Path(text)), args.kills, moments)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Runs that are killed, one after the other, and one that nobody disturbs."""
+
+    folder: Path
+    """Of the runs and their stores."""
+    command: Callable[[str], list[str]]
+    """Returns the command of the run of a name."""
+    cwd: Path
+    steps: int
+    kills_a_run: int
+    result: Callable[[dict[str, Any], Path], Any]
+    """Returns, from the run's record and its last checkpoint, what must be equal besides the rows."""
+    may_lose_rows: bool
+    """Whether a row that was printed and not read when the command was killed is lost with it."""
+
+    def run(self, name: str) -> Path:
+        return self.folder / "runs" / name
+
+    def store(self, name: str) -> Path:
+        return self.folder / f"store-{name}"
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        words = [sys.executable, "-m", "trainyard", "run", "--run-dir", str(self.run(name)), "--store"]
+        words += [f"file://{quote(str(self.store(name)))}", *self.command(name)]
+        return subprocess.Popen(words, cwd=self.cwd, start_new_session=True, **QUIET)
+
+
+def program(folder: Path) -> Subject:
+    """Return somebody's program in a repository of its own."""
+    repository = folder / "somebody's work"
+    (repository / "data").mkdir(parents=True)
+    (repository / "data" / "tokens.txt").write_text("1 2 3")
+    trainer = HOUSE / "tests" / "integration" / "any_program" / "plain_trainer.py"
+    (repository / "train.py").write_text(trainer.read_text())
+    (repository / "requirements.txt").write_text("numpy==2.0.0\n")
+    (repository / ".gitignore").write_text("out-*/\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
+        subprocess.run(git, cwd=repository, check=True)
+
+    def command(name: str) -> list[str]:
+        out = f"out-{name}"
+        words = ["--set", "program.data=[data]", "--set", f"program.checkpoints={out}/checkpoint-*"]
+        words += ["--set", 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]', "--"]
+        words += [sys.executable, "train.py", "--steps", "12", "--pause", "0.3", "--output_dir", out]
+        return [*words, "--output_dir", out]
+
+    def result(_record: dict[str, Any], checkpoint: Path) -> Any:
+        # The other files of this program are archives, which have the time of the save.
+        return [file.read_bytes() for file in sorted(checkpoint.glob("*.safetensors"))]
+
+    return Subject(folder, command, repository, 12, 5, result, may_lose_rows=True)
+
+
+def trainer(folder: Path) -> Subject:
+    """Return Trainyard's trainer with a model of 75 thousand parameters, which saves after each step."""
+    write_texts(folder, "cpu")
+    steps = 120
+    words = ["--config", str(folder / "config.yaml"), "--set", f"training.max_steps={steps}"]
+    return Subject(
+        folder,
+        lambda _name: words,
+        HOUSE,
+        steps,
+        20,
+        lambda record, _checkpoint: record["outcome"].get("state_sha256"),
+        may_lose_rows=False,
     )
-    return 0 if result["equal"] and kills >= args.kills else 1
 
 
-def kill_until_done(folder: Path, args: argparse.Namespace, moments: random.Random) -> int:
-    """Kill and resume training `args.kills` times, then let it end. Returns how many kills were in time."""
-    kills, target = 0, "train"
-    while True:
-        process = make(target, folder / "killed", args.set)
-        if kills < args.kills:
-            try:
-                process.wait(moments.uniform(args.earliest, args.latest))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                kills += 1
-        code = process.wait()
-        if (folder / "killed").is_dir() and any((folder / "killed").iterdir()):
-            target = "resume"
-        if code == 0:
-            return kills
-        assert code in (-signal.SIGKILL, 2), f"make ended with {code}"
-
-
-TRAINER = HOUSE / "tests" / "integration" / "any_program" / "plain_trainer.py"
-PROGRAM_STEPS, KILLS_A_RUN, LIVES = 12, 5, 2
-
-
-def kill_programs(args: argparse.Namespace) -> int:
-    """Kill runs of a program, at most five times each, until there were `args.kills`; judge each run."""
-    moments, found, wrong = random.Random(args.seed), Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory() as text:
-        repository = Path(text) / "somebody's work"
-        (repository / "data").mkdir(parents=True)
-        (repository / "data" / "tokens.txt").write_text("1 2 3")
-        (repository / "train.py").write_text(TRAINER.read_text())
-        (repository / "requirements.txt").write_text("numpy==2.0.0\n")
-        (repository / ".gitignore").write_text("out-*/\n")
-        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
-            git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
-            subprocess.run(git, cwd=repository, check=True)
-        assert start_program(repository, "whole").wait() == 0, "the run that nobody disturbed failed"
-        whole = facts_of_program(repository, "whole")
-        while found["kills"] < args.kills:
-            name = f"killed-{found['runs']}"
-            found["runs"] += 1
-            kills = 0
-            while True:
-                process = start_program(repository, name)
-                with suppress(subprocess.TimeoutExpired):
-                    last = kills == KILLS_A_RUN or found["kills"] >= args.kills
-                    process.wait(None if last else moments.uniform(args.earliest, args.latest))
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    kills, found["kills"] = kills + 1, found["kills"] + 1
-                code = process.wait()
-                if code == LIVES:  # the program of the killed command, until it prints again
-                    found["refused"] += 1
-                    time.sleep(1)
-                elif code != -signal.SIGKILL:
-                    break
-            facts = facts_of_program(repository, name)
-            # A row that was printed and not read when the command was killed is lost with it.
-            missing = whole["rows"].keys() - facts["rows"].keys()
-            found["rows lost"] += len(missing)
-            outcome = (
-                "equal"
-                if facts | {"rows": facts["rows"] | {n: whole["rows"][n] for n in missing}} == whole
-                else "wrong"
-            )
-            found[outcome] += 1
-            wrong += [name] if outcome == "wrong" else []
-            print(name, outcome, dict(found), file=sys.stderr, flush=True)
-            if outcome == "wrong":
-                print(facts, file=sys.stderr, flush=True)
+def kill_runs(subject: Subject, most: int, moments: random.Random) -> int:
+    """Kill runs, each at most `kills_a_run` times, until there were `most` kills; judge each run."""
+    found, before = Counter[str](), time.time()
+    assert subject.start("undisturbed").wait() in (0, 1), "the run that nobody disturbed failed"
+    whole = facts_of(subject, "undisturbed")
+    spans = spans_of(subject, before)
+    while found["kills"] < most:
+        name = f"killed-{found['runs']}"
+        kill_one(subject, name, most, moments, spans, found)
+        found["runs"] += 1
+        facts = facts_of(subject, name)
+        missing = whole["rows"].keys() - facts["rows"].keys() if subject.may_lose_rows else set()
+        found["rows lost"] += len(missing)
+        known = facts | {"rows": facts["rows"] | {step: whole["rows"][step] for step in missing}}
+        wrong = [key for key in whole if known[key] != whole[key]]
+        found["wrong" if wrong else "equal"] += 1
+        print(name, wrong or "equal", dict(found), file=sys.stderr, flush=True)
+        if wrong:
+            print({key: facts[key] for key in wrong}, file=sys.stderr, flush=True)
     print(json.dumps(dict(found)))
-    return 1 if wrong else 0
+    return 1 if found["wrong"] else 0
 
 
-def start_program(repository: Path, name: str) -> "subprocess.Popen[bytes]":
-    out = f"out-{name}"
-    program = [
-        sys.executable,
-        "train.py",
-        "--steps",
-        str(PROGRAM_STEPS),
-        "--pause",
-        "0.3",
-        "--output_dir",
-        out,
-    ]
-    words = [sys.executable, "-m", "trainyard", "run", "--run-dir", f"runs/{name}", "--store"]
-    words += [f"file://{quote(str(repository.parent))}/store-{name}", "--set", "program.data=[data]"]
-    words += ["--set", 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]']
-    words += ["--set", f"program.checkpoints={out}/checkpoint-*", "--", *program, "--output_dir", out]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(words, cwd=repository, start_new_session=True, **quiet)  # type: ignore[call-overload,no-any-return]
+def spans_of(subject: Subject, before: float) -> tuple[float, float]:
+    """Return the seconds of an undisturbed run until its first row, and from its outcome to its end."""
+    now, run = time.time(), subject.run("undisturbed")
+    first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["time"]
+    return first - before, now - (run / "metrics.jsonl").stat().st_mtime
 
 
-def facts_of_program(repository: Path, name: str) -> dict[str, Any]:
-    """The parts of a run of the program that must be equal to those of a run that nobody disturbed."""
-    run, store = repository / "runs" / name, repository.parent / f"store-{name}"
+def kill_one(
+    subject: Subject,
+    name: str,
+    most: int,
+    moments: random.Random,
+    spans: tuple[float, float],
+    found: Counter[str],
+) -> None:
+    """Kill a run again and again, and let it end; the last kill comes after its last step."""
+    kills, refused, run, is_late = 0, 0, subject.run(name), False
+    while True:
+        process = subject.start(name)
+        if is_late or found["kills"] >= most:
+            process.wait()
+        elif kills == subject.kills_a_run - 1 or newest(run) >= 0.9 * subject.steps:
+            is_late = True
+            wait_for_step(run, process, after=0, step=subject.steps)
+            wait(process, moments.uniform(0, spans[1]))
+        elif moments.random() < 0.3:
+            wait(process, moments.uniform(0, spans[0]))
+        else:
+            step = last_step(run) + moments.randint(1, max(2, subject.steps // 15))
+            wait_for_step(run, process, after=time.time(), step=step)
+            wait(process, moments.uniform(0, 0.2))
+        if process.poll() is None:
+            is_alone = moments.random() < 0.3
+            for pid in [process.pid, *([] if is_alone else descendants(process.pid))]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            kills += 1
+            found.update(kills=1, alone=int(is_alone))
+        code = process.wait()
+        refused = refused + 1 if code == LIVES else 0
+        if refused:
+            assert refused < REFUSALS, f"{name}: the same command is refused"
+            found["refused"] += 1
+            time.sleep(1)
+        elif code != -signal.SIGKILL:
+            return
+
+
+def wait(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def facts_of(subject: Subject, name: str) -> dict[str, Any]:
+    """The parts of a run that must be equal to those of a run that nobody disturbed."""
+    run, store = subject.run(name), subject.store(name)
     record = json.loads((run / "run.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    last = f"step-{PROGRAM_STEPS:08}"
-    files = sorted((run / "checkpoints" / last).glob("*"))
+    rows = [row for row in rows if "step" in row]  # a program also prints rows by its epoch
+    checkpoint = run / "checkpoints" / f"step-{subject.steps:08}"
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    stored = store / "run-1" / f"checkpoint-{subject.steps}"
     claims = [json.loads(path.read_text())["key"] for path in store.glob("run-*/identity.json")]
     verify = [sys.executable, "-m", "trainyard", "store", "verify", "--store", f"file://{quote(str(store))}"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    verified = subprocess.run([*verify, "--run-number", "1", "--depth", "full"], check=False, **QUIET)
     return {
         "status": record["outcome"]["status"],
-        "rows": {row["step"]: row["loss"] for row in rows},
+        "rows": {row["step"]: [row.get(key) for key in ("loss", "grad_norm", "val_loss")] for row in rows},
         "repeated": len(rows) - len({row["step"] for row in rows}),
-        # The other files of this program are archives, which have the time of the save.
-        "checkpoint": [file.read_bytes() for file in files if file.suffix == ".safetensors"],
+        "result": subject.result(record, checkpoint),
         "stored": [
-            (store / "run-1" / f"checkpoint-{PROGRAM_STEPS}" / file.name).read_bytes() == file.read_bytes()
-            for file in files
+            (stored / file.relative_to(checkpoint)).read_bytes() == file.read_bytes() for file in files
         ],
         "has_one_key": claims == [record["key"]],
-        "verifies": subprocess.run([*verify, "--run-number", "1", "--depth", "full"], **quiet).returncode,  # type: ignore[call-overload]
+        "verifies": verified.returncode,
     }
-
-
-def make(target: str, runs: Path, overrides: Sequence[str]) -> "subprocess.Popen[bytes]":
-    settings = " ".join([*DEFAULT, *overrides])
-    words = ["make", target, f"RUNS={runs}", f"STORE=file://{runs}-store", f"SET={settings}"]
-    return subprocess.Popen(words, cwd=HOUSE, start_new_session=True, stderr=subprocess.DEVNULL)
 
 
 def numbers(run: Path) -> dict[str, Any]:
@@ -265,24 +299,27 @@ class Case:
         ]
 
 
-def matrix(args: argparse.Namespace) -> int:
+def write_texts(folder: Path, device: str) -> None:
+    """Write the configuration of a small model, and what it reads, into a folder."""
+    words = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
+    (folder / "train.txt").write_text(words)
+    (folder / "validation.txt").write_text(words[:3000])
+    (folder / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=folder, device=device))
+
+
+def matrix(args: argparse.Namespace, moments: random.Random, folder: Path) -> int:
     """Run the requested cases and print one line per case."""
     every = product(("float32", "bfloat16"), (False, True), ("single", "fsdp"), (1, 4))
     # Cases that differ in one factor have different modes.
     cases = [Case(*values, mode=MODES[i.bit_count() % 2]) for i, values in enumerate(every)]
     chosen = cases if args.cases == ["all"] else [case for case in cases if case.name in args.cases]
-    moments, equal, kills = random.Random(args.seed), 0, Counter[str]()
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        words = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
-        (folder / "train.txt").write_text(words)
-        (folder / "validation.txt").write_text(words[:3000])
-        (folder / "config.yaml").write_text(CONFIG.format(house=HOUSE, folder=folder, device=args.device))
-        for case in chosen:
-            same = is_equal(folder, case, args, moments)
-            equal, kills = equal + same, kills + case.killed
-            verdict = "equal" if same else "NOT EQUAL"
-            print(f"{case.name:28} {case.mode:14} {verdict:10} {dict(case.killed)}", flush=True)
+    equal, kills = 0, Counter[str]()
+    write_texts(folder, args.device)
+    for case in chosen:
+        same = is_equal(folder, case, args, moments)
+        equal, kills = equal + same, kills + case.killed
+        verdict = "equal" if same else "NOT EQUAL"
+        print(f"{case.name:28} {case.mode:14} {verdict:10} {dict(case.killed)}", flush=True)
     result = {"cases": len(chosen), "equal": equal, "kills": dict(kills)}
     print(json.dumps(result) if args.json else f"{equal} of {len(chosen)} cases equal; {dict(kills)}")
     return 0 if equal == len(chosen) else 1
@@ -320,15 +357,21 @@ def newest(run: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in whole), default=0)
 
 
+def last_step(run: Path) -> int:
+    """Return the step of the last complete row of metrics that has one; 0 if there is none."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = (json.loads(line) for line in reversed(lines) if line.endswith("}"))
+    return next((row["step"] for row in rows if "step" in row), 0)
+
+
 def wait_for_step(run: Path, process: "subprocess.Popen[bytes]", *, after: float, step: int) -> None:
     """Wait until metrics contain `step`, later than `after`, or until the process ends."""
     path = run / "metrics.jsonl"
     while process.poll() is None:
-        if path.exists() and path.stat().st_mtime > after:
-            lines = path.read_text().splitlines()
-            if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] >= step:
-                return
-        time.sleep(0.002)
+        if path.exists() and path.stat().st_mtime > after and last_step(run) >= step:
+            return
+        time.sleep(0.005)
 
 
 def kill(process: "subprocess.Popen[bytes]", run: Path, case: Case, *, after: float, gently: bool) -> None:

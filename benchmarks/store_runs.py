@@ -1,7 +1,8 @@
 """Claim run numbers from many processes at once, and list a store with many runs.
 
     16 processes × claim of `auto`  ──> 16 numbers, each with its own run   (on a folder and on an S3 server)
-    a folder with N runs            ──> processor time of `store ls` and of the claim of `auto`
+    a store with N runs             ──> processor time of `store ls` and of the claim of `auto`, and, on the
+                                        S3 server, their requests
 
 The S3 server is SeaweedFS, which the development environment has. Prints one JSON object and ends with 1 if
 two processes have the same number, or a number belongs to another run than to the one that claimed it.
@@ -20,15 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from trainyard.artifacts.inventory import MOST_JUDGED, list_runs
 from trainyard.artifacts.record.run_numbers import claim_run, stored_claim_of_number, used_numbers
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.gateways.s3.bucket import Bucket
 from trainyard.proof.stored_runs import failing_parts
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
@@ -54,7 +60,7 @@ def main() -> int:
     args, result, wrong = parse_args(), dict[str, object](), list[str]()
     with tempfile.TemporaryDirectory() as text, s3_server(Path(text)) as bucket:
         folder = Path(text)
-        for url in ((folder / "claims").as_uri(), bucket):
+        for url in ((folder / "claims").as_uri(), f"{bucket}/claims"):
             taken, seconds = claim_at_once(url, args.processes, args.rounds)
             kind = url.partition(":")[0]
             wrong += [f"{kind}: {problem}" for problem in problems_of(url, dict(taken))]
@@ -62,7 +68,9 @@ def main() -> int:
             wrong += [f"{kind}: a number was given twice"] if numbers < len(taken) else []
             result[f"claims_{kind}"] = {"claims": len(taken), "numbers": numbers, "seconds": seconds}
         fill(folder / "store", folder / "run", args.runs)
-        result["listing"] = measure_listing((folder / "store").as_uri(), args.runs)
+        copy_store(folder / "store", f"{bucket}/listed")
+        for url in ((folder / "store").as_uri(), f"{bucket}/listed"):
+            result[f"listing_{url.partition(':')[0]}"] = measure_listing(url, args.runs)
     print(json.dumps(result | {"wrong": wrong}, indent=2))
     return 1 if wrong else 0
 
@@ -123,21 +131,46 @@ def store_run(store: Path, run_dir: Path, number: int) -> None:
     assert not report.problems, report.problems
 
 
-def measure_listing(url: str, runs: int) -> dict[str, float]:
-    """Return the processor seconds of `store ls` and of one claim of `auto`."""
+def copy_store(folder: Path, url: str) -> None:
+    """Put every file of a folder store into the S3 server."""
     store = open_store(url)
-    before = time.process_time()
-    listed = list_runs(store, used_numbers(store), judge=failing_parts, price=None)
-    listing = time.process_time() - before
-    before = time.process_time()
-    number, _ = claim(url, 0)
+
+    def put(path: Path) -> None:
+        assert store.put_new(path.relative_to(folder).as_posix(), path.read_bytes(), metadata={})
+
+    with ThreadPoolExecutor(16) as pool:
+        deque(pool.map(put, (path for path in folder.rglob("*") if path.is_file())), maxlen=0)
+
+
+def measure_listing(url: str, runs: int) -> dict[str, Any]:
+    """Return the processor seconds of `store ls` and of one claim of `auto`, and their requests to S3."""
+    result: dict[str, Any] = {"runs": runs}
+    with counted_requests() as requests:
+        before = time.process_time()
+        store = open_store(url)
+        listed = list_runs(store, used_numbers(store), judge=failing_parts, price=None)
+        result |= {"ls_cpu_seconds": round(time.process_time() - before, 2), "ls_requests": dict(requests)}
+    with counted_requests() as requests:
+        before = time.process_time()
+        number, _ = claim(url, 0)
+        result |= {"auto_cpu_seconds": round(time.process_time() - before, 3)}
+        result |= {"auto_requests": dict(requests)}
     assert (len(listed), number) == (runs, runs + 1)
     assert not [problem for run in listed for problem in run.problems]
-    return {
-        "runs": runs,
-        "ls_cpu_seconds": round(listing, 2),
-        "auto_cpu_seconds": round(time.process_time() - before, 3),
-    }
+    return result
+
+
+@contextmanager
+def counted_requests() -> Iterator[Counter[str]]:
+    """Yield the number of requests to S3 by operation, of this process while the block runs."""
+    found, answer = Counter[str](), Bucket._answer
+
+    def counted(self: Bucket, client: object, operation: str, arguments: dict[str, Any]) -> Any:
+        found[operation] += 1
+        return answer(self, client, operation, arguments)
+
+    with patch.object(Bucket, "_answer", counted):
+        yield found
 
 
 @contextmanager

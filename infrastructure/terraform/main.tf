@@ -54,10 +54,46 @@ variable "log_days" {
   default     = null
 }
 
+variable "artifact_days" {
+  description = "how many days the reports and records of builds are kept; 0 keeps them"
+  type        = number
+  default     = null
+}
+
+variable "kms_key" {
+  description = "the ARN of a KMS key for buckets, logs, artifacts and new repositories; without it AWS's own keys"
+  type        = string
+  default     = null
+}
+
+variable "vpc" {
+  description = "the VPC in which builds run; it needs a NAT or endpoints for ECR, S3, logs and the package index"
+  type        = string
+  default     = null
+}
+
+variable "subnets" {
+  description = "the private subnets of the VPC, with commas between"
+  type        = string
+  default     = null
+}
+
+variable "security_groups" {
+  description = "the security groups of builds in the VPC, with commas between"
+  type        = string
+  default     = null
+}
+
 variable "subject" {
   description = "the subjects of GitHub's jobs that may assume the role, such as repo:OWNER/REPO:environment:NAME"
   type        = list(string)
   default     = []
+}
+
+variable "role_starts_builds" {
+  description = "whether GitHub's role may start builds, with overrides; if not, only pushes to the webhook repository do"
+  type        = bool
+  default     = null
 }
 
 variable "create_provider" {
@@ -92,7 +128,13 @@ locals {
     ComputeType       = var.compute_type
     TimeoutMinutes    = var.timeout_minutes
     LogDays           = var.log_days
+    ArtifactDays      = var.artifact_days
+    KmsKey            = var.kms_key
+    Vpc               = var.vpc
+    Subnets           = var.subnets
+    SecurityGroups    = var.security_groups
     Subjects          = join(",", var.subject)
+    RoleStartsBuilds  = var.role_starts_builds
     CreateProvider    = var.create_provider
     Cluster           = var.cluster
     BaseRepositories  = join(",", var.base_repository)

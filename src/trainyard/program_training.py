@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,13 +29,20 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs
+from trainyard.gateways.git import (
+    program_git_facts,
+    repository_facts,
+    untracked_inputs,
+    untracked_modules,
+)
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
+    family,
+    files_being_written,
     find_process,
     processes_of_run,
     send,
@@ -45,12 +52,14 @@ from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
+from trainyard.programs.observations import RunningPython
 from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
+from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
@@ -59,6 +68,7 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, nod
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
+from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
@@ -174,6 +184,7 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     else:
         processes = node.processes if isinstance(node.processes, int) else config.program.processes
         program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
+    program = replace(program, observe=config.program.observe)
     launch = ProgramLaunch(program, directory, node, nodes=nodes, grace=order.grace)
     masked = program.with_words(secrets.mask_values)
     return ProgramRun(masked, launch, config, secrets, resume=order.resume), loaded.given
@@ -194,8 +205,12 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     """Run the program between the first and the last record; return the exit code of this node."""
     launch = run.launch
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
+    run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
-    checkpoint = run.found.path if run.found else None
+    if run.is_first and run.program.kind is RunKind.PROGRAM:
+        announce_missing(run)
+    path, checkpoint = run.directory.path, run.found.path if run.found else None
+    run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
     removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES
@@ -228,9 +243,55 @@ def _code_of(run: ProgramRun) -> dict[str, Any]:
     directory = run.program.directory
     if not (facts := repository_facts(directory)):
         return code_facts(directory)
-    named = named_files(run.program.command, directory, metrics=run.program.metrics)
-    files = untracked_inputs(directory, named)
+    files = untracked_inputs(directory, _named_by(run))
     return {**facts, "files": files} if files else facts
+
+
+def _named_by(run: ProgramRun) -> list[Path]:
+    program = run.program
+    return named_files(program.command, program.directory, metrics=program.metrics)
+
+
+def announce_missing(run: ProgramRun) -> None:
+    """Report, a line each, what keeps a run that starts from being proven, however it goes."""
+    record, program = read_run(run.directory.run_file), run.program
+    if program.observe and record.get("git", {}).get("dirty"):
+        # Untracked modules count only if they are imported, which is seen.
+        record = {**record, "git": repository_facts(program.directory, with_modules=False)}
+    for name, remedy in remedies_of_program(record).items():
+        output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
+
+
+def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:
+    """Return what gives the facts about the code, once it is known which modules were imported.
+
+    Modules that were not do not count, untracked ones that were make the tree dirty, and ignored ones are on
+    record by hash. The state of the tree is that of now.
+    """
+    directory, facts = run.program.directory, run.code
+    if not run.is_first or run.program.kind is RunKind.PLANNED or "commit" not in facts:
+        return lambda _: None
+    clean = repository_facts(directory, with_modules=False) if facts.get("dirty") else facts
+    named = untracked_inputs(directory, _named_by(run), with_modules=False)
+
+    def judge(modules: Mapping[str, str]) -> dict[str, Any] | None:
+        if (found := untracked_modules(directory, modules)) is None:
+            return None
+        ignored, others = found
+        files = {**named, **ignored}
+        kept = {name: value for name, value in (facts if others else clean).items() if name != "files"}
+        return {**kept, "files": files} if files else kept
+
+    return judge
+
+
+def pythons_below(pid: int) -> list[RunningPython]:
+    """Return the Pythons of a program's group, and below it."""
+    return [
+        RunningPython(each.pid, each.parent, each.arguments, each.environment())
+        for each in family(pid)
+        if each.is_python()
+    ]
 
 
 def _network_of(run: ProgramRun) -> NodeNetwork | None:
@@ -263,7 +324,8 @@ def announce_end(outcome: dict[str, Any]) -> None:
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    output.announce("training", f"{steps_of_program(outcome):,} steps{loss}", "ok")
+    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 
 def warn_of_secrets(config: "Config") -> None:

@@ -28,8 +28,7 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    for name in ("skills", "configs/programs"):
-        shutil.copytree(ROOT / name, source / name)
+    shutil.copytree(ROOT / "skills", source / "skills")
     environment = folder / "environment"
     venv.create(environment, symlinks=True)
     (packages,) = environment.glob("lib/python3*/site-packages")

@@ -224,7 +224,7 @@ def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: N
         assert code == 75, errors
     run = nodes.run("stopped")
     assert run["outcome"]["status"] == "stopped"
-    assert 0 < run["outcome"]["seconds_since_signal"] < 120, "though rank 0 got no signal"
+    assert 0 <= run["outcome"]["seconds_since_signal"] < 600, "though rank 0 got no signal"
     assert (nodes.folder / "stopped" / "checkpoints" / f"step-{run['outcome']['steps']:08}").is_dir()
 
 

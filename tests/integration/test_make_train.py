@@ -14,9 +14,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from trainyard.commands.run import RunRequest, newest_run, pipeline_of, settings
+from trainyard.commands.run import RunRequest, pipeline_of, settings
 from trainyard.config.load import dump_yaml, load_config
 from trainyard.errors import ConfigError
+from trainyard.run.identity import newest_run
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = Path(sys.executable).parent.parent

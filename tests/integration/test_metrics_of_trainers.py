@@ -15,20 +15,35 @@ from typing import Any
 import pytest
 from tests import warm_start
 
+from trainyard.programs.metric_rows import MetricRows, row_fault
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.metrics.program_metrics import ProgramMetrics, row_fault
+from trainyard.programs.sources import Source
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-TRAINER = Path(__file__).parent / "trainers" / "hugging_face.py"
 Row = dict[str, Any]
+TRAINER = Path(__file__).parent / "trainers" / "hugging_face.py"
 
 
-def train(place: Path, *options: str, metrics: ProgramMetrics, unbuffered: bool = True) -> list[Row]:
+class Metrics:
+    """What a run reads while a program trains."""
+
+    def __init__(self, place: Path) -> None:
+        self.log, self.files, self.merged = LogReader(), MetricFiles(place, time.time()), MetricRows()
+
+    def read(self, text: str, *, is_over: bool = False) -> None:
+        self.merged.add_all(self.log.take(text), Source.PRINTED, time.time())
+        self.merged.add_all(self.files.poll(at_end=is_over), Source.STRUCTURED, time.time())
+
+    def rows(self) -> list[Row]:
+        self.merged.settle()
+        return list(self.merged.rows())
+
+
+def train(place: Path, *options: str, metrics: Metrics) -> list[Row]:
     """Train in `place`, pass the output on as it comes, and return the rows."""
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
-    environment = {**os.environ, **offline, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
-    rows: list[Row] = []
+    environment = {**os.environ, **offline, "PYTHONUNBUFFERED": "1"}
     with warm_start.TrainerPopen(
         [sys.executable, str(TRAINER), *options],
         cwd=place,
@@ -40,10 +55,10 @@ def train(place: Path, *options: str, metrics: ProgramMetrics, unbuffered: bool 
         text = b""
         while chunk := os.read(process.stdout.fileno(), 4096):
             text += chunk
-            rows += metrics.take(chunk.decode(errors="replace"))
-            rows += metrics.poll()
+            metrics.read(chunk.decode(errors="replace"))
     assert process.returncode == 0, text.decode(errors="replace")[-3000:]
-    return rows + metrics.close()
+    metrics.read("", is_over=True)
+    return metrics.rows()
 
 
 def own_history(place: Path, step: int) -> Mapping[int, Row]:
@@ -70,53 +85,33 @@ def assert_rows(rows: list[Row], history: Mapping[int, Row], *, digits: float) -
 
 @pytest.mark.parametrize("trl", [(), ("--trl",)], ids=["trainer", "sft"])
 def test_every_step_is_a_row_with_the_trainers_own_figures(tmp_path: Path, trl: tuple[str, ...]) -> None:
-    metrics = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
+    metrics = Metrics(tmp_path)
     rows = train(tmp_path, *trl, "--eval_steps", "3", "--report_to", "tensorboard", metrics=metrics)
     history = own_history(tmp_path, 8)
     assert list(history) == list(range(1, 9))
-    assert_rows(rows, history, digits=1e-3)
-    assert_rows(metrics.rows(), history, digits=1e-6)
-    assert (metrics.steps_asked, metrics.log.steps_asked) == (8, 8)
-    assert (metrics.rows_without_step, metrics.files.notes) == ((), ())
+    assert_rows(rows, history, digits=1e-6)
+    assert (metrics.files.steps_asked, metrics.files.notes) == (8, ())
+    assert metrics.merged.sources["loss"] == "structured"
     if trl:
         assert [row["tokens"] > 0 for row in rows] == [True] * 8
 
-    # Each source alone.
-    (events,) = (tmp_path / "out").rglob("events.out.tfevents.*")
-    read = MetricFiles(tmp_path, 0.0, str(events.parent.relative_to(tmp_path))).poll()
-    assert_rows(read, history, digits=1e-6)
-    read = MetricFiles(tmp_path, 0.0, "out/checkpoint-8/trainer_state.json").poll()
-    assert_rows(read, history, digits=1e-12)
 
-
-@pytest.mark.parametrize(
-    ("bar", "unbuffered"),
-    [((), False), (("--disable_tqdm",), True)],
-    ids=["buffered", "no bar"],
-)
-def test_the_output_alone_shows_the_steps(tmp_path: Path, bar: tuple[str, ...], unbuffered: bool) -> None:
+def test_the_output_alone_shows_the_steps(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    metrics = ProgramMetrics(LogReader(), MetricFiles(elsewhere, time.time()))
-    options = ("--max_steps", "12", "--logging_steps", "3", "--save_steps", "12", *bar)
-    rows = train(tmp_path, *options, metrics=metrics, unbuffered=unbuffered)
+    options = ("--max_steps", "12", "--logging_steps", "3", "--save_steps", "12")
+    rows = train(tmp_path, *options, metrics=Metrics(elsewhere))
     assert_rows(rows, own_history(tmp_path, 12), digits=1e-3)
-    assert metrics.rows_without_step == ()
 
 
 def test_a_resumed_program_has_the_rows_of_its_own_steps(tmp_path: Path) -> None:
-    first = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
-    train(tmp_path, "--max_steps", "4", metrics=first)
-    second = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
-    rows = train(tmp_path, "--resume_from_checkpoint", "out/checkpoint-4", metrics=second)
+    train(tmp_path, "--max_steps", "4", metrics=Metrics(tmp_path))
+    rows = train(tmp_path, "--resume_from_checkpoint", "out/checkpoint-4", metrics=Metrics(tmp_path))
     assert [row["step"] for row in rows] == [5, 6, 7, 8]
-    assert [row["step"] for row in second.rows()] == [5, 6, 7, 8]
 
 
 def test_a_nan_that_the_trainer_hides_is_a_fault(tmp_path: Path) -> None:
-    metrics = ProgramMetrics(LogReader(), MetricFiles(tmp_path, time.time()))
-    rows = train(tmp_path, "--poison", "--eval_steps", "8", metrics=metrics)
+    rows = train(tmp_path, "--poison", "--eval_steps", "8", metrics=Metrics(tmp_path))
     assert [row["step"] for row in rows] == list(range(1, 9))
-    assert [row["loss"] for row in rows][-1] == 0  # it prints NaN as 0
     assert row_fault(rows[-1]) is not None
     assert len([row for row in rows if row_fault(row)]) >= 6

@@ -1,4 +1,4 @@
-"""A stream on two processes, resumed on one. CPU, gloo."""
+"""A stream of documents that are kept apart, on two processes and resumed on one. CPU, gloo."""
 
 import json
 import os
@@ -19,6 +19,7 @@ training: {{batch_size: 2, max_steps: 10, warmup_steps: 0, lr_scheduler: constan
 compute: {{threads: 1, strategy: fsdp}}
 data:
   sequence_length: 32
+  packing: separate
   train_path: null
   hugging_face: {{dataset: {folder}/texts, validation_split: null, shuffled_sequences: 12}}
 monitoring: {{tensorboard: false, log_steps: 1}}

@@ -172,12 +172,12 @@ def test_a_program_that_did_less_has_failed(
 
 
 def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world: World) -> None:
-    """The program's own tracker names step 4, but a file of that checkpoint is cut short."""
+    """The program's own tracker names step 4, but a file of that checkpoint is cut off."""
     done = world.run(cut=4)
     assert done.returncode == 0, done.stderr
     assert world.outcome()["checkpoint"]["step"] == 2
     assert world.events() == ["started", "checkpoint_saved", "checkpoint_rejected", "finished"]
-    missing = "global_step_4 is not complete: global_step_4/actor/model_world_size_1_rank_0.pt is cut short"
+    missing = "global_step_4 is not complete: global_step_4/actor/model_world_size_1_rank_0.pt is cut off"
     rejected = [json.loads(line) for line in (world.run_dir / "events.jsonl").read_text().splitlines()][2]
     assert rejected["reason"] == f"{missing}; global_step_2 is the newest"
     assert not (world.run_dir / "checkpoints" / "step-00000004").exists()

@@ -1,5 +1,6 @@
 """The steps of deploy_eks.yml and watch_eks.yml, against a stand-in of GitHub's API and one of a cluster."""
 
+import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_request import JobRequest
 
+SHIPPED = Path(__file__).resolve().parents[2] / ".github" / "workflows" / "watch_eks.yml"
 JOB = "gh-4711"
 NAMESPACE = "team"
 JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
@@ -52,12 +54,16 @@ class Deployments:
     """Requests whose path has this text are refused."""
     as_text: bool = False
     """Whether GitHub returns a payload as text."""
+    poll: str = "on:\n  schedule: []\n"
+    """watch_eks.yml on the default branch."""
 
     def answer(self, method: str, path: str, body: Any, _headers: Mapping[str, str]) -> tuple[int, Any]:
         parts = urlsplit(path).path.removeprefix("/repos/o/r").strip("/").split("/")
         query = parse_qs(urlsplit(path).query)
         if self.refuses and self.refuses in path:
             return 403, {"message": "Resource not accessible by integration"}
+        if parts[0] == "contents":
+            return 200, {"content": base64.encodebytes(self.poll.encode()).decode()}
         if parts[0] == "actions" and method == "PUT":
             self.switches.append(" ".join(parts[2:]))
             return 200, None
@@ -337,6 +343,14 @@ def test_polls_that_cannot_be_started_are_a_warning_with_the_command(
     assert "gh workflow enable watch_eks.yml" in capsys.readouterr().err
 
 
+def test_polls_without_a_schedule_are_a_warning_with_the_command(
+    workflow: Workflow, sent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow.github.poll = SHIPPED.read_text()
+    workflow.run(sent, first=True)
+    assert "trainyard init github adds it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("is_waiting", [False, True])
 @pytest.mark.parametrize("state", ["Running", "Failed"])
 def test_a_job_that_is_sent_again_has_not_ended(
@@ -461,7 +475,10 @@ def test_a_cluster_that_is_not_ready_ends_the_plan(
     monkeypatch.setattr(step_eks, "verdict_lines", lambda _data, width: [])
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("INPUTS", json.dumps({"config": "configs/smoke.yaml"}))
+    monkeypatch.setenv("INPUTS", json.dumps({"config": ""}))
+    monkeypatch.setenv("TRAINYARD_CONFIG", "configs/none.yaml")
+    assert workflow.step("plan")[1]["reason"].startswith("configs/none.yaml")
+    monkeypatch.setenv("TRAINYARD_CONFIG", "configs/smoke.yaml")
     code, outputs = workflow.step("plan")
     assert code == 1
     assert "namespace" not in outputs.get("plan", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cases import each_case
 
 from trainyard.command import handler
@@ -126,8 +127,19 @@ def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(plan: Plan, tmp_pa
     assert done.summary.startswith("### Plan: smoke-llama on gpu-runner") and "eight888" not in done.summary
 
 
+def test_a_dispatch_without_values_follows_the_variables(plan: Plan) -> None:
+    on = yaml.safe_load((ROOT / ".github/workflows/training_ci.yml").read_text())[True]
+    defaults = {
+        name: str(each.get("default", "")) for name, each in on["workflow_dispatch"]["inputs"].items()
+    }
+    known = {"TRAINYARD_CONFIG": SMOKE, "TRAINYARD_RUNNER_LABELS": None, **PROJECT}
+    event = {"GITHUB_EVENT_NAME": "workflow_dispatch"}
+    outputs = plan("--inputs", json.dumps(defaults | {"dry_run": False}), config="", **known, **event).outputs
+    assert (outputs["config"], outputs["target"]) == (SMOKE, "codebuild")
+
+
 def test_it_takes_inputs_and_variables_as_github_has_them(plan: Plan) -> None:
-    variables = json.dumps({"TRAINYARD_STORE": "s3://bucket", "OTHER": "x"})
+    variables = json.dumps({"TRAINYARD_STORE": "s3://bucket ", "OTHER": "x", "TRAINYARD_QUEUE": None})
     inputs = {"config": SMOKE, "epochs": "3", "dry_run": True, "target": "gpu-runner", "continues": ""}
     line = ("--inputs", json.dumps(inputs))
     outputs = plan(*line, config="", TRAINYARD_STORE=None, TRAINYARD_VARIABLES=variables).outputs
@@ -140,13 +152,13 @@ def test_it_takes_inputs_and_variables_as_github_has_them(plan: Plan) -> None:
 
 
 @each_case("attempt", ["1", "2"])
-@each_case("schedule", ["", "off", "yes", "on", "true"])
+@each_case("schedule", ["", "off", "yes", "on", "true", "True ", "ON"])
 def test_the_daily_run_is_off_until_it_is_turned_on_or_run_again(
     plan: Plan, schedule: str, attempt: str
 ) -> None:
     event = {"GITHUB_EVENT_NAME": "schedule", "GITHUB_RUN_ATTEMPT": attempt}
     done = plan(TRAINYARD_SCHEDULE=schedule, **event)
-    trains = schedule in ("on", "true") or attempt == "2"
+    trains = schedule.strip().lower() in ("on", "true") or attempt == "2"
     assert done.job_plan["jobs"] == {"ready": False, "train": trains, "eks": False}
     assert ("gh variable set TRAINYARD_SCHEDULE --body true" in done.summary) is not trains
 

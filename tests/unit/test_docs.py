@@ -148,7 +148,7 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "leads_nowhere"),
     [
-        ("workflows.md#time", False),
+        ("workflows.md#queues", False),
         ("workflows.md#no-such-heading", True),
         ("no-such-page.md", True),
         ("runbooks/permissions.md#artifacts", False),
@@ -228,8 +228,8 @@ def workflows() -> dict[str, dict[str, Any]]:
     return {path.name: yaml.load(text_of(path), Loader=yaml.BaseLoader) for path in paths}
 
 
-def test_the_page_on_workflows_names_every_variable_and_secret_and_each_input_without_a_description() -> None:
-    page = text_of(ROOT / "docs" / "workflows.md")
+def test_the_pages_on_workflows_name_every_variable_and_secret_and_each_input_without_a_description() -> None:
+    page = text_of(ROOT / "docs" / "workflows.md") + text_of(ROOT / "docs" / "variables.md")
     text = "".join(text_of(path) for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     names = set(re.findall(r"\b(?:vars|secrets)\.(\w+)", text)) | set(re.findall(r"\binputs\.(\w+)", text))
     names |= {variables.LABELS, variables.STORE, variables.WATCH, variables.ROLE, *variables.OTHERS}

@@ -33,7 +33,7 @@ FOREIGN = re.compile(
 )
 MARK = "Not run by our tests"
 RUN_BY = {
-    "README.md": "tests/scripts/init_github/test_circumstances.py",
+    "README.md": "tests/scripts/init_github/test_setup.py",
     "docs/bring_your_own.md": "tests/integration/any_program/test_bring_your_own.py",
 }
 """Pages whose commands of other programs a test runs or follows."""

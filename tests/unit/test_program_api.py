@@ -264,7 +264,9 @@ def test_threads_write_complete_lines(file: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(e.step for e in events_of(file)) == [1000 * i + n for i in range(8) for n in range(200)]
+    assert sorted(e.step or 0 for e in events_of(file)) == [
+        1000 * i + n for i in range(8) for n in range(200)
+    ]
 
 
 def test_a_line_without_its_end_does_not_take_the_next_with_it(

@@ -1,6 +1,8 @@
 """The `if:` conditions and other expressions of the shipped workflows, by GitHub's own evaluator."""
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +81,40 @@ def test_the_required_check_is_red_for_anything_but_success(expressions: Any, re
         assert expressions.holds(job["if"], status=status, needs=changed)
         # Within the job nothing has failed yet: its steps see a status of their own.
         assert expressions.holds(job["steps"][0]["if"], needs=changed) == (result != "success")
+        texts = changed | {"changes": {"result": "success", "outputs": {"texts": "true"}}}
+        is_red = result in ("failure", "cancelled") and name != "changes"
+        assert expressions.holds(job["steps"][0]["if"], needs=texts) == is_red, (
+            "texts need the documents alone"
+        )
+
+
+@each_case(
+    ("files", "event", "is_text"),
+    [
+        (["README.md", "CHANGELOG.md"], "pull_request", True),
+        (["README.md"], "push", False),
+        (["README.md", "src/a.py"], "pull_request", False),
+        (["docs/README.md"], "pull_request", False),
+    ],
+)
+def test_a_typo_in_the_readme_needs_the_documents_alone(
+    tmp_path: Path, shell: Any, files: list[str], event: str, is_text: bool
+) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "--quiet"], cwd=tmp_path, check=True)
+    for changed in ([], files):
+        for file in changed:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).touch()
+        subprocess.run([*git, "add", "--all"], cwd=tmp_path, check=True)
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "x"], cwd=tmp_path, check=True)
+    jobs = shipped_file("ci.yml").jobs
+    output = tmp_path / "output"
+    output.touch()
+    done = shell(jobs["changes"]["steps"][1]["run"], tmp_path, EVENT=event, GITHUB_OUTPUT=str(output))
+    assert (done.returncode, "texts=true" in output.read_text()) == (0, is_text)
+    wanted = {name for name, job in jobs.items() if "changes" not in job.get("needs", [])}
+    assert wanted == {"changes", "coverage", "docs"}, "coverage follows test"
 
 
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")

@@ -17,7 +17,7 @@ from trainyard.commands.run import RunRequest, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import STORING_MINUTES
 from trainyard.github.run_plan import DispatchInputs, resolve
-from trainyard.github.target import PLACES
+from trainyard.github.target import AS_SET_UP, PLACES
 from trainyard.pipeline import Step
 from trainyard.run.segment import Handover, Segment, first_segment
 
@@ -83,7 +83,7 @@ def test_nothing_else_starts_a_training(training: Any) -> None:
 
 def test_a_dispatch_offers_what_a_plan_knows_and_a_push_leaves_the_choice_to_it(training: Any) -> None:
     target = training.content["on"]["workflow_dispatch"]["inputs"]["target"]
-    assert target["options"] == [str(place) for place in PLACES]
+    assert target["options"] == [AS_SET_UP, *map(str, PLACES)]
     assert target["default"] == target["options"][0]
     [plan] = [step for step in training.jobs["plan"]["steps"] if step.get("id") == "plan"]
     assert plan["env"] == {"INPUTS": "${{ toJSON(inputs) }}"}

@@ -1,4 +1,4 @@
-"""Each row of the table of situations in docs/workflows.md has a test that shows it.
+"""Each row of the table of situations in docs/runbooks/ends.md has a test that shows it.
 
 The tests use act, GitHub's evaluator of expressions, or a stand-in of its API.
 """
@@ -17,7 +17,7 @@ FILES = (
     "tests/scripts/test_step.py",
     "tests/scripts/test_prove_run.py",
     "tests/scripts/test_step_continue.py",
-    "tests/scripts/init_github/test_circumstances.py",
+    "tests/scripts/init_github/test_setup.py",
     "tests/unit/github/test_runner_watchdog.py",
 )
 SHOWN_BY = """
@@ -58,7 +58,8 @@ free plan -> without_environments_secrets_are_the_repositorys
 
 
 def situations() -> list[str]:
-    table = (ROOT / "docs" / "workflows.md").read_text().partition("| situation |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "runbooks" / "ends.md").read_text()
+    table = page.partition("| situation |")[2].partition("\n\n")[0]
     return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 

@@ -1,12 +1,13 @@
 """List the runs and checkpoints of a store: size, age, completeness and monthly cost.
 
-By default the verdict rests on names and sizes, which takes listings and the manifests of each run. The
-proof of a run that succeeded is judged by the caller. Nothing is changed. Old object versions and the parts
-of interrupted uploads are neither listed nor counted.
+One listing of the store says which runs there are, with their sizes, checkpoints and ages. The records of
+the newest runs are read too: their verdict rests on names and sizes, and the proof of one that succeeded is
+judged by the caller. Nothing is changed. Old object versions and the parts of interrupted uploads are neither
+listed nor counted.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +18,13 @@ from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.store.layout import manifest_prefix
+from trainyard.artifacts.store.layout import (
+    checkpoint_step_of,
+    identity_key,
+    is_manifest,
+    manifest_key,
+    manifest_prefix,
+)
 from trainyard.artifacts.store.object_store import Store, StoredObject, snapshot
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
@@ -29,7 +36,10 @@ _GB = 1 << 30
 _RUNS_AT_ONCE = 8
 # Runs whose proof is judged without a depth: it takes 30 ms of processor time or more for each.
 MOST_JUDGED = 20
+# Runs whose manifest and claim are read without a depth: two requests for each, in an S3 store.
+MOST_READ = 100
 NOT_JUDGED = "not judged"
+NAMES_ONLY, NAMES_AND_SIZES = "names", "names and sizes"
 Judge = Callable[[Store, int], Sequence[str]]
 _Names = Sequence[Promotion]
 
@@ -73,7 +83,8 @@ class ListedRun:
     """Size of every object under the run's prefix, in the manifest or not."""
     usd_per_month: float | None
     depth: str
-    """Basis of the verdict: `names and sizes`, or the depth of the verification."""
+    """Basis of the verdict: `names and sizes`, `names` for an older run whose records were not read, or the
+    depth of the verification."""
     problems: tuple[str, ...]
 
     @property
@@ -97,15 +108,20 @@ def list_runs(
     """Return the runs, oldest first.
 
     `judge` returns the parts of its proof that a run in the store fails. It restores the run's records, so it
-    is asked for the newest runs only, or for all if a `depth` is given. Raises ServiceError when the store
-    cannot be reached.
+    is asked for the newest runs only; of older ones only the manifest and the claim are read, and of still
+    older ones nothing. With a `depth`, all are read and judged. Raises ServiceError when the store cannot be
+    reached.
     """
     wanted, store = sorted(numbers), snapshot(store)
-    judged = frozenset(wanted if depth else wanted[-MOST_JUDGED:])
-    judge_run = partial(judge, store)
-    one = partial(_list_run, store, list(list_promotions(store)), price=price, depth=depth)
+    read, judged = (frozenset(wanted if depth else wanted[-most:]) for most in (MOST_READ, MOST_JUDGED))
+    judge_run, names = partial(judge, store), list(list_promotions(store))
+
+    def one(number: int) -> ListedRun:
+        by = judge_run if number in judged else None
+        return _list_run(store, names, number, by, price=price, depth=depth, is_read=number in read)
+
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
-        return list(pool.map(lambda number: one(number, judge_run if number in judged else None), wanted))
+        return list(pool.map(one, wanted))
 
 
 def _list_run(
@@ -116,10 +132,13 @@ def _list_run(
     *,
     price: float | None,
     depth: Depth | None,
+    is_read: bool,
 ) -> ListedRun:
-    _, manifest, problems = newest_manifest(store, number)
     listed = listed_objects(store, number)
     manifests = {found.key: found for found in store.list_objects(manifest_prefix(number))}
+    manifest, problems = None, _unlisted(number, {*listed, *manifests})
+    if is_read:
+        _, manifest, problems = newest_manifest(store, number)
     if depth is not None:
         problems = list(verify_run(store, number, depth=depth).problems)
     elif manifest is not None:
@@ -130,15 +149,15 @@ def _list_run(
         run_number=number,
         run_id=manifest.run_id if manifest else "",
         status=_status(manifest),
-        proof=_proof(manifest, judge, problems),
+        proof=_proof(manifest, judge, problems) if is_read else NOT_JUDGED,
         age_seconds=round(time.time() - put, 1) if put else None,
         **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
-        checkpoints=_checkpoints(manifest, listed, names),
+        checkpoints=_checkpoints(manifest, listed, names) if is_read else _named(number, listed, names),
         pruned=len(manifest.pruned) if manifest else 0,
         objects=len(listed) + len(manifests),
         bytes=size,
         usd_per_month=None if price is None else round(size / _GB * price, 6),
-        depth=str(depth) if depth else "names and sizes",
+        depth=str(depth) if depth else NAMES_AND_SIZES if is_read else NAMES_ONLY,
         problems=tuple(problems),
     )
 
@@ -152,6 +171,15 @@ def _figures(provenance: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[
         name: value if isinstance(value, int | float) and not isinstance(value, bool) else None
         for name, value in numbers.items()
     } | {"commit": str(git.get("commit") or "") if isinstance(git, Mapping) else ""}
+
+
+def _unlisted(number: int, keys: Collection[str]) -> list[str]:
+    """Report a run without any manifest, or without the claim of its number."""
+    has_manifest, has_claim = any(map(is_manifest, keys)), identity_key(number) in keys
+    problems = (
+        [] if has_manifest else [f"{manifest_key(number)}: missing, so run {number} cannot be verified"]
+    )
+    return problems + ([] if has_claim else [f"{identity_key(number)}: missing, so the run has no owner"])
 
 
 def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
@@ -200,11 +228,33 @@ def _checkpoints(
 ) -> tuple[ListedCheckpoint, ...]:
     found = []
     for each in checkpoints_of(manifest) if manifest else []:
-        times = [listed[entry.key].modified for entry in each.objects if entry.key in listed]
-        age = round(time.time() - max(times), 1) if times and all(times) else None
+        age = _age(listed[entry.key].modified for entry in each.objects if entry.key in listed)
         promoted = tuple(sorted(name.name for name in names if name.digest == each.digest))
         found.append(ListedCheckpoint(each.step, each.size, age, promoted))
     return tuple(reversed(found))
+
+
+def _named(number: int, listed: Mapping[str, StoredObject], names: _Names) -> tuple[ListedCheckpoint, ...]:
+    """Return the checkpoints by the names of their files, oldest first."""
+    parts: dict[int, list[StoredObject]] = {}
+    for found in listed.values():
+        if (step := checkpoint_step_of(found.key)) is not None:
+            parts.setdefault(step, []).append(found)
+    return tuple(
+        ListedCheckpoint(
+            step,
+            sum(found.size for found in parts[step]),
+            _age(found.modified for found in parts[step]),
+            tuple(sorted(name.name for name in names if (name.run_number, name.step) == (number, step))),
+        )
+        for step in sorted(parts)
+    )
+
+
+def _age(times: Iterable[float]) -> float | None:
+    """Return the seconds since the last of the times; None if one of them is unknown (0)."""
+    known = list(times)
+    return round(time.time() - max(known), 1) if known and all(known) else None
 
 
 def inventory_table(runs: Sequence[ListedRun]) -> str:
@@ -229,7 +279,8 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     ]
     shown = steps if len(steps) <= 4 else [steps[0], "…", *steps[-2:]]
     shown += [step for step in steps if "(" in step and step not in shown]
-    verdict = f"complete ({run.depth})" if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
+    good = "not read" if run.depth == NAMES_ONLY else f"complete ({run.depth})"
+    verdict = good if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
     cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
     size, age = size_text(run.bytes), format_age(run.age_seconds)

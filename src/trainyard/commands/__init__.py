@@ -24,6 +24,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "prepare": "Prepare the data of a configuration before training.",
         "plan": "Print the plan of a training: mesh, batches, memory, network, time and cost.",
         "doctor": "Check what a run needs: the machine, the store, AWS, GitHub, Slack and W&B.",
+        "init program": "Write trainyard.yaml for a program of yours.",
         "init github": "Set a GitHub repository up for training.",
         "init aws": "Create what training and image builds need in AWS.",
         "config show": "Print the resolved configuration.",

@@ -3,7 +3,7 @@
 Reads:   the named files, else every .yaml under configs/, and the files that they extend. A preset of a model
          (a file in a folder models/) has no number of steps; it is checked with training.max_steps=1. A file
          that leaves the model to weights named on the command line (fine_tuning.yaml) is checked as if they
-         were there. Files in a folder programs/ are presets of programs.
+         were there.
 Writes:  a line per file on stderr; in GitHub Actions an annotation for each problem; --json prints all.
 Exit codes: 0 all can be used; 2 a file has problems, which are listed, or there is no file to check.
 Example: trainyard config check configs/smoke.yaml
@@ -21,7 +21,6 @@ from trainyard.config.from_weights import NO_WEIGHTS
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import annotate_problems
-from trainyard.programs.presets import load_preset
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -59,23 +58,12 @@ def problem_with(path: Path, *weights: str) -> str:
 
     Where only the weights are missing, the rest is checked as if they were named.
     """
-    if path.parent.name == "programs":
-        return problem_with_preset(path.stem)
     changes = ["training.max_steps=1"] if path.parent.name == "models" else []
     try:
         load_config(path, [*changes, *weights])
     except ConfigError as error:
         lacks_weights = NO_WEIGHTS in str(error) and not weights
         return problem_with(path, "model.path=weights") if lacks_weights else str(error)
-    return ""
-
-
-def problem_with_preset(name: str) -> str:
-    """Return the problems of a preset of a program, one line each; empty if there are none."""
-    try:
-        load_preset(name)
-    except ConfigError as error:
-        return str(error)
     return ""
 
 

@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     kind = "the kind of machine that --labels names; default: self-hosted, which you register"
     parser.add_argument("--runner", default="", choices=KINDS, help=kind)
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
-    more = "another variable of docs/workflows.md; may be repeated"
+    more = "another variable of docs/variables.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
     missing = "set this secret where it is missing; may be repeated"
     parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)

@@ -51,7 +51,7 @@ from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import choose_run_id, identity_in, new_run_id, read_run
+from trainyard.run.identity import choose_run_id, identity_in, new_run_id, newest_run, read_run
 from trainyard.run.run_advice import advice
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.run_choice import choose_directory
@@ -352,14 +352,6 @@ def choose_run(request: RunRequest, pipeline: Pipeline, check: Callable[[Path], 
     own_id = f"{named}-{choice.number}" if named else new_run_id()
     run_id = found.run_id if has_own and found else own_id
     return replace(pipeline, run_dir=choice.run_dir, run_id=run_id, resume=resume)
-
-
-def newest_run(runs: Path) -> Path:
-    """Return the run that was written to last."""
-    records = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    if not records:
-        raise ConfigError(f"There is no run in {runs} yet. `make train` starts a run.")
-    return records[-1].parent
 
 
 def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "Config":

@@ -17,6 +17,7 @@ Example:    TRAINYARD_PLAN="$PLAN" trainyard step eks watch --timeout 10m
 """
 
 import argparse
+import base64
 import logging
 import os
 import time
@@ -39,7 +40,7 @@ from trainyard.commands.notify import Notice, needs_in, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.step import keep_records
-from trainyard.commands.step_plan import plan_run
+from trainyard.commands.step_plan import SHIPPED, plan_run
 from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, ServiceError, TrainyardError, VerificationError
@@ -65,6 +66,7 @@ from trainyard.github.cluster_job import (
     run_end,
     set_status,
 )
+from trainyard.github.repository import SCHEDULE
 from trainyard.github.run_plan import DispatchInputs, overrides_in, resolve
 from trainyard.github.target import Target
 from trainyard.github.variables import set_variables
@@ -123,16 +125,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plan() -> int:
     """Check the configuration, the inputs and the cluster, and plan the job; nothing is sent."""
     if not (text := os.environ.get("INPUTS", "")):
-        raise ConfigError(
-            "INPUTS is not set. Set it to the JSON of the workflow's inputs, with at least `config`."
-        )
+        raise ConfigError("INPUTS is not set. Set it to the JSON of the workflow's inputs.")
     given = {name: str(value or "") for name, value in parse_json_object(text, "INPUTS").items()}
     for name in ("nodes", "instance_type"):  # an input overrides its variable, also in plan_run
         if value := given.get("num_nodes" if name == "nodes" else name):
             os.environ[f"TRAINYARD_EKS_{name.upper()}"] = value
-    if not given.get("config"):
-        raise ConfigError("INPUTS has no `config`. Set it to the file of the configuration.")
     set_variables(os.environ)
+    given["config"] = given.get("config") or os.environ.get("TRAINYARD_CONFIG") or SHIPPED
     only = given.get("dry_run") == "True"
     if code := plan_run(given["config"], overrides=given.get("overrides", ""), target="eks", only_plan=only):
         return code
@@ -361,6 +360,10 @@ def keep_polling(job: ClusterJob) -> bool:
             return False
         set_status(api, job.deployment, "in_progress", "still running", run_url=url_of_run())
         api.put(f"/actions/workflows/{POLL}/enable")
+        file = api.get(f"/contents/.github/workflows/{POLL}")  # of the default branch, as schedules are
+        if SCHEDULE not in base64.b64decode(file["content"]).decode():
+            text = f"Nobody polls {job.job}, because {POLL} has no schedule: trainyard init github adds it"
+            annotate(Level.WARNING, f"{text}. To poll once: gh workflow run {POLL}", title="No polls")
     except (ServiceError, ConfigError) as error:
         text = f"{error}. Nobody polls {job.job}; start the polls: gh workflow enable {POLL}"
         annotate(Level.WARNING, text, title="No polls")

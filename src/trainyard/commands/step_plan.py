@@ -5,7 +5,7 @@ All later jobs use only the values that are resolved here. Nothing is started. I
 a notice that names the commands to set it up. A training that somebody requested is refused.
 
 Reads:      the dispatch inputs, as flags or as GitHub's context --inputs; the configuration; GitHub's
-            variables; the repository's variables (docs/workflows.md) from the environment, or as JSON in
+            variables; the repository's variables (docs/variables.md) from the environment, or as JSON in
             TRAINYARD_VARIABLES
 Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step output `plan`
             (JSON), the job summary, and for a wrong configuration an annotation per problem, with its place

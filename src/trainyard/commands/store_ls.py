@@ -1,11 +1,11 @@
 """List the contents of a store: runs, their proofs, checkpoints, sizes, age, completeness, and monthly cost.
 
-Reads:  --store: all names and sizes, the manifests, the records of runs that succeeded, which are judged;
-        with --depth the objects that this verification reads;
+Reads:  --store: all names and sizes; the manifests of the newest 100 runs, and the records of the newest 20
+        that succeeded, which are judged; with --depth those of all, and the objects that it verifies;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
 Writes: a table on stdout, or JSON
-Exit codes: 0 all runs are complete; 1 something is missing or wrong; 2 wrong usage; 4 the store cannot
-        be reached
+Exit codes: 0 the runs that were read are complete; 1 something is missing or wrong; 2 wrong usage; 4 the
+        store cannot be reached
 
 Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
 """

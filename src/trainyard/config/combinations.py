@@ -14,7 +14,10 @@ from trainyard.config.schema import (
     CheckpointingConfig,
     ComputeConfig,
     Config,
+    DataConfig,
+    MonitoringConfig,
     ProgramConfig,
+    WandbConfig,
 )
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,6 +53,16 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             ("compute.cpu_offload", "compute.strategy"),
             f"offloading needs the strategy fsdp or hsdp, not {config.compute.strategy}",
         )
+    yield from _impossible_mixture(config.data)
+    learned = config.proof.learned
+    if (
+        learned.figure not in ("auto", "none", "reward", "val_loss", "loss")
+        and learned.higher_is_better is None
+    ):
+        yield ImpossibleCombination(
+            ("proof.learned.figure", "proof.learned.higher_is_better"),
+            f"{learned.figure} may have to rise or to fall: set proof.learned.higher_is_better",
+        )
     yield from _impossible_stream(config)
     yield from _impossible_saving(config.checkpointing)
     if config.kind is RunKind.TRAINER:
@@ -73,6 +86,7 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
         )
     if config.recipe == COMMAND:
         yield from _impossible_command(config.program)
+        yield from _impossible_trackers(config.monitoring)
     elif training.epochs is None and training.max_steps is None:
         yield ImpossibleCombination(
             ("training.max_steps", "training.epochs"),
@@ -84,12 +98,42 @@ def _impossible_command(program: ProgramConfig) -> Iterator[ImpossibleCombinatio
     if not program.command:
         example = "name the program and its arguments, such as [python, train.py]"
         yield ImpossibleCombination(("program.command", "recipe"), f"missing for recipe command: {example}")
-    if program.resume and not any("{checkpoint}" in word for word in program.resume):
-        reason = "no word has {checkpoint}, so the program would not know what to resume from"
-        yield ImpossibleCombination(("program.resume",), reason)
     if wrong := next((name for name in program.environment if not _VARIABLE.fullmatch(name)), None):
         reason = f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
         yield ImpossibleCombination(("program.environment",), reason)
+
+
+def _impossible_mixture(data: DataConfig) -> Iterator[ImpossibleCombination]:
+    if not data.mixture:
+        return
+    for name, value in (
+        ("train_path", data.train_path),
+        ("hugging_face.dataset", data.hugging_face.dataset),
+    ):
+        if value is not None:
+            reason = "is not read beside data.mixture: set it to null, or data.mixture to {}"
+            yield ImpossibleCombination((f"data.{name}", "data.mixture"), reason)
+    total = sum(data.mixture.values())
+    small = next((path for path, weight in data.mixture.items() if weight < total / 1000), None)
+    if small is not None:
+        reason = f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
+        yield ImpossibleCombination(("data.mixture",), reason)
+
+
+def _impossible_trackers(monitoring: MonitoringConfig) -> Iterator[ImpossibleCombination]:
+    """Only a value that differs from the default was meant: a resolved configuration states them all."""
+    default = MonitoringConfig()
+    stated = {
+        "tensorboard": (monitoring.tensorboard, default.tensorboard),
+        **{
+            f"wandb.{name}": (getattr(monitoring.wandb, name), getattr(default.wandb, name))
+            for name in WandbConfig.model_fields
+        },
+    }
+    for name, (given, usual) in stated.items():
+        if given != usual:
+            reason = "it is the program's own with recipe command: leave it out, and set it in the program"
+            yield ImpossibleCombination((f"monitoring.{name}", "recipe"), reason)
 
 
 def _impossible_stream(config: Config) -> Iterator[ImpossibleCombination]:

@@ -28,7 +28,7 @@ def kind_of_recipe(recipe: str) -> RunKind:
 
 def kind_in_job(recipe: str) -> RunKind:
     """Return the kind of a run of `recipe` in the pods of a job."""
-    is_planned = recipe in PRESETS and PRESETS.read(recipe).get("log") is not None
+    is_planned = recipe in PRESETS and PRESETS[recipe].preset().log is not None
     return RunKind.PLANNED if is_planned else kind_of_recipe(recipe)
 
 

@@ -41,7 +41,6 @@ from trainyard.config.yaml_reader import (
     plain_value,
     values_of,
 )
-from trainyard.errors import ConfigError
 
 __all__ = ["LoadedConfig", "Origin", "config_sha256", "dump_yaml", "load_config", "values_sha256"]
 _COMMANDS = {"program": ("command", "environment", "resume"), "evaluation": ("command",)}
@@ -70,11 +69,6 @@ def load_config(
     """
     document, file = Document(), Origin(os.path.normpath(path))
     document.values, document.places = _read(path, document, file)
-    if {"meaning", "command"} <= document.values.keys():
-        raise ConfigError(
-            f"{path}: describes a program and is not a configuration. Write a configuration with "
-            f"recipe: {path.stem}, or add --set recipe={path.stem} to yours"
-        )
     dropped = null_architecture(document)
     for argument in overrides:
         _apply(document, argument)
@@ -171,10 +165,10 @@ def _add_defaults_of_program(document: Document) -> None:
     recipe = document.values.get("recipe")
     if not isinstance(recipe, str) or recipe not in (COMMAND, *PRESETS):
         return
-    preset = PRESETS.read(recipe) if recipe != COMMAND else {}
-    document.values = _merge(_merge({}, preset.get("defaults", {})), document.values)
+    preset = PRESETS[recipe].preset() if recipe != COMMAND else None
+    document.values = _merge(_merge({}, preset.defaults if preset else {}), document.values)
     program, model = document.values.get("program", {}), document.values.get("model", {})
-    if "log" in preset or not isinstance(program, dict) or not isinstance(model, dict):
+    if (preset and preset.log) or not isinstance(program, dict) or not isinstance(model, dict):
         return
     if model.get("name") is None:
         command = program.get("command")

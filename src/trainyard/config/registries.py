@@ -4,14 +4,11 @@ To add one, write a module and add one line here: the configuration's schema, it
 error messages read these lists. The modules are named and not imported, because importing them takes seconds.
 """
 
-import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 from typing import Any
-
-from trainyard.errors import ConfigError, DamagedFileError
 
 DEFAULT_RECIPE = "pretrain"
 
@@ -29,58 +26,32 @@ RECIPES = {
 }
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
-_FOLDER = "configs/programs"
 
 
-class ProgramPresets(Mapping[str, RecipeEntry]):
-    """The presets of programs by name: each `NAME.yaml` in a folder of presets, read when needed.
+@dataclass(frozen=True)
+class PresetEntry(RecipeEntry):
+    """A training program that people know by name, as a recipe."""
 
-    The folders are, in this order: `configs/programs` in the working directory, `configs/programs` in this
-    repository, and the folder of the installed package. The first one that has the name is used.
-    """
+    module: str
+    """The dotted name of a module that defines a `programs.presets.preset.Preset` as `PRESET`."""
 
-    def _files(self) -> dict[str, Path]:
-        repository = Path(__file__).parents[3]
-        farthest_first = (Path(sys.prefix) / "share/trainyard/programs", repository / _FOLDER, Path(_FOLDER))
-        return {path.stem: path for folder in farthest_first for path in _readable_files(folder)}
-
-    def path(self, name: str) -> Path:
-        """Return the file of a preset. Raises KeyError where there is none."""
-        return self._files()[name]
-
-    def read(self, name: str) -> dict[str, Any]:
-        """Return the values of a preset. Raises ConfigError for a file that is not YAML."""
-        from trainyard.config.yaml_reader import parse_yaml
-
-        path = self.path(name)
-        try:
-            values: dict[str, Any] = parse_yaml(path.read_bytes(), str(path))
-        except (OSError, DamagedFileError) as error:
-            raise ConfigError(str(error)) from None
-        return values
-
-    def __getitem__(self, name: str) -> RecipeEntry:
-        return RecipeEntry(str(self.read(name).get("meaning", name)))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._files()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._files()))
-
-    def __len__(self) -> int:
-        return len(self._files())
+    def preset(self) -> Any:
+        """Return its `Preset`, which this module cannot name: the preset reads the configuration."""
+        return import_module(self.module).PRESET
 
 
-def _readable_files(folder: Path) -> list[Path]:
-    """Return the YAML files of a folder; none if it is missing or may not be read."""
-    try:
-        return list(folder.glob("*.yaml"))
-    except OSError:
-        return []
-
-
-PRESETS = ProgramPresets()
+PRESETS = {
+    "deepspeed": PresetEntry("a script with DeepSpeed", "trainyard.programs.presets.deepspeed"),
+    "hf-trainer": PresetEntry(
+        "a script with the transformers Trainer", "trainyard.programs.presets.hf_trainer"
+    ),
+    "lightning": PresetEntry("a script with LightningCLI", "trainyard.programs.presets.lightning_cli"),
+    "megatron": PresetEntry("Megatron-LM's pretrain_gpt.py", "trainyard.programs.presets.megatron"),
+    "nemo": PresetEntry("NeMo 2, for Llama", "trainyard.programs.presets.nemo"),
+    "torchtitan": PresetEntry("one of torchtitan's configurations", "trainyard.programs.presets.torchtitan"),
+    "trl-sft": PresetEntry("TRL's supervised fine-tuning", "trainyard.programs.presets.trl_sft"),
+    "verl": PresetEntry("verl's GRPO", "trainyard.programs.presets.verl"),
+}
 _ANY_PROGRAM = {COMMAND: RecipeEntry("any program, named by program.command")}
 EVERY_RECIPE: Mapping[str, RecipeEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""

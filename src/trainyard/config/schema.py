@@ -194,6 +194,9 @@ class HuggingFaceConfig(Section):
     """Sequences in the shuffle buffer; a resume reads as many again."""
 
 
+Weight = Annotated[float, Field(gt=0, le=MOST)]
+
+
 class DataConfig(Section):
     """The data to train on."""
 
@@ -201,6 +204,8 @@ class DataConfig(Section):
     """A streamed dataset instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
+    mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
+    """Instead of train_path: paths and their weights."""
     validation_path: Name | None = None
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -208,9 +213,11 @@ class DataConfig(Section):
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of .bin tokens."""
+    """Type of .bin tokens; a Megatron .idx file overrides it."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
+    packing: Literal["concatenate", "separate"] = "concatenate"
+    """separate: each document attends only to itself; concatenate: also to earlier ones of the sample."""
     prepared_directory: Name = "data/prepared"
     """Folder of prepared token files."""
 
@@ -345,13 +352,15 @@ class ProgramConfig(Section):
     metrics: Name = "auto"
     """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
     checkpoints: Name = "auto"
-    """Its checkpoints, such as out/checkpoint-* or {run_dir}/output/*.pt; auto: all known formats."""
+    """Its checkpoints, files or folders of any kind, such as out/checkpoint-*; auto: those that it saves."""
     resume: Words | None = None
-    """Arguments added to resume from a complete checkpoint; {checkpoint} is replaced by its path."""
+    """Arguments added if there is a complete checkpoint; {checkpoint}, if any has it, becomes its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
     """Minutes without a row or output, after the first row, that count as a hang; null: never."""
+    observe: bool = True
+    """Count optimizer steps, losses and saves inside the program's Pythons; false: leave them alone."""
     script: Name | None = None
     """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (
@@ -374,8 +383,10 @@ class LearnedConfig(Section):
 
     required: bool = False
     """A run that is too short to judge (fewer than ten rows) fails the proof."""
-    figure: Literal["auto", "reward", "val_loss", "loss", "none"] = "auto"
-    """The figure that must improve; auto: the first of these that is logged."""
+    figure: Annotated[Name, Field(examples=["accuracy", "eval/f1"])] = "auto"
+    """The figure of metrics.jsonl that must improve, or none; auto: reward, else val_loss, else loss."""
+    higher_is_better: bool | None = None
+    """Whether the figure should rise. null: a reward should, a loss should not; others need it stated."""
     max_validation_loss: Annotated[float, Field(gt=0)] | None = None
     """Highest validation loss at the end that passes."""
     compare_with: (

@@ -1,47 +1,27 @@
-"""One CloudFormation stack: create a change set, execute it, follow its events, delete the stack.
+"""One CloudFormation stack: plan a change set, execute it or discard it, delete the stack.
 
-    template, parameters  ──>  ChangeSet  ──>  StackEvent, StackEvent, …  ──>  StackState
+    template, parameters  ──plan──>  ChangeSet  ──execute──>  settled, or ServiceError with the reasons
 
-Every call and every wait has a time limit. A refusal by AWS becomes an error that names the call. The caller
-decides which changes are wanted, and what a failure means.
+Every call and every wait has a time limit. The caller decides which changes are wanted.
 """
 
+import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
+from trainyard.gateways.aws_refusals import AwsAccount
 
-_CHANGE_SET_SECONDS, _STACK_SECONDS, _PAUSE_SECONDS = 600.0, 1800.0, 3.0
-_NOTHING_TO_CHANGE = ("The submitted information didn't contain changes", "No updates are to be performed")
-_LONGEST_VALUE = 60
+_logger = logging.getLogger("trainyard.cloudformation")
+_SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
+_NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
+_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
 REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
-
-
-@dataclass(frozen=True)
-class StackState:
-    """A stack as DescribeStacks answers."""
-
-    stack_id: str
-    status: str
-    parameters: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class PlannedChange:
-    """A change of one resource, as a change set lists it."""
-
-    name: str
-    """The logical name in the template."""
-    type: str
-    action: str
-    """Add, Import, Modify, Remove, Dynamic or SyncWithActual."""
-    replaces: bool = False
-    retained: bool = False
-    """Whether a resource that leaves the stack stays in the account."""
-    differences: tuple[str, ...] = ()
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,79 +30,39 @@ class ChangeSet:
 
     arn: str
     stack_id: str
-    changes: tuple[PlannedChange, ...]
-
-
-@dataclass(frozen=True)
-class StackEvent:
-    """A step of an operation on a stack."""
-
-    name: str
-    type: str
-    physical_id: str
-    status: str
-    reason: str
-    of_stack: bool
-    """Whether it is about the stack itself."""
+    changes: tuple[Json, ...]
+    """Each ResourceChange, as DescribeChangeSet answers."""
 
 
 class CloudFormationStack:
     """A stack in one region, by its name."""
 
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        name: str,
-        *,
-        pause: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`call` is `AwsAccount.call`."""
-        self.name = name
-        self._aws, self._pause, self._clock = call, pause, clock
+    def __init__(self, aws: AwsAccount, name: str) -> None:
+        self.name, self._aws = name, aws
 
-    def _call(self, operation: str, *, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
-        return self._aws("cloudformation", operation, absent=absent, **arguments)
+    def find(self) -> Json | None:
+        """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
+        found = self._find()
+        return None if found is None or found["StackStatus"] == REVIEW else found
 
-    def state(self) -> StackState | None:
-        """Return the stack; None if there is none of this name."""
-        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
-        answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
-        if answer is None or answer["Stacks"][0]["StackStatus"] == "DELETE_COMPLETE":
-            return None
-        stack = answer["Stacks"][0]
-        parameters = {
-            each["ParameterKey"]: each.get("ParameterValue", "") for each in stack.get("Parameters", [])
-        }
-        return StackState(stack["StackId"], stack["StackStatus"], parameters)
+    def template(self) -> Any:
+        """Return the template of the stack: its text, or an object if it was written as JSON."""
+        return self._call("get_template", StackName=self.name)["TemplateBody"]
 
-    def resources(self) -> dict[str, str]:
-        """Return logical name -> type of the resources that the stack has."""
-        found = self._pages("list_stack_resources", "StackResourceSummaries", StackName=self.name)
+    def resources(self) -> dict[str, Json]:
+        """Return logical name -> resource as ListStackResources answers: a page has more than we make."""
+        found = self._call("list_stack_resources", StackName=self.name)["StackResourceSummaries"]
         return {
-            each["LogicalResourceId"]: each["ResourceType"]
-            for each in found
-            if each["ResourceStatus"] != "DELETE_COMPLETE"
+            each["LogicalResourceId"]: each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"
         }
 
-    def template(self) -> str | Mapping[str, Any]:
-        """Return the template of the stack: the text, or the object if it was written as JSON."""
-        found: str | Mapping[str, Any] = self._call("get_template", StackName=self.name)["TemplateBody"]
-        return found
+    def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> ChangeSet | None:
+        """Create a change set; None if nothing is to be changed. Raises ServiceError, WaitTimeoutError.
 
-    def create_change_set(
-        self, body: str, parameters: Mapping[str, str], *, new: bool, imports: bool = False
-    ) -> ChangeSet | None:
-        """Create a change set and wait for it; None if nothing is to be changed.
-
-        `imports` lets a new stack adopt resources that exist already. The change set of an existing stack
-        also reverts changes that were made outside of the stack. Raises ServiceError with the reasons if
-        CloudFormation refuses, WaitTimeoutError.
+        A new stack adopts resources that exist and that the template would retain. The change set of an
+        existing one also reverts changes that were made outside of the stack.
         """
-        listed = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
-        how: dict[str, Any] = {"ChangeSetType": "CREATE"}
-        if imports:
-            how["ImportExistingResources"] = True
+        how = {"ChangeSetType": "CREATE", "ImportExistingResources": True}
         if not new:
             how = {"ChangeSetType": "UPDATE", "DeploymentMode": "REVERT_DRIFT"}
         try:
@@ -131,7 +71,9 @@ class CloudFormationStack:
                 StackName=self.name,
                 ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
                 TemplateBody=body,
-                Parameters=listed,
+                Parameters=[
+                    {"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()
+                ],
                 Capabilities=["CAPABILITY_NAMED_IAM"],
                 **how,
             )
@@ -139,137 +81,103 @@ class CloudFormationStack:
             if any(text in str(error) for text in _NOTHING_TO_CHANGE):
                 return None
             raise
-        change_set, finished = ChangeSet(made["Id"], made["StackId"], ()), None
+        planned = ChangeSet(made["Id"], made["StackId"], ())
+        changes = None
         try:
-            finished = self._await_change_set(change_set)
+            changes = self._changes(planned.arn)
         finally:
-            if finished is None:
-                self.discard(change_set)
-        return finished
+            if changes is None:
+                self.discard(planned)
+        return None if changes is None else ChangeSet(planned.arn, planned.stack_id, changes)
 
-    def _await_change_set(self, change_set: ChangeSet) -> ChangeSet | None:
-        deadline = self._clock() + _CHANGE_SET_SECONDS
-        arn = change_set.arn
-        while (answer := self._call("describe_change_set", ChangeSetName=arn))["Status"].startswith(
+    def _changes(self, arn: str) -> tuple[Json, ...] | None:
+        deadline = time.monotonic() + _SECONDS
+        asked = {"ChangeSetName": arn, "IncludePropertyValues": True}
+        while (found := self._call("describe_change_set", **asked))["Status"].startswith(
             ("CREATE_PENDING", "CREATE_IN_PROGRESS")
         ):
-            self._wait(deadline, f"a change set of stack {self.name} is still {answer['Status']}")
-        reason = str(answer.get("StatusReason", ""))
-        if answer["Status"] != "FAILED":
-            pages = self._pages(
-                "describe_change_set", "Changes", ChangeSetName=arn, IncludePropertyValues=True
+            self._wait(deadline)
+        reason = str(found.get("StatusReason", ""))
+        if found["Status"] == "FAILED":
+            if any(text in reason for text in _NOTHING_TO_CHANGE):
+                return None
+            raise ServiceError(
+                "\n".join([f"CloudFormation refused the changes: {reason}", *self._reasons(arn)])
             )
-            changes = tuple(_change(each["ResourceChange"]) for each in pages)
-            return ChangeSet(arn, change_set.stack_id, changes)
-        if reason.startswith(_NOTHING_TO_CHANGE):
-            return None
-        found = self._validation_errors(arn) if "validation" in reason.lower() else ()
-        raise ServiceError("\n".join([f"CloudFormation refused the changes: {reason}", *found]))
+        changes = list(found.get("Changes", ()))
+        while token := found.get("NextToken"):
+            found = self._call("describe_change_set", **asked, NextToken=token)
+            changes += found["Changes"]
+        return tuple(each["ResourceChange"] for each in changes)
 
-    def _validation_errors(self, arn: str) -> Iterator[str]:
-        """Yield the findings of the early validation, which the reason of a change set only mentions."""
-        failed = {"ChangeSetName": arn, "Filters": {"FailedEvents": True}}
-        for each in self._pages("describe_events", "OperationEvents", **failed):
-            if reason := each.get("ValidationStatusReason"):
-                kind = each.get("ResourceType", "stack")
-                yield f"  {each.get('LogicalResourceId', self.name)} ({kind}): {reason}"
+    def _reasons(self, arn: str) -> list[str]:
+        """Return the findings of the early validation, which the reason of a change set only mentions."""
+        answer = self._call("describe_events", ChangeSetName=arn, Filters={"FailedEvents": True})
+        return [
+            f"  {each.get('LogicalResourceId', self.name)}: {each['ValidationStatusReason']}"
+            for each in answer["OperationEvents"]
+            if each.get("ValidationStatusReason")
+        ]
 
-    def discard(self, change_set: ChangeSet) -> None:
+    def discard(self, planned: ChangeSet) -> None:
         """Delete a change set, and the empty stack that was made for it."""
-        self._call("delete_change_set", ChangeSetName=change_set.arn)
-        state = self.state()
-        if state is None or state.status != REVIEW or state.stack_id != change_set.stack_id:
-            return
-        self._call("delete_stack", StackName=change_set.stack_id)
-        deadline = self._clock() + _CHANGE_SET_SECONDS
-        while (state := self.state()) and state.stack_id == change_set.stack_id:
-            self._wait(deadline, f"the empty stack {self.name} is still {state.status}")
+        self._call("delete_change_set", ChangeSetName=planned.arn)
+        found = self._find()
+        if found is not None and found["StackStatus"] == REVIEW and found["StackId"] == planned.stack_id:
+            self._call("delete_stack", StackName=planned.stack_id)
 
-    def execute(self, change_set: ChangeSet) -> Iterator[StackEvent]:
-        """Execute a change set; yield the events until the stack has settled. Raises WaitTimeoutError."""
-        before = self._newest_event(change_set.stack_id)
+    def execute(self, planned: ChangeSet) -> None:
+        """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
+        before = self._events(planned.stack_id)
         # A rollback deletes also created resources that would keep their data: they are still empty.
-        self._call("execute_change_set", ChangeSetName=change_set.arn, RetainExceptOnCreate=True)
-        yield from self._follow(change_set.stack_id, before)
+        self._call("execute_change_set", ChangeSetName=planned.arn, RetainExceptOnCreate=True)
+        self._settle(planned.stack_id, before)
 
-    def delete(self, stack_id: str) -> Iterator[StackEvent]:
-        """Delete the stack; yield the events until the deletion ends or fails. Raises WaitTimeoutError."""
-        before = self._newest_event(stack_id)
+    def delete(self, stack_id: str) -> None:
+        """Delete the stack and wait for its end. Raises ServiceError, WaitTimeoutError."""
+        before = self._events(stack_id)
         self._call("delete_stack", StackName=stack_id)
-        yield from self._follow(stack_id, before)
+        self._settle(stack_id, before)
 
-    def _follow(self, stack_id: str, before: str) -> Iterator[StackEvent]:
-        """Yield the events; the stack's own status may be the old one for a short time after a request."""
-        deadline, settled = self._clock() + _STACK_SECONDS, False
-        while True:
-            events, before = self._events_since(stack_id, before)
-            for event in events:
-                yield event
-                if event.of_stack:
-                    settled = not event.status.endswith("_IN_PROGRESS")
-            if settled:
-                return
-            self._wait(deadline, f"stack {self.name} has not settled")
+    def _settle(self, stack_id: str, events: list[Json]) -> None:
+        """Log the events after `events` until the stack has settled; raise ServiceError if it failed."""
+        deadline, reasons, status = time.monotonic() + _SECONDS, [], ""
+        while not status or status.endswith("_IN_PROGRESS"):
+            self._wait(deadline)
+            newest = events[0]["EventId"] if events else None
+            events = self._events(stack_id)
+            for event in reversed(list(takewhile(lambda each: each["EventId"] != newest, events))):  # noqa: B023
+                state, reason = event["ResourceStatus"], event.get("ResourceStatusReason") or ""
+                _logger.info("%-28s %s %s", state, event["ResourceType"], event["LogicalResourceId"])
+                is_stack = event.get("PhysicalResourceId") == event["StackId"]
+                status = state if is_stack else status
+                # The other resources were cancelled because of the first failure.
+                if state.endswith("_FAILED") and reason and "cancelled" not in reason:
+                    kind, name = event["ResourceType"], event.get("PhysicalResourceId") or ""
+                    reasons.append(f"  {event['LogicalResourceId']} ({kind} {name}): {reason}")
+        if status not in _GOOD:
+            first = f"Stack {self.name} was not changed as planned: it is {status}."
+            raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
-    def _newest_event(self, stack_id: str) -> str:
-        events = self._call("describe_stack_events", StackName=stack_id)["StackEvents"]
-        return events[0]["EventId"] if events else ""
+    def _events(self, stack_id: str) -> list[Json]:
+        """Return the newest 100 events of the stack, the newest first."""
+        found: list[Json] = self._call("describe_stack_events", StackName=stack_id)["StackEvents"]
+        return found
 
-    def _events_since(self, stack_id: str, before: str) -> tuple[list[StackEvent], str]:
-        """Return the events after the one with the id `before`, oldest first, and the id of the newest."""
-        found = []
-        for each in self._pages("describe_stack_events", "StackEvents", StackName=stack_id):
-            if each["EventId"] == before:
-                break
-            found.append(each)
-        newest = found[0]["EventId"] if found else before
-        return [_event(each) for each in reversed(found)], newest
+    def _find(self) -> Json | None:
+        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
+        absent = ("ValidationError",)
+        answer = self._aws.call("cloudformation", "describe_stacks", absent=absent, StackName=self.name)
+        return None if answer is None else answer["Stacks"][0]
 
-    def _pages(self, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """The items of every page of an answer."""
-        token: dict[str, Any] = {}
-        while True:
-            answer = self._call(operation, **arguments, **token)
-            yield from answer.get(key, [])
-            if not answer.get("NextToken"):
-                return
-            token = {"NextToken": answer["NextToken"]}
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        return self._aws.call("cloudformation", operation, **arguments)
 
-    def _wait(self, deadline: float, what: str) -> None:
-        if self._clock() >= deadline:
+    def _wait(self, deadline: float) -> None:
+        if time.monotonic() >= deadline:
             raise WaitTimeoutError(
-                f"{what} after the time limit. CloudFormation continues without this command. "
-                f"aws cloudformation describe-stack-events --stack-name {self.name} shows its progress; "
-                "run this again when it has ended."
+                f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
+                "continues without this command: aws cloudformation describe-stack-events --stack-name "
+                f"{self.name} shows its progress. Run this again when it has ended."
             )
-        self._pause(_PAUSE_SECONDS)
-
-
-def _change(found: Mapping[str, Any]) -> PlannedChange:
-    targets = [detail.get("Target", {}) for detail in found.get("Details", [])]
-    return PlannedChange(
-        name=found["LogicalResourceId"],
-        type=found["ResourceType"],
-        action=found["Action"],
-        replaces=found.get("Replacement") == "True",
-        retained=found.get("PolicyAction") == "Retain",
-        differences=tuple(dict.fromkeys(_difference(target) for target in targets)),
-    )
-
-
-def _difference(target: Mapping[str, Any]) -> str:
-    name = target.get("Path") or target.get("Name") or target.get("Attribute", "")
-    name = name.removeprefix("/Properties").strip("/").replace("/", ".")
-    before, after = (str(target.get(f"{which}Value") or "")[:_LONGEST_VALUE] for which in ("Before", "After"))
-    return f"{name}: {before} -> {after}" if before or after else name
-
-
-def _event(found: Mapping[str, Any]) -> StackEvent:
-    return StackEvent(
-        name=found["LogicalResourceId"],
-        type=found.get("ResourceType", ""),
-        physical_id=found.get("PhysicalResourceId", ""),
-        status=found.get("ResourceStatus", ""),
-        reason=found.get("ResourceStatusReason") or "",
-        of_stack=found.get("PhysicalResourceId") == found["StackId"],
-    )
+        time.sleep(_PAUSE_SECONDS)

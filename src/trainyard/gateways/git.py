@@ -6,7 +6,7 @@ would make git answer for another repository, so they are not passed on.
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ _IGNORED_CODE = tuple(
     f"{folder}/*.{ending}" for folder in ("src", "scripts") for ending in ("py", "pth", "so")
 )
 """Ignored files that Python can import; git's patterns match in sub-folders too."""
-_ANY_CODE = tuple(
-    f":(top)*.{ending}" for ending in ("py", "pyx", "so", "sh", "c", "cc", "cpp", "cu", "ipynb")
-)
+_MODULES = (":(top)*.py", ":(top)*.so")
+_OTHER_CODE = tuple(f":(top)*.{ending}" for ending in ("pyx", "sh", "c", "cc", "cpp", "cu", "ipynb"))
 """Untracked code of any repository; its folders are not known."""
 _ENVIRONMENTS = frozenset(
     (".venv", "venv", "env", ".tox", ".nox", "site-packages", "node_modules", "__pycache__", "build", "dist")
@@ -50,31 +49,50 @@ def git_facts(directory: Path) -> dict[str, Any]:
     return _facts(directory, [*_untracked(directory, _CODE), ignored], _CODE)
 
 
-def repository_facts(path: Path) -> dict[str, Any]:
+def repository_facts(path: Path, *, with_modules: bool = True) -> dict[str, Any]:
     """The same facts about the repository whose working tree holds a file or folder; empty without one.
 
     The file itself may be untracked or ignored, as checkpoints are. A link counts as the file that it names.
-    Untracked code anywhere in the repository makes it dirty.
+    Untracked code anywhere in the repository makes it dirty; Python modules only `with_modules`.
     """
     place = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     folder = place if place.is_dir() else place.parent
     root = (_git(folder, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
-    return _facts(Path(root), _untracked(Path(root), _ANY_CODE), ()) if root else {}
+    code = (*_MODULES, *_OTHER_CODE) if with_modules else _OTHER_CODE
+    return _facts(Path(root), _untracked(Path(root), code), ()) if root else {}
 
 
-def untracked_inputs(directory: Path, named: Sequence[Path]) -> dict[str, str]:
+def untracked_modules(
+    directory: Path, modules: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Return which files of modules git ignores, and which it neither tracks nor ignores.
+
+    `modules` are digests by path; the names of the answer are relative to the root of the repository around
+    `directory`. None if git does not answer.
+    """
+    root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
+    names = {os.path.relpath(os.path.realpath(path), root): modules[path] for path in sorted(modules)}
+    ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_MODULES)
+    others = _names(root, "--others", "--exclude-standard", "--", *_MODULES)
+    if ignored is None or others is None:
+        return None
+    found = [{name: names[name] for name in names if name in set(listed)} for listed in (ignored, others)]
+    return found[0], found[1]
+
+
+def untracked_inputs(directory: Path, named: Sequence[Path], *, with_modules: bool = True) -> dict[str, str]:
     """Return the SHA-256 by name of files that git does not track and that a program in `directory` may read.
 
     These are the files in `named`, and ignored Python code that lies beside tracked files or in a package: an
     untracked file that is not ignored makes the tree dirty. Environments are not searched. Names are relative
-    to the root of the repository. Empty if git does not answer.
+    to the root of the repository. Empty if git does not answer. Only those in `named` without `with_modules`.
     """
     root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
     listed = _git(root, "ls-files", "-z")
     tracked = set((listed or "").split("\0"))
     folders = {".", *(str(Path(name).parent) for name in tracked if name)}
     ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_ANYWHERE) or []
-    code = [name for name in ignored if _is_importable(root, Path(name), folders)]
+    code = [name for name in ignored if with_modules and _is_importable(root, Path(name), folders)]
     names = [os.path.relpath(os.path.realpath(path), root) for path in named]
     found = {}
     for name in dict.fromkeys((*names, *code)):

@@ -46,6 +46,11 @@ class Process:
         words = _read(self.pid, "cmdline").decode(errors="replace").split("\0")[:2]
         return " ".join(words).strip()[:80]
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words of its command line."""
+        return tuple(os.fsdecode(_read(self.pid, "cmdline")).rstrip("\0").split("\0"))
+
     def catches(self, number: int) -> bool:
         """Return whether it has a handler for the signal."""
         found = re.search(rb"^SigCgt:\s*([0-9a-f]+)", _read(self.pid, "status"), re.MULTILINE)
@@ -166,6 +171,29 @@ def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | N
             continue
         (training if of_session or each.trains() else left).append(each)
     return RunProcesses(tuple(training), tuple(left))
+
+
+def files_being_written(
+    directory: Path, node: int = 0, leader: tuple[int, int] | None = None
+) -> frozenset[tuple[int, int]] | None:
+    """Return device and inode of the files that a run's processes have open for writing.
+
+    None if that cannot be seen: there is no /proc, or a process belongs to another user.
+    """
+    found = processes_of_run(directory, node, leader)
+    files = set[tuple[int, int]]()
+    for each in (*found.training, *found.left):
+        try:
+            for link in (_PROC / str(each.pid) / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if link.lstat().st_mode & 0o200:  # the link has the mode of the open file
+                        facts = link.stat()
+                        files.add((facts.st_dev, facts.st_ino))
+        except FileNotFoundError:  # it has ended
+            continue
+        except PermissionError:
+            return None
+    return frozenset(files) if (_PROC / "self").exists() else None
 
 
 def _is_of_run(process: Process, directory: Path, node: int) -> bool:

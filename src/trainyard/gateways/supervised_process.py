@@ -12,6 +12,7 @@ the program has ended only when the group is empty.
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
+# A program of which so many reads in a row find more output is read in blocks, because a read costs more than
+# a line. Meanwhile the pipe takes this much, so that the program does not wait.
+_MOST_READS, _BLOCK_SECONDS, _PIPE_BYTES = 20, 0.02, 1 << 20
 # How long output is read after the end, and after how much silence then no longer.
 _LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
@@ -303,10 +307,12 @@ def _pass_output_on(
     its log must not change any more.
     """
     assert process.stdout is not None
-    pending, chunk = b"", b"-"
+    pending, chunk, reads = b"", b"-", 0
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
+        with contextlib.suppress(OSError, AttributeError):  # another system, or too many pipes of this user
+            fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         while chunk:
             is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
             if is_last and not over.is_set():
@@ -321,8 +327,12 @@ def _pass_output_on(
                 continue
             # A full disk must not stop the reading, because the program would wait; nor a terminal that
             # nobody reads. Where stdout takes only text, as in a notebook, the log alone has it.
+            masked = secrets.mask_bytes(lines)
             for target in filter(None, (file, getattr(sys.stdout, "buffer", None))):
                 with contextlib.suppress(OSError):
-                    target.write(secrets.mask_bytes(lines))
+                    target.write(masked)
                     target.flush()
             on_output(lines.decode(errors="replace"))
+            reads = reads + 1 if poll.poll(0) else 0
+            if reads > _MOST_READS and len(chunk) < _CHUNK:
+                late.wait(_BLOCK_SECONDS)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     Ask = Callable[..., ApiAnswer]  # `gateways.github_api.GitHub.ask`
 
 GITHUB = "github.com"
+SCHEDULE = "\n  schedule:"
+"""In a workflow file; `watch_runners.yml` and `watch_eks.yml` ship with this line as a comment."""
 _PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
 _URL = re.compile(
     r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[^/@]+)/(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII
@@ -65,18 +67,13 @@ def request(
     return answer.content
 
 
-def list_items(ask: "Ask", path: str, key: str, *, size: int = 100, or_none: bool = False) -> list[Any]:
-    """Return every item of a list, read page by page; with `or_none`, a missing list is empty.
-
-    Raises RefusedError.
-    """
+def list_items(ask: "Ask", path: str, key: str) -> list[Any]:
+    """Return every item of a list, read page by page. Raises RefusedError."""
     items: list[Any] = []
-    joint = "&" if "?" in path else "?"
     for number in range(1, 51):
-        content = request(ask, "GET", f"{path}{joint}per_page={size}&page={number}", or_none=or_none)
-        found = (content or {}).get(key) or []
+        found = request(ask, "GET", f"{path}?per_page=100&page={number}").get(key) or []
         items += found
-        if len(found) < size:
+        if len(found) < 100:
             break
     return items
 

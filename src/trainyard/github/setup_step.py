@@ -6,7 +6,7 @@ SetupStep ──> a row of 80 columns, the remaining tasks in their order, data,
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,8 +30,6 @@ class SetupVerdict(StrEnum):
     """Changed now, and read back."""
     WOULD = "would do"
     """The changes were not made, because this is a dry run."""
-    OPTIONAL = "optional"
-    """Not needed and not requested."""
     YOU = "you"
     """Only a person can do it; the step says how."""
     WAITS = "waits"
@@ -42,7 +40,7 @@ class SetupVerdict(StrEnum):
     """GitHub could no longer be reached."""
 
 
-_FINISHED = (SetupVerdict.OK, SetupVerdict.DONE)
+FINISHED = (SetupVerdict.OK, SetupVerdict.DONE)
 _FAILED = (SetupVerdict.REFUSED, SetupVerdict.UNREACHED)
 
 
@@ -109,19 +107,18 @@ def repository_argument(host: str, repository: str) -> str:
     return repository if host == GITHUB else f"{host}/{repository}"
 
 
-def exit_code_of_steps(steps: Iterable[SetupStep]) -> ExitCode:
+def exit_code_of_steps(steps: Sequence[SetupStep]) -> ExitCode:
     """Return 0 when every step is checked, 1 when steps remain, 4 when GitHub refused or was not reached."""
-    verdicts = {step.verdict for step in steps}
-    if verdicts.intersection(_FAILED):
+    if any(step.verdict in _FAILED for step in steps):
         return ExitCode.REFUSED
-    return ExitCode.NO if verdicts.difference(_FINISHED, {SetupVerdict.OPTIONAL}) else ExitCode.DONE
+    return ExitCode.DONE if all(step.verdict in FINISHED for step in steps) else ExitCode.NO
 
 
 def step_row(step: SetupStep) -> str:
     """Return the row of a step, with its verdict at the end of the first line."""
     indent = 2 + _NAME + 1
     width = WIDTH - indent - 1 - _VERDICT
-    first, *more = textwrap.wrap(step.text, width, break_on_hyphens=False) or [""]
+    first, *more = textwrap.wrap(step.text, width, break_on_hyphens=False)
     row = f"  {step.name:<{_NAME}} {first:<{width}} {step.verdict}"
     return "\n".join([row, *(" " * indent + line for line in more)])
 
@@ -138,7 +135,14 @@ def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, d
     for number, (step, todo) in enumerate(numbered, 1):
         title = f"{number}. {step.name}: {todo.where}" + (f"; {todo.note}" if todo.note else "")
         parts += [textwrap.fill(title, WIDTH, subsequent_indent="   "), todo.command]
-    return "\n\n".join([*parts, textwrap.fill(_summary(steps), WIDTH)])
+    checked = sum(step.verdict in FINISHED for step in steps)
+    left = {
+        ExitCode.DONE: f"All {len(steps)} steps are checked.",
+        ExitCode.NO: f"{checked} of {len(steps)} steps are checked. Run this again to continue and to check.",
+        ExitCode.REFUSED: f"{checked} of {len(steps)} steps are checked. GitHub refused, or could not be "
+        "reached. Finished steps are kept: fix the cause and run this again.",
+    }
+    return "\n\n".join([*parts, textwrap.fill(left[exit_code_of_steps(steps)], WIDTH)])
 
 
 def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Mapping[str, Any]:
@@ -158,18 +162,3 @@ def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Ma
             for step in steps
         ],
     }
-
-
-def _summary(steps: Sequence[SetupStep]) -> str:
-    checked = sum(step.verdict in _FINISHED for step in steps)
-    needed = sum(step.verdict is not SetupVerdict.OPTIONAL for step in steps)
-    if checked == needed:
-        return f"All {needed} steps are checked."
-    if any(step.verdict in _FAILED for step in steps):
-        left = (
-            "GitHub refused, or could not be reached. "
-            "Finished steps are kept: fix the cause and run this again."
-        )
-    else:
-        left = "Run this again to continue and to check."
-    return f"{checked} of {needed} steps are checked. {left}"

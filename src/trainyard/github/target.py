@@ -86,6 +86,8 @@ class Machine:
         return f'{{{{"group": {json.dumps(self.group)}, "labels": {labels}}}}}' if self.group else labels
 
 
+AS_SET_UP = "as set up"
+"""The value of the dispatch input `target` that leaves it to the repository's variables."""
 PLACES = {
     Target.GPU_RUNNER: (LABELS, """'["self-hosted","gpu"]'"""),
     Target.CODEBUILD: (CODEBUILD, "NAME"),
@@ -100,6 +102,7 @@ def target_for(requested: str, variables: Mapping[str, str]) -> Target:
     If several are set up, the order is: the own runner, which is paid for already, CodeBuild, the cluster.
     Outside a workflow nothing is routed. Raises ConfigError for an unknown target.
     """
+    requested = "" if requested == AS_SET_UP else requested
     if requested and requested not in list(Target):
         raise ConfigError(f"target: {requested!r} is neither {' nor '.join(PLACES)}")
     if requested:

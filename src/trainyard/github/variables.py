@@ -1,6 +1,6 @@
 """The variables and secrets of the workflows: their names, and the valid values.
 
-docs/workflows.md describes each; a test checks that both have the same names.
+docs/variables.md describes each; a test checks that both have the same names.
 """
 
 import json
@@ -97,7 +97,8 @@ class RunnerKind(StrEnum):
 def set_variables(environment: MutableMapping[str, str]) -> None:
     """Set the repository's variables that the workflows read, from the JSON in TRAINYARD_VARIABLES.
 
-    A variable of the environment itself is kept. Raises ConfigError for anything but GitHub's context `vars`.
+    A variable of the environment itself is kept. Blanks around a value go, and a switch may have capitals: a
+    value is typed into a form. Raises ConfigError for anything but a JSON object.
     """
     text = environment.get("TRAINYARD_VARIABLES") or "{}"
     try:
@@ -105,10 +106,12 @@ def set_variables(environment: MutableMapping[str, str]) -> None:
     except DamagedFileError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"TRAINYARD_VARIABLES: {text[:80]!r} is not the JSON of GitHub's context `vars`")
+        raise ConfigError(f"TRAINYARD_VARIABLES: {text[:80]!r} is not the JSON of the repository's variables")
     for name in (LABELS, STORE, WATCH, ROLE, *OTHERS):
-        if found.get(name) and not environment.get(name):
-            environment[name] = str(found[name])
+        value = (environment.get(name) or str(found.get(name) or "")).strip()
+        if value:
+            is_switch = value.lower() in ("on", "off", "true", "false")
+            environment[name] = value.lower() if is_switch else value
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ def parse_variable(text: str) -> tuple[str, str]:
     if name in SECRETS:
         raise ConfigError(f"{name} is a secret: --secret {name}")
     if name not in OTHERS:
-        raise ConfigError(f"{name[:80]!r} is not a variable that the workflows read: see docs/workflows.md")
+        raise ConfigError(f"{name[:80]!r} is not a variable that the workflows read: see docs/variables.md")
     return name, value
 
 

@@ -19,7 +19,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.node_room import NodeRoom
-from trainyard.programs.presets import load_preset, with_settings
+from trainyard.programs.presets.preset import load_preset, with_settings
 from trainyard.run.atomic_files import sha256_of_file
 
 

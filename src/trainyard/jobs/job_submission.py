@@ -2,11 +2,14 @@
 
     shared, parts, job ──apply──> the job's uid ──apply the parts once more, owned by it──> done
 
+The files of the program get one that names the job with its uid, which the run then has on record.
+
 The parts come first because operators refuse a job whose parts are missing. They get their owner after the
 job exists. A process that dies in between leaves parts without an owner but with the job's labels; the next
 attempt completes them.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.cluster.server_side_apply import apply_all, path_of
 from trainyard.errors import ServiceError
 from trainyard.jobs.state.reading import field_of
+from trainyard.run.identity import JOB_FILE
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -82,5 +86,9 @@ def reference_to(made: Mapping[str, Any]) -> Json:
 
 
 def with_owner(part: Mapping[str, Any], owner: Json) -> Json:
-    """Return the object with an owner; when the owner is deleted, so is the object."""
-    return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}
+    """Return the object with an owner, which files name; when the owner is deleted, so is the object."""
+    metadata = {**part["metadata"], "ownerReferences": [owner]}
+    if part["kind"] != "ConfigMap":
+        return {**part, "metadata": metadata}
+    named = {key: owner[key] for key in ("kind", "name", "uid")} | {"namespace": metadata["namespace"]}
+    return {**part, "metadata": metadata, "data": {**part.get("data", {}), JOB_FILE: json.dumps(named)}}

@@ -35,6 +35,7 @@ from trainyard.jobs.job_labels import (
 from trainyard.jobs.pod_template import set_zone
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.reading import annotations_of, name_of
+from trainyard.run.identity import JOB_FILE
 from trainyard.watch.retry_decision import AvoidedNode
 
 Json = Mapping[str, Any]
@@ -120,6 +121,8 @@ def _clean(raw: Json, names: Mapping[str, str]) -> dict[str, Any]:
         if own := {k: v for k, v in notes if not _FOREIGN.search(k) and k not in _OF_ONE_JOB}:
             kept[key] = own
     rest = {key: value for key, value in raw.items() if key not in ("metadata", "status")}
+    if "data" in rest:
+        rest["data"] = {key: value for key, value in rest["data"].items() if key != JOB_FILE}
     body: dict[str, Any] = _with_names({**rest, "metadata": kept}, names, refers=False)
     body["metadata"]["name"] = names[str(meta["name"])]
     return body

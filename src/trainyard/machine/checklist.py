@@ -53,8 +53,6 @@ def items_of_setup(found: Mapping[str, Any]) -> list[CheckItem]:
         state = CheckState.FAILED
         if step["verdict"] in _DONE:
             state = CheckState.OK
-        elif step["verdict"] == "optional":
-            state = CheckState.UNUSED
         elif step["verdict"] in ("not reached", "refused"):
             state = CheckState.UNKNOWN
         fix = [*step["calls"], *(todo["command"] for todo in step["todo"])]

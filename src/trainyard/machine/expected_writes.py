@@ -38,8 +38,8 @@ def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWri
 
 def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
     """Return the greatest size of the prepared data; tokenised files are used in place."""
-    if data.train_path is None:
+    if data.train_path is None and not data.mixture:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
-    paths = [Path(path).expanduser() for path in (data.train_path, data.validation_path) if path]
-    size: int = sum(map(disk.measure_path, paths))
+    paths = (data.train_path, data.validation_path, *data.mixture)
+    size: int = sum(disk.measure_path(Path(path).expanduser()) for path in paths if path)
     return size * _PREPARED_BYTES_PER_BYTE

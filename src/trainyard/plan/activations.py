@@ -12,6 +12,11 @@ from trainyard.plan.workload import Recomputation, TrainingWorkload
 _FLOAT = 4
 """Bytes of float32: the residual stream under autocast, and roots and sums always."""
 
+_START, _INDEX = 8, 4
+"""Bytes of the place of a document's start (int64) and of a block's number (int32)."""
+_BLOCK = 128
+"""Tokens per block of flex attention (`training.model.packing`)."""
+
 LONGEST_WRITTEN_OUT = 512
 """Tokens; longer sequences use the fused kernel on a CPU when compiled, too."""
 
@@ -49,8 +54,32 @@ def attention_bytes(work: TrainingWorkload) -> int:
         # Scaled queries, keys and values repeated per query head, the result, and the scores.
         mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        mixing = 2 * (width.query + width.key_value) * wide + width.heads * _FLOAT
+        keys = width.query if work.repeats_keys else width.key_value
+        mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
     return norm_bytes(work) + _input_bytes(work, projections=3) + mixing
+
+
+def _own_mask(work: TrainingWorkload) -> int:
+    """Bytes per token of the mask; each block makes its own unless the model is compiled."""
+    return work.sequence_length * work.compute_bytes if work.separate and not work.compiled else 0
+
+
+def shared_bytes(work: TrainingWorkload) -> int:
+    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask.
+
+    Instead of a mask, flex attention keeps the start of each token's document, and for each pair of blocks of
+    128 tokens whether it is visible: two lists for the forward pass and two for the backward pass.
+    """
+    if not work.separate or (work.compiled and scores_are_kept(work)):
+        return 0
+    if work.attends_by_blocks:
+        return _START + 4 * _INDEX * work.sequence_length // _BLOCK**2
+    if work.compiled:
+        return work.sequence_length * work.compute_bytes
+    shape = work.architecture
+    turns = 2 * _FLOAT * shape.hidden_size // shape.num_attention_heads
+    again = work.recomputation is not Recomputation.NONE
+    return turns + (work.sequence_length if again else 0)
 
 
 def feed_forward_bytes(work: TrainingWorkload) -> int:
@@ -108,4 +137,4 @@ def scores_are_kept(work: TrainingWorkload) -> bool:
         return work.compiled and work.sequence_length <= LONGEST_WRITTEN_OUT
     shape = work.architecture
     grouped = shape.num_attention_heads != shape.num_key_value_heads
-    return not work.bfloat16 and grouped
+    return not work.bfloat16 and grouped and not work.separate

@@ -114,7 +114,7 @@ def _at_loss(work: TrainingWorkload) -> MemoryParts:
         **_resident(work),
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
-        activations=work.tokens * kept,
+        activations=work.tokens * (kept + activations.shared_bytes(work)),
         logits=2 * _logits(work),
         workspace=_lasting_workspace(work) + _rows_of_logits(work),
     )
@@ -142,7 +142,11 @@ def _at_final_norm(work: TrainingWorkload) -> MemoryParts:
         gradients=_gradients(work, so_far=count.head),
         copies=_copies(work, _copied_blocks(work) * count.block),
         activations=work.tokens
-        * (shape.num_layers * activations.block_bytes(work) + shape.hidden_size * work.residual_bytes),
+        * (
+            shape.num_layers * activations.block_bytes(work)
+            + shape.hidden_size * work.residual_bytes
+            + activations.shared_bytes(work)
+        ),
         workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
     )
 
@@ -167,9 +171,10 @@ def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
     """Memory in attention's backward pass with `left` blocks to go: gradients of q, k, v and any scores."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
-    projected = 2 * (widths.query + widths.key_value)
-    held = widths.residual * work.residual_bytes + projected * work.compute_bytes
-    if activations.scores_are_kept(work):
+    scores = activations.scores_are_kept(work)
+    keys = widths.query if work.repeats_keys and not scores else widths.key_value
+    held = widths.residual * work.residual_bytes + 2 * (widths.query + keys) * work.compute_bytes
+    if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
     kept = _activation_bytes(work, left) + _recomputation_bytes(work) - activations.feed_forward_bytes(work)
     return MemoryParts(
@@ -225,8 +230,8 @@ def _gradients_stay(work: TrainingWorkload) -> bool:
 
 
 def _activation_bytes(work: TrainingWorkload, blocks: int) -> int:
-    """Bytes per token that `blocks` blocks keep."""
-    return blocks * activations.block_bytes(work)
+    """Bytes per token that `blocks` blocks keep, with what they share."""
+    return blocks * activations.block_bytes(work) + activations.shared_bytes(work)
 
 
 def _recomputation_bytes(work: TrainingWorkload) -> int:

@@ -103,6 +103,7 @@ class TrainingPlan:
             "activation_checkpointing": str(work.recomputation),
             "gradient_compression": self.config.compute.gradient_compression,
             "cpu_offload": work.layout.offloaded,
+            "packing": self.config.data.packing,
             "checkpointing_mode": self.config.checkpointing.mode,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,

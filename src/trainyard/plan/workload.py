@@ -71,6 +71,8 @@ class TrainingWorkload:
     on_gpu: bool
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
+    separate: bool = False
+    """Whether attention keeps the documents of a sample apart."""
     optimizer_bytes: int = optimizer_bytes(DEFAULT_OPTIMIZER)
     """Bytes per parameter of the optimizer's state."""
     staged: bool = False
@@ -80,6 +82,19 @@ class TrainingWorkload:
     def tokens(self) -> int:
         """Tokens per forward pass on one device."""
         return self.batch_size * self.sequence_length
+
+    @property
+    def attends_by_blocks(self) -> bool:
+        """Return whether flex attention keeps documents apart, without a mask over all pairs of tokens."""
+        return self.separate and self.compiled and self.on_gpu
+
+    @property
+    def repeats_keys(self) -> bool:
+        """Return whether keys and values are repeated per query head.
+
+        With a mask no kernel takes grouped heads.
+        """
+        return self.separate and not self.attends_by_blocks
 
     @property
     def compute_bytes(self) -> int:
@@ -112,6 +127,7 @@ def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> Tr
         on_gpu=on_gpu,
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
+        separate=config.data.packing == "separate",
         optimizer_bytes=optimizer_bytes(config.training.optimizer),
         staged=config.checkpointing.mode != "sync",
     )

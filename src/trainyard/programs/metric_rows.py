@@ -1,150 +1,479 @@
-"""Write the rows that a program prints into `metrics.jsonl`: each logged step once, in order.
+"""Merge the rows of a program from all of its sources, and write them into `metrics.jsonl`.
 
-A program that resumes from a checkpoint, or that starts again within one attempt, prints steps again. A row
-with another loss replaces the old one and drops the later ones, because the new rows belong to the model that
-is kept. A row that shows a fault is never replaced by one that does not.
+    declared ┐
+    structured (files) ├──> one table a source ──the best one that counts steps is the axis──> rows
+    observed ┤                                └──figures that it lacks, from tables of the same unit─┘
+    printed  ┘                                └──figures of an epoch ──> rows without a step
+
+Each figure of the record has one source. A worse source never adds a step to a better one, and printed steps
+that do not agree with the axis are no rows. When a better source appears, the rows of this attempt are
+written anew from its history. If nothing counts steps, whole epochs do.
+
+A program that resumes, or that starts again within an attempt, trains steps again. A row with another loss
+replaces the old one and drops the later ones of its source, because the new rows belong to the model that is
+kept. A row that shows a fault is never dropped.
 """
 
-import json
 import sys
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 
+from trainyard.programs.metrics.figure_names import JUDGED
+from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import write_bytes_atomically
-from trainyard.run.records import RecordWriter, Row, keep_rows_up_to, read_rows
+from trainyard.run.records import RecordWriter, Row, append_rows, line_of_row, read_rows
 
-_FINE: Row = {"loss": 0.0}
+ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
+"""The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
+OPTIMIZER_STEPS = "optimizer_steps"
+_WORDS = {
+    "grad_norm": "gradient norm",
+    "loss": "loss",
+    "val_loss": "validation loss",
+    "val_bits_per_byte": "validation loss",
+}
+_PLACES = frozenset(("step", "epoch", "time"))
+_MOST_TIMES = 10_000
+# One row may have the loss, the next row the speed.
+_ROWS_OF_FIGURES = 1_000
+# Two sources that count the same thing are this close to each other, as a share; their times are not exact.
+_CLOSE = 0.1
 
 
-def _ignored(_step: int) -> None:
-    """Do nothing about a step that has another row."""
+class SourceTable:
+    """The rows of one source in this attempt: by step, in order, and those without a step by epoch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.epochs: dict[float, Row] = {}
+        self.names: set[str] = set()
+        """The figures of rows with a step."""
+        self.newest = self.gap = 0
+        """The last step, and the largest distance of two."""
+        self.has_text = False
+        """Whether a figure of them is not finite, or no number."""
+        self._times: deque[tuple[float, int]] = deque(maxlen=_MOST_TIMES)
+        """When the rows came, in Unix seconds, and their steps."""
+
+    def add(self, row: Row) -> int | None:
+        """Add a row, with its `time`; return the first step whose row it changes, None if that is none."""
+        if (step := row.get("step")) is None:
+            self.epochs.setdefault(row.get("epoch", 0), {}).update(row)
+            return None
+        known = self.rows.get(step)
+        if known is not None and not _has_other_loss(known, row):
+            news = {name: row[name] for name in row if name not in known or _is_news(known[name], row[name])}
+            known |= news
+            if not news:
+                return None
+        else:
+            if known is None and (step > self.newest or not self.rows):
+                self.gap = max(self.gap, step - self.newest) if self.rows else 0
+                self.rows[step] = row
+            else:
+                self._insert(step, row)
+            self.newest = next(reversed(self.rows))
+            self._times.append((row["time"], step))
+        if not row.keys() <= self.names:
+            self.names |= row.keys() - _PLACES
+        return int(step)
+
+    def _insert(self, step: int, row: Row) -> None:
+        """Put a row before later ones, which are dropped if it shows that their steps are trained again."""
+        later = []
+        while self.rows and next(reversed(self.rows)) > step:
+            later.append(self.rows.popitem())
+        if step not in self.rows or is_faulty(row) or not is_faulty(self.rows[step]):
+            self.rows[step] = row
+        is_again = "loss" in row and not is_faulty(row)
+        self.rows.update(pair for pair in reversed(later) if not is_again or is_faulty(pair[1]))
+
+    @property
+    def last_time(self) -> float:
+        """When its last row came, in Unix seconds; 0 without rows."""
+        return self._times[-1][0] if self._times else 0.0
+
+    def steps_at(self, moment: float) -> tuple[int, int]:
+        """Return the last step that had come by then, and the last of the next ones that came together."""
+        times = [time for time, _ in self._times]
+        place = bisect_right(times, moment)
+        after = bisect_right(times, times[place]) if place < len(times) else place
+        return self._times[place - 1][1] if place else 0, self._times[after - 1][1] if after else 0
+
+
+class MetricRows:
+    """The merged rows of an attempt."""
+
+    def __init__(self, *, resumed_at: int = 0) -> None:
+        self.tables = {source: SourceTable() for source in ORDER}
+        self._resumed_at = resumed_at
+        self.axis: Source | None = None
+        """The source that counts the steps."""
+        self.counts_epochs = False
+        """Whether whole epochs are the steps, because nothing else counts."""
+        self._owners: dict[str, Source] = {}
+        self._shifts: dict[Source, int] = {}
+        """The sources whose steps are those of the axis, with what is added to theirs."""
+        self._changed: set[tuple[Source, int]] = set()
+
+    def add_all(self, rows: Iterable[Row], source: Source, moment: float) -> int:
+        """Add rows that came at a time in Unix seconds, if they have none; return how many."""
+        table, count = self.tables[source], 0
+        for row in rows:
+            count += 1
+            row.setdefault("time", moment)
+            table.has_text = table.has_text or str in map(type, row.values())
+            if (step := table.add(row)) is not None:
+                self._changed.add((source, step))
+        return count
+
+    @property
+    def newest(self) -> int:
+        """The last step; 0 without any."""
+        if self.counts_epochs:
+            return max(self._steps_of_epochs())
+        # A file may be written late: what the optimizer did since is not open.
+        last = (Source.OBSERVED, self.axis) if self.axis is Source.STRUCTURED else (self.axis,)
+        return max((self.tables[s].newest + n for s, n in self._shifts.items() if s in last), default=0)
+
+    @property
+    def first(self) -> int | None:
+        """The first step of this attempt; None if it is not known: a file may repeat earlier steps."""
+        if self.axis in (None, Source.STRUCTURED) or self.counts_epochs:
+            return None
+        assert self.axis is not None
+        return min(self.tables[self.axis].rows) + self._shifts[self.axis]
+
+    @property
+    def reach(self) -> int | None:
+        """The step up to which the rows show that the program has come; None if they do not count steps.
+
+        A program that logs every 500 steps may save at 1,200: one distance of rows is added.
+        """
+        if self.axis is None or self.counts_epochs:
+            return None
+        table = self.tables[self.axis]
+        return self.newest + max(table.gap, min(table.rows) + self._shifts[self.axis] - self._resumed_at)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The source of the steps and of each figure."""
+        steps = {} if self.axis is None else {"steps": self.axis}
+        return {name: str(source) for name, source in (steps | dict(sorted(self._owners.items()))).items()}
+
+    @property
+    def optimizer_shift(self) -> int | None:
+        """What is added to the steps of an optimizer to get those of the record; None for another unit."""
+        if self.axis is None:
+            return self._resumed_at
+        return None if self.counts_epochs else self._shifts.get(Source.OBSERVED)
+
+    def step_before(self, moment: float) -> int:
+        """Return the last step that had come at a time in Unix seconds, a guess; 0 if none had."""
+        if (
+            self.axis is None
+            or self.counts_epochs
+            or not (before := self.tables[self.axis].steps_at(moment)[0])
+        ):
+            return 0
+        return before + self._shifts[self.axis]
+
+    def changed_steps(self, limit: int) -> list[int]:
+        """Return the steps whose rows have changed since the last call; those beyond `limit` stay changed."""
+        known = {each: each[1] + self._shifts[each[0]] for each in self._changed if each[0] in self._shifts}
+        self._changed = {each for each, step in known.items() if step > limit}
+        return sorted({step for step in known.values() if step <= limit})
+
+    def settle(self) -> bool:
+        """Decide what counts and which figures come from where; return whether that has changed."""
+        before = self.axis, self.counts_epochs, self._owners, self._shifts
+        counting = [source for source in ORDER if self.tables[source].rows]
+        self.axis, self._shifts = (counting[0] if counting else None), {}
+        whole = [source for source in ORDER if _are_whole(self.tables[source].epochs)]
+        self.counts_epochs = self.axis is None and bool(whole)
+        if self.counts_epochs:
+            self.axis = whole[0]
+        for source in counting:
+            if (shift := self._shift_of(source)) is not None:
+                self._shifts[source] = shift
+        self._owners = {}
+        for source in ORDER:
+            table, is_seen = self.tables[source], source in self._shifts or source is Source.OBSERVED
+            names = {name for row in table.epochs.values() for name in row} | (
+                table.names if is_seen else set()
+            )
+            self._owners = dict.fromkeys(names - _PLACES, source) | self._owners
+        for source in reversed(self._shifts):  # a figure of steps goes before one of epochs
+            self._owners |= dict.fromkeys(self.tables[source].names, source)
+        return (self.axis, self.counts_epochs, self._owners, self._shifts) != before
+
+    def _shift_of(self, source: Source) -> int | None:
+        """Return what is added to the steps of a source to get those of the axis; None for another unit.
+
+        A process counts the steps of its optimizer from its own start.
+        """
+        assert self.axis is not None
+        table = self.tables[source]
+        if source is not self.axis:
+            axis, base = self.tables[self.axis], self._shifts[self.axis]
+            shifts = (0, self._resumed_at) if source is Source.OBSERVED else (0,)
+            if source is Source.PRINTED and _distance(axis, base, table) > max(axis.gap, table.gap):
+                return None  # it was of the first steps, such as those of an evaluation before the training
+            return next((shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)), None)
+        if source is not Source.OBSERVED or not self._resumed_at:
+            return 0
+        printed = self.tables[Source.PRINTED]  # it may show that the program started anew
+        is_anew = _are_of_one_unit(table, 0, printed, 0)
+        return (
+            0 if is_anew and not _are_of_one_unit(table, self._resumed_at, printed, 0) else self._resumed_at
+        )
+
+    def _steps_of_epochs(self) -> dict[int, Row]:
+        """Return the rows by the number of epochs done; programs count from 0 or from 1."""
+        assert self.axis is not None
+        epochs = self.tables[self.axis].epochs
+        more = int(min(epochs) <= self._resumed_at)
+        return {int(epoch) + more: row for epoch, row in epochs.items()}
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows with a step, in order."""
+        if self.counts_epochs:
+            yield from ({"step": step, **row} for step, row in sorted(self._steps_of_epochs().items()))
+            return
+        steps = {step + shift for source, shift in self._shifts.items() for step in self.tables[source].rows}
+        yield from filter(None, map(self.row, sorted(steps)))
+
+    def row(self, step: int) -> Row | None:
+        """Return the row of a step, each figure from its source; None if the record has none."""
+        if self.axis is not None and list(self._shifts.values()) == [0]:
+            return self.tables[self.axis].rows.get(step)
+        row: Row = {}
+        is_row = False
+        last = 0 if self.axis is None else self.tables[self.axis].newest + self._shifts[self.axis]
+        for source, shift in self._shifts.items():
+            if (found := self.tables[source].rows.get(step - shift)) is None:
+                continue
+            is_row = is_row or source is self.axis
+            for name, value in found.items():
+                is_own = self._owners.get(name, source) is source or step > last
+                if _is_fault(name, value) or (name not in row and is_own):
+                    row[name] = value
+        row["step"] = step
+        return row if is_row or (row.keys() - _PLACES and step <= self.newest) else None
+
+    def rows_beside(self) -> Iterator[Row]:
+        """Yield rows for figures without a step: of epochs, or of an optimizer of another unit."""
+        for source in ORDER:
+            table = self.tables[source]
+            own = {name for name, owner in self._owners.items() if owner is source}
+            own -= table.names if source in self._shifts else set()
+            if self.counts_epochs and source is self.axis:
+                continue
+            places = {("epoch", epoch): row for epoch, row in table.epochs.items()}
+            if (
+                source is Source.OBSERVED
+                and source not in self._shifts
+                and (own & table.names or table.has_text)
+            ):
+                places |= {(OPTIMIZER_STEPS, step): row for step, row in table.rows.items()}
+            for (name, place), row in places.items():
+                if figures := {key: row[key] for key in row if key in own or _is_fault(key, row[key])}:
+                    yield {name: place, **figures, "time": row["time"]}
 
 
 class MetricRowWriter:
-    """Appends the rows of steps that are to be logged, and any other row that shows a fault."""
+    """Writes the merged rows into a file, in blocks: those that are due, and any other that shows a fault."""
 
     def __init__(
         self,
         path: Path,
         *,
-        log_steps: int,
-        last: int,
+        log_steps: int = 1,
+        last: int = 0,
         resumed_at: int = 0,
-        on_other_row: Callable[[int], None] = _ignored,
+        on_other_row: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_other_row` is called with the first step up to `resumed_at` whose row differs from the old one.
 
-        This shows that the program did not resume after `resumed_at`. The old row is dropped after the call.
+        This shows that the program did not resume after `resumed_at`.
         """
+        self.merged = MetricRows(resumed_at=resumed_at)
         self._path, self._log_steps, self._last = path, log_steps, last
         self._resumed_at, self._on_other_row = resumed_at, on_other_row
-        self._writer: RecordWriter | None = None
-        self._known: dict[int, Row] = {}
-        self._newest = 0
-        self._first: int | None = None
-        self._has_fault = False
+        self._earlier: list[Row] | None = None
+        """The rows of earlier attempts."""
+        self._written = self._held = 0
+        """The last step in the file, and the one that waits."""
+        self._beside: list[Row] = []
+        """The rows without a step in the file."""
+        self._is_undecided = False
+        """Whether printed rows differ from earlier ones, which counts if nothing better appears."""
+        self.fault: str | None = None
+        """The first fault that a row of this attempt shows."""
+        self.last_row: Row = {}
+        """The last value of each figure."""
 
     @property
     def newest(self) -> int:
-        """The last recorded step; 0 until a row was given that belongs to the record."""
-        return self._newest
+        """The last step, also of an earlier attempt."""
+        return self.merged.newest or self._written
 
-    def keep(self, row: Row) -> bool:
-        """Write `row` if it belongs to the record; return whether it does."""
-        step, faulty = int(row["step"]), _is_faulty(row)
-        self._first = step if self._first is None else min(step, self._first)
-        if not (faulty or self._is_due(step)):
-            return False
-        if self._writer is None:
-            self._open()
-        if (before := self._known.get(step)) is not None and _is_same(before, row):
-            return self._complete(before, row)
-        if step <= self._newest and not (faulty or self._may_drop_from(step)):
-            return False
-        if self._resumed_at and step <= self._resumed_at:
-            self._on_other_row(step)
+    def write(self, *, is_over: bool = False) -> None:
+        """Write what was added. The newest row waits for the next call, because it may be completed."""
+        if self._earlier is None:
+            RecordWriter(self._path).close()  # drops a line that was cut off
+            self._earlier = read_rows(self._path)
+            self._written = max((row["step"] for row in self._earlier if "step" in row), default=0)
+        is_other, limit = self.merged.settle(), self.merged.newest
+        if limit != self._held and not is_over:
+            self._held, limit = limit, limit - 1
+        beside = list(self.merged.rows_beside())
+        beside = beside if is_over else beside[:-1]
+        new = self.merged.changed_steps(limit)
+        known = len(self._beside)
+        is_other = is_other or self.merged.counts_epochs or beside[:known] != self._beside
+        if is_other or (new and new[0] <= self._written) or (is_over and self._is_undecided):
+            self._write_anew(beside, limit, is_over=is_over)
+        else:
+            rows = [row for step in new if (row := self.merged.row(step)) is not None]
+            self._append(list(_in_order_of_time(list(filter(self._is_due, rows)), beside[known:])))
+        self._written, self._beside = max([self._written, *new]), beside
+
+    def _write_anew(self, beside: list[Row], limit: int, *, is_over: bool) -> None:
+        """Write the complete file: the rows of earlier attempts up to where this one differs, and its own."""
+        assert self._earlier is not None
+        known = {row["step"]: row for row in self._earlier if "step" in row}
+        own = [row for row in self.merged.rows() if row["step"] <= limit and self._is_due(row)]
+        other = next(
+            (r["step"] for r in own if r["step"] <= max(known, default=-1) and _differs(known, r)), None
+        )
+        # Printed steps may be of another thing, until it is certain that nothing better counts.
+        is_certain = self.merged.axis is not Source.PRINTED or is_over
+        self._is_undecided = other is not None and not is_certain
+        if other is not None and is_certain and self._resumed_at and other <= self._resumed_at:
+            self._on_other_row(other)
             self._resumed_at = 0
-        dropped = self._drop_from(step) if step <= self._newest else []
-        self._write(row)
-        for later in dropped:
-            if faulty and later["step"] > step:  # a fault is no sign of retraining, so later rows stay
-                self._write(later)
-        self._has_fault = self._has_fault or faulty
-        return True
+        # A program may print the step that it resumes after once more; its fault stays.
+        first = own[0]["step"] if own else None
+        kept = [
+            row
+            for row in self._earlier
+            if other is None or row.get("step", 0) < other or (row.get("step") == first and is_faulty(row))
+        ]
+        names = {row["step"] for row in kept if "step" in row}
+        news = {row["step"]: row for row in own if row["step"] in names}
+        self.fault, self.last_row = None, {}
+        kept = [{**news.get(row.get("step", -1), {}), **row} for row in kept]
+        own = [row for row in own if row["step"] not in names]
+        write_bytes_atomically(self._path, "".join(map(line_of_row, kept)).encode())
+        self._append(list(_in_order_of_time(own, beside)))
 
-    def _complete(self, before: Row, row: Row) -> bool:
-        """Add the new figures of `row`, such as a validation loss; return whether there are any."""
-        if not row.keys() - before.keys():
-            return False
-        dropped = self._drop_from(int(row["step"]))
-        for each in dropped:
-            self._write({**row, **each} if each["step"] == row["step"] else each)
-        return True
+    def _append(self, rows: list[Row]) -> None:
+        if self.fault is None:
+            self.fault = next(filter(None, map(row_fault, rows)), None)
+        for row in rows[-_ROWS_OF_FIGURES:]:
+            self.last_row |= row
+        if rows:
+            append_rows(self._path, rows)
 
-    def _may_drop_from(self, step: int) -> bool:
-        """Return whether a row without a fault may replace what is on record from `step` on.
-
-        A fault that this attempt printed stays. One of an earlier attempt stays if this attempt starts with
-        the same step: a program may print the step that it resumes after once more.
-        """
-        return not self._has_fault and not (self._first == step and _is_faulty(self._known.get(step, _FINE)))
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _open(self) -> None:
-        rows = read_rows(self._path)
-        self._known = {row["step"]: row for row in rows if isinstance(row.get("step"), int)}
-        self._newest = max(self._known, default=0)
-        self._writer = RecordWriter(self._path)
-
-    def _write(self, row: Row) -> None:
-        assert self._writer is not None
-        self._writer.write({key: _in_json(value) for key, value in row.items()})
-        self._known[row["step"]] = row
-        self._newest = row["step"]
-
-    def _drop_from(self, step: int) -> list[Row]:
-        """Drop the rows from `step` on, and return them."""
-        self.close()
-        dropped = [self._known[known] for known in sorted(self._known) if known >= step]
-        keep_rows_up_to(self._path, step - 1)
-        self._open()
-        return dropped
-
-    def _is_due(self, step: int) -> bool:
-        return step % self._log_steps == 0 or step == self._last
+    def _is_due(self, row: Row) -> bool:
+        is_due = row["step"] % self._log_steps == 0 or row["step"] == self._last
+        return is_due or "loss" not in row or is_faulty(row)
 
 
 def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
     """Insert those of `rows` up to step `last` whose step is not recorded yet, in order."""
-    known = {row["step"]: row for row in read_rows(path)}
-    found = {row["step"]: row for row in rows if row["step"] <= last and row["step"] not in known}
+    before = read_rows(path)
+    known = {row.get("step") for row in before}
+    found = [row for row in rows if row["step"] <= last and row["step"] not in known]
     if found:
-        every = (row for _, row in sorted((known | found).items()))
-        lines = (json.dumps({key: _in_json(value) for key, value in row.items()}) for row in every)
-        write_bytes_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+        write_bytes_atomically(
+            path, "".join(map(line_of_row, _in_order_of_steps([*before, *found]))).encode()
+        )
 
 
-def _is_faulty(row: Row) -> bool:
+def _in_order_of_steps(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows in order; one without a step stays behind the one that it follows."""
+    placed, step = [], 0
+    for row in rows:
+        step = row.get("step", step)
+        placed.append((step, row))
+    return [row for _, row in sorted(placed, key=itemgetter(0))]
+
+
+def _in_order_of_time(rows: list[Row], beside: list[Row]) -> Iterator[Row]:
+    """Yield the rows with a step in their order, and the others where their time belongs."""
+    waiting = deque(sorted(beside, key=itemgetter("time")))
+    for row in rows:
+        while waiting and waiting[0]["time"] < row["time"]:
+            yield waiting.popleft()
+        yield row
+    yield from waiting
+
+
+def _are_of_one_unit(one: SourceTable, more: int, other: SourceTable, more_of_other: int) -> bool:
+    """Return whether two sources count the same thing: at one time they were at about the same step."""
+    moment = min(one.last_time, other.last_time)
+    if not moment:
+        return False
+    (low, high), (other_low, other_high) = one.steps_at(moment), other.steps_at(moment)
+    apart = max(low + more - (other_high + more_of_other), other_low + more_of_other - (high + more))
+    return apart <= max(one.gap, other.gap, _CLOSE * (high + more))
+
+
+def _distance(one: SourceTable, more: int, other: SourceTable) -> float:
+    """Return how many steps two sources are apart now, without what is usual for their times."""
+    return abs(one.newest + more - other.newest) - _CLOSE * (one.newest + more)
+
+
+def _are_whole(epochs: Iterable[float]) -> bool:
+    found = list(epochs)
+    return bool(found) and all(epoch == int(epoch) for epoch in found)
+
+
+def _differs(known: Mapping[int, Row], row: Row) -> bool:
+    """Return whether a row shows that its step was trained again."""
+    before = known.get(row["step"])
+    return "loss" in row if before is None else _has_other_loss(before, row)
+
+
+def _has_other_loss(known: Row, row: Row) -> bool:
+    """Return whether a step was trained again: both rows have a loss, and the losses differ."""
+    return "loss" in known and "loss" in row and known["loss"] != row["loss"]
+
+
+def _is_news(known: object, value: object) -> bool:
+    return isinstance(value, str) and not isinstance(known, str)
+
+
+def _is_fault(name: str, value: object) -> bool:
+    return isinstance(value, str) and name in JUDGED
+
+
+def row_fault(row: Row) -> str | None:
+    """Return why a row shows that the training failed, or None.
+
+    A loss of 0 is none: the trainer of Hugging Face prints NaN so, but then the gradient norm is not finite.
+    """
+    for name, words in _WORDS.items():
+        if name in row and not _is_finite(row[name]):
+            return f"{_place_of(row)}: the {words} is {row[name]}, which is not finite"
+    if row.get("nan_steps"):
+        return f"{_place_of(row)}: {row['nan_steps']} steps had a loss that is not finite"
+    return None
+
+
+def _place_of(row: Row) -> str:
+    place = next((name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row), None)
+    return "a row" if place is None else f"{place.replace('_', ' ').removesuffix('s')} {row[place]:,}"
+
+
+def is_faulty(row: Row) -> bool:
     """Return whether a row must be kept: a figure is not finite, or it had skipped or NaN steps."""
-    return (
-        not _is_finite(row.get("loss"))
-        or not _is_finite(row.get("grad_norm", 0.0))
-        or bool(row.get("nan_steps"))
-        or bool(row.get("skipped_steps"))
-    )
-
-
-def _is_same(before: Row, row: Row) -> bool:
-    """Return whether both rows have the same loss and fault. Other figures, such as seconds, may differ."""
-    return before.get("loss") == row.get("loss") and _is_faulty(before) == _is_faulty(row)
-
-
-def _in_json(value: object) -> object:
-    """Return a number that is not finite as text, because JSON has no such number."""
-    return str(value) if isinstance(value, int | float) and not _is_finite(value) else value
+    return row_fault(row) is not None or bool(row.get("skipped_steps"))
 
 
 def _is_finite(value: object) -> bool:

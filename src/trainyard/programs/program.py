@@ -14,6 +14,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
+from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
     RUN_DIRECTORY,
@@ -24,6 +25,7 @@ from trainyard.programs.own_files import (
 )
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import identity_in
 from trainyard.run.launch_environment import NodeLauncher, launcher_options, nccl_log, nccl_log_variables
 
 CHECKPOINT_WORD = "{checkpoint}"
@@ -34,6 +36,7 @@ _NO_EFFECT_ON_WORKERS = ("-u", "-B")
 """Options of Python that torchrun's workers have anyway, or do not need."""
 _KEY = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
 """A dotted key of the configuration in braces."""
+_WANDB_RUN = ("WANDB_RUN_ID", "WANDB_RESUME")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "composer", "hyperpodrun", "mpirun", "srun")
 
 
@@ -56,7 +59,7 @@ class Program:
     metrics: str = "auto"
     checkpoints: str = "auto"
     resume: tuple[str, ...] = ()
-    """Arguments that are added to resume; `{checkpoint}` stands for the path."""
+    """Arguments that are added to resume; `{checkpoint}`, if one has it, stands for the path."""
     processes: int = 1
     """Processes per machine."""
     torchrun: bool | None = None
@@ -69,11 +72,18 @@ class Program:
     """The formats that its checkpoints can have; None: any."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
+    observe: bool = True
+    """Whether the observer is on the path of its Pythons."""
 
     @property
     def kind(self) -> RunKind:
         """Planned if its plan sets the steps and which of them are logged, so that every row is expected."""
         return RunKind.PROGRAM if self.log_form is None else RunKind.PLANNED
+
+    @property
+    def picks_checkpoint(self) -> bool:
+        """Whether it searches the checkpoint to resume from itself, because no argument names one."""
+        return not any(CHECKPOINT_WORD in word for word in self.resume)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -195,10 +205,22 @@ class ProgramLaunch:
             "TRAINYARD_CHECKPOINT": str(checkpoint or ""),
             OUTPUT_VARIABLE: str(self.directory.output),
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(self.grace) - 1)),
+            **self._wandb_run(),
         }
         if self.node.nodes > 1:
             ours |= nccl_log_variables(nccl_log(logs, self.node.log_name), os.environ)
-        return {**ours, **self.program.environment}
+        given = self.program.environment
+        if not self.program.observe:
+            return {**ours, **given}
+        path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        return {**ours, **given, "PYTHONPATH": os.pathsep.join(filter(None, (str(OBSERVER), path)))}
+
+    def _wandb_run(self) -> dict[str, str]:
+        """Return the variables by which W&B continues one run in each attempt; the user's own stay."""
+        found = identity_in(self.directory.path)
+        if found is None or not found.key or not os.environ.keys().isdisjoint(_WANDB_RUN):
+            return {}
+        return dict(zip(_WANDB_RUN, (found.key, "allow"), strict=True))
 
     def write_files(self) -> None:
         """Write the files of its preset into the run directory."""

@@ -9,17 +9,19 @@
 Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
 write the file, and so does the observer, whose lines have `"source": "observed"`, `"pid"` and `"rank"`:
 
-    {"event": "loaded", "python": "3.11.7", "argv": ["train.py"]}      an interpreter began with the observer
-    {"event": "machine", "torch": "2.13.0", "cuda": null, "seed": 1, …}  after `import torch`
-    {"event": "row", "step": 7, "loss": 2.5}          step: the optimizer steps of the busiest optimizer
+    {"event": "loaded", "python": "3.11.7", "script": "train.py", "parents": [PID, …]}  an interpreter began
+    {"event": "machine", "torch": "2.13.0", "seed": 1, "world": {"rank": 0, "size": 1}, …}  at the first step
+    {"event": "row", "step": 7, "loss": 2.5, "learning_rate": 0.1, "accumulated": 4}
     {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
      "files": {NAME: [size, mtime_ns, device, inode]}}
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "exit", "step": 7}
 
-An observed event of a program that has not stepped an optimizer has no step. The file is untrusted, and an
-event is a hint: a checkpoint's own files show whether it is complete.
+An observed row is of the optimizer steps of its process; `accumulated` counts the backward passes between
+two of them, if several: then `loss` is that of the last one. The first 100 steps have a row each, later ones
+at most two a second, and the last one. A process that has not stepped an optimizer has events without a step.
+The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
 import os
@@ -68,6 +70,7 @@ class LoggedFigures:
     source: Source = Source.DECLARED
     rank: int = 0
     """The process that logged them; only that of rank 0 counts."""
+    pid: int = 0
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
@@ -96,6 +99,7 @@ class WrittenCheckpoint:
     call: str = ""
     """The function that was observed, such as `torch.save`."""
     rank: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,12 +196,15 @@ def parse_event(line: bytes) -> ProgramEvent | None:
             path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
             if path is None or files is None:
                 return None
-            return WrittenCheckpoint(step, path, files, time, source, str(found.get("call", "")), rank)
+            call = str(found.get("call", ""))[:_MOST_NAME]
+            return WrittenCheckpoint(step, path, files, time, source, call, rank, pid)
         case "row" | "summary":
             assert step is not None
             figures = _figures(found)
             is_summary = kind == "summary"
-            return None if figures is None else LoggedFigures(step, figures, time, is_summary, source, rank)
+            if figures is None:
+                return None
+            return LoggedFigures(step, figures, time, is_summary, source, rank, pid)
         case "begin":
             assert step is not None
             return TrainingBegin(step, steps, _count(found.get("world_size")), time)

@@ -12,6 +12,8 @@ from typing import Any
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.observations import ProgramError
+from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
@@ -19,8 +21,8 @@ from trainyard.run.identity import history_of, read_run, write_identity, write_o
 from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
-"""The event of an attempt whose rows differ for steps before the checkpoint that it should resume from."""
-
+"""The event of an attempt that trains steps again which its checkpoint had done."""
+_STARTS = ("started", "resumed")
 
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
@@ -70,8 +72,10 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
-    beyond: str | None = None
-    """Why the step of its checkpoint cannot be right, which lies beyond its rows."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where its steps and each figure of its rows come from."""
+    unit: str = "steps"
+    """What its steps are: `steps` or `epochs`."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
     unread: str = ""
@@ -86,6 +90,10 @@ class ProgramEnd:
     """The inputs whose bytes have changed since the start: lock, data."""
     failure: Mapping[str, str] = field(default_factory=dict)
     """The class, cause and line that its output shows, if it failed."""
+    error: ProgramError | None = None
+    """The exception that ended it."""
+    optimizer_steps: int | None = None
+    """Those that were observed."""
 
 
 def begin(
@@ -162,15 +170,25 @@ def _require_resumable(
         )
 
 
-def note_other_rows(directory: RunDirectory, step: int) -> None:
-    """Record that this attempt printed another row of `step`, so it did not resume after that step."""
+def note_trained_again(directory: RunDirectory, step: int) -> bool:
+    """Record that this attempt trains `step` again, so that it did not resume; return whether that is so.
+
+    It is not, if the attempt was given no checkpoint of `step` or a later one, or is known to train again. A
+    program that counts from 0 prints the number of its checkpoint's step for the first step after it.
+    """
+    starts = [each for each in read_rows(directory.events_file) if each.get("event") in _STARTS]
+    given = (starts[-1].get("step") if starts else None) or 0
+    counts_from_zero = step == given and count_from_zero(read_rows(directory.metrics_file))
+    if step > given or counts_from_zero or trains_again(directory):
+        return False
     append_event(directory.events_file, _NOT_RESUMED, step=step)
+    return True
 
 
 def trains_again(directory: RunDirectory) -> bool:
-    """Return whether the newest attempt printed other rows of steps up to the checkpoint that it got."""
+    """Return whether the newest attempt trains steps again that the checkpoint which it got had done."""
     for event in reversed(read_rows(directory.events_file)):
-        if event.get("event") in ("started", "resumed"):
+        if event.get("event") in _STARTS:
             return False
         if event.get("event") == _NOT_RESUMED:
             return True
@@ -181,7 +199,7 @@ def has_other_rows(directory: RunDirectory, state: str | None) -> bool:
     """Return whether an attempt that resumed from a checkpoint in this state trained earlier steps again."""
     at_start = None
     for event in read_rows(directory.events_file):
-        if event.get("event") in ("started", "resumed"):
+        if event.get("event") in _STARTS:
             at_start = event.get("state")
         elif event.get("event") == _NOT_RESUMED and state is not None and at_start == state:
             return True
@@ -238,10 +256,18 @@ def steps_of_states(directory: RunDirectory) -> dict[str, int]:
     }
 
 
-def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None) -> None:
+def note_checkpoint(
+    directory: RunDirectory,
+    taken: TakenCheckpoint,
+    state: str | None = None,
+    on_record: int | None = None,
+    *,
+    is_guess: bool = False,
+) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 
-    `state` is that of the program's files.
+    `state` is that of the program's files; `on_record` is the last step on record then, if its is guessed.
+    `is_guess`: that it is complete is shown only by files that stayed as they were.
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     for event in reversed(read_rows(directory.events_file)):
@@ -249,7 +275,9 @@ def note_checkpoint(directory: RunDirectory, taken: TakenCheckpoint, state: str 
             if {key: event.get(key) for key in named} == named:
                 return
             break
-    facts: dict[str, Any] = {"state": state} if state else {}
+    facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
+    facts |= {"complete": Source.GUESSED.value} if is_guess else {}
+    facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
@@ -263,17 +291,17 @@ def weights_fault(
     have changed them. An infinity counts only where an earlier save had none: masks may hold some.
     """
     saved = [
-        (event["step"], event.get("manifest_sha256"), tensors)
+        (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
         for event in read_rows(directory.events_file)
         if event.get("event") == "checkpoint_saved" and (tensors := Tensors.from_json(event.get("tensors")))
     ]
-    last = next((each for _, sha256, each in reversed(saved) if sha256 == taken.manifest_sha256), None)
-    if last is None or not last.count:
+    mine = [(each, at) for at, sha256, each in saved if sha256 == taken.manifest_sha256]
+    if not mine or not mine[-1][0].count:
         return None
-    step, count = taken.step, last.count
+    (last, step), count = mine[-1], mine[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
     earlier = [*([first] if first and first.count == count else []), *earlier]
-    where = f"the checkpoint of step {step:,}"
+    where = f"the checkpoint of step {taken.step:,}"
     if last.nan:
         return f"{where} has NaN in {_some(last.nan)}"
     if new := [name for name in last.infinite if any(name not in each.infinite for each in earlier)]:
@@ -294,11 +322,13 @@ def program_outcome(
 
     With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
     """
-    logged = int(rows[-1]["step"]) if rows else 0
-    saved = end.checkpoint.step if end.checkpoint is not None and end.beyond is None else 0
+    stepped = [row for row in rows if "step" in row]
+    logged = int(stepped[-1]["step"]) if stepped else 0
+    is_known = end.checkpoint is not None and end.checkpoint.source.proves
+    saved = end.checkpoint.step if end.checkpoint is not None and is_known else 0
     done = logged if logs_all else max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
-    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(rows)
+    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(stepped)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,
@@ -307,15 +337,20 @@ def program_outcome(
         "steps": done,
         "counts_from_zero": from_zero or None,
         "program_exit_code": end.exit_code,
+        "stopped_by": end.stopped_by,
         "announced_steps": end.announced,
+        "sources": dict(end.sources) or None,
+        "unit": None if end.unit == "steps" else end.unit,
         "changed_inputs": list(end.changed) or None,
+        "optimizer_steps": end.optimizer_steps,
+        "exception": end.error and end.error.to_json(),
         **_losses(rows),
     }
     if status == "failed" and end.failure:
         outcome["failure"] = {"class": end.failure["class"]}
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
-        outcome["checkpoint"] = named
+        outcome["checkpoint"] = {**named, "source": end.checkpoint.source.value}
     if end.fallback is not None:
         failure = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1])
         outcome["failure"] = failure.to_json()
@@ -338,12 +373,13 @@ def _verdict(
         return "failed", ExitCode.NOT_PROVEN, end.fallback[0]
     if end.hang is not None:
         return "failed", ExitCode.NO, end.hang
-    if fault := end.fault or end.beyond or end.weights:
+    if fault := end.fault or end.weights:
         return "failed", _code_of(end), fault
     has_saved = end.checkpoint is not None and end.checkpoint.step > end.resumed_at
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
-    if end.exit_code == 0 and (is_done or (end.stopped_by is None and not planned)):
+    is_over = is_done or (end.stopped_by is None and total is None)
+    if end.exit_code == 0 and is_over and end.error is None:
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
         if not has_rows:
@@ -358,11 +394,12 @@ def _verdict(
             end.stopped_by or "", ExitCode.STOPPED
         )
         return "stopped", code, "; ".join((newest, *end.skipped))
-    parts = [f"the program ended with exit code {end.exit_code} after {shown} in its records"]
+    parts = [] if end.error is None else [str(end.error)]
+    parts.append(f"the program ended with exit code {end.exit_code} after {shown} in its records")
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
-    if not has_rows and end.unread and not end.failure:
+    if not has_rows and end.unread and not end.failure and end.error is None:
         parts.append(end.unread)
     if end.failure:
         parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
@@ -377,7 +414,7 @@ def _code_of(end: ProgramEnd) -> int:
 
 
 def _losses(rows: list[Row]) -> dict[str, Any]:
-    losses = [row["loss"] for row in rows if "loss" in row]
+    losses = [row["loss"] for row in rows if "loss" in row and "step" in row]
     validation = [row["val_loss"] for row in rows if "val_loss" in row]
     if not all(isinstance(loss, int | float) for loss in (*losses, *validation)):
         return {}

@@ -1,33 +1,39 @@
 """The checkpoints of a run's program: those that it writes, the one it resumes from, and their copies.
 
-    program.checkpoints ──pattern, or output/, or a search below its folder──> those that the run has written
-    the newest complete one ──copy──> run directory ──manifest──> those that were taken
+    program.checkpoints names it, the program reports it, the observer sees it saved, or a search finds it
+      ──written by this run, below no data──> its checkpoints
+      ──its format shows its end, its save was reported, or nobody writes it any more──> the complete ones
+      ──the newest is copied, with a manifest──> those that were taken
 
-The folder of the program may hold checkpoints of other runs, and given weights. Those that were there before
-the run do not count (`own_files`), and none counts whose step lies beyond the rows.
+The step of a checkpoint has a source: the report of the program, the count of the observer, what its files or
+its format say. One that none of them knows is stored under the last step on record when it was saved, and
+that step is guessed: it proves nothing.
 """
 
+import fnmatch
 import glob
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError, TrainyardError
+from trainyard.programs.checkpoints.checkpoint_formats import step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.checkpoints.program_checkpoints import (
     ASIDE,
+    WEIGHTS,
     ProgramCheckpoint,
     ProgramCheckpoints,
-    find_program_checkpoints,
+    UnitFinder,
     is_numbered,
     move_partial_aside,
+    newest_first,
     state_of,
 )
 from trainyard.programs.checkpoints.taken_checkpoint import (
@@ -41,12 +47,12 @@ from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_records import (
-    Reach,
     has_other_rows,
     note_checkpoint,
     steps_of_states,
     trains_again,
 )
+from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.checkpoint_retention import remove_old_checkpoints
@@ -56,22 +62,17 @@ from trainyard.run.records import read_rows
 from trainyard.run.run_advice import checkpoint_advice
 
 LOG = logging.getLogger(__name__)
-# How long the files of a checkpoint without a mark of its end must stay as they are.
-_QUIET_SECONDS = 2.0
 LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
-_FILES = (".pt", ".pth", ".ckpt", ".safetensors")
-"""Endings of files that a search takes for checkpoints; other files need a pattern."""
-_OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD}
+_OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
-_WEIGHTS = (*_FILES, ".bin", ".distcp", ".pkl")
-_FROM_NAME = (CheckpointFormat.TORCH_SAVE, CheckpointFormat.SAFETENSORS)
-"""Formats whose step is only a number in a name."""
+_NO_NEWS = ("in progress", "open for writing", "has written nothing")
+"""Texts of notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
-_MANY_FOLDERS = 100
-"""A folder with so many others in it is one of data; they are searched last."""
+_MANY_FOLDERS, _MOST_NEAR = 100, 5
+"""A folder with so many others in it is one of data; they are searched last. The most names in a note."""
 
 
 @dataclass(frozen=True)
@@ -102,23 +103,37 @@ class RunCheckpoints:
         self._directory, self._program, self._keep_last = directory, program, keep_last
         self._is_planned = program.kind is RunKind.PLANNED
         self.own = own
-        self.declared: Mapping[Path, WrittenCheckpoint] = {}
-        """The checkpoints that the program has reported as complete, by their path."""
-        self._searched = 0.0
+        self.saved: Collection[WrittenCheckpoint] = ()
+        """The saves that the program has reported or the observer has seen, in their order."""
+        self.counts_epochs = False
+        """Whether the steps of the run are epochs."""
+        self.optimizer_shift: int | None = 0
+        """What is added to the steps that the observer counts to get those of the run; None: another unit."""
+        self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
+        """Returns device and inode of the files that processes of the run have open for writing; None if
+        that cannot be seen."""
+        self._finder = UnitFinder(self._has_written, program.formats)
+        self._seen: dict[Path, str] = {}
+        """The state of each checkpoint at the last search."""
+        self._told: set[str] = set()
+        self._by_silence: set[str] = set()
+        """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
-        self._steps: dict[str, int] = {}
-        """The step of each checkpoint that shows none, by its state."""
-        self._written: dict[str, float] = {}
+        self._guesses: dict[str, int] = {}
+        """The step of each checkpoint that was copied, by its state."""
+        self._on_record: dict[str, int] = {}
+        """The last step on record when a checkpoint without a step was found, by its state."""
+        self._kept: dict[int, str] = {}
         self.taken: TakenCheckpoint | None = None
         self.taken_format: CheckpointFormat | None = None
         self.skipped: tuple[str, ...] = ()
         """Why newer checkpoints were not copied, a line each."""
         self.first: Tensors | None = None
         """The tensors of the first save, if it was not copied."""
+        self.is_waiting = False
+        """Whether a checkpoint is not complete yet, and will be if it stays as it is."""
         self._count = 0
         """The number of copies."""
-        self.beyond: str | None = None
-        """Why the step of the checkpoint that was taken cannot be right; None if it can."""
 
     @property
     def created(self) -> float:
@@ -128,130 +143,147 @@ class RunCheckpoints:
                 return float(read_run(self._directory.run_file).get("created", 0.0)) - 1.0
         return 0.0
 
-    def find(self, *, quiet_seconds: float = _QUIET_SECONDS, is_over: bool = False) -> ProgramCheckpoints:
+    def find(self, *, is_over: bool = False) -> ProgramCheckpoints:
         """Return the checkpoints that the program has written in this run; with `is_over` it has ended.
 
-        Those in the run directory come before a search: only this program knows it.
+        Those that it names itself come before a search, and those in the run directory before others: only
+        this program knows it. No step is guessed here.
         """
-        program, notes = self._program, list[str]()
-        look = partial(
-            find_program_checkpoints, program.directory, formats=program.formats, quiet_seconds=quiet_seconds
-        )
-        parts = [look(glob.escape(str(path))) for path in self.declared]
+        program, ours, notes, finder = self._program, self._directory, list[str](), self._finder
+        found = finder.saved(self.saved, program.directory)
         if program.checkpoints != AUTO:
-            parts.append(look(in_run(program.checkpoints, glob.escape(str(self._directory.path)))))
-            return self._own_of(parts, unrecognized=parts[-1].unrecognized)
-        found = ProgramCheckpoints(())
-        ours = self._directory
-        for folder, ignored in (
-            (ours.path, ours.own_paths),
-            (program.searched, own_folders(ours)),
-        ):
-            if folder is not None and not found.complete:
-                folders, read = _search(folder, self._has_written, ignored, is_over=is_over)
-                parts += [look(f"{glob.escape(str(each))}/*") for each in folders]
+            pattern = in_run(program.checkpoints, glob.escape(str(ours.path)))
+            named = finder.named(program.directory, pattern)
+            known = {each.path for each in found}
+            found += [each for each in named if each.path not in known]
+            if not found:
+                notes.append(self._nothing_matches(pattern))
+        for folder, ignored in ((ours.path, ours.own_paths), (program.searched, own_folders(ours))):
+            if program.checkpoints == AUTO and folder is not None and not found:
+                files, read = _search(folder, self._has_written, ignored, is_over=is_over)
+                found = finder.searched(files, folder)
                 if read is not None:
                     notes.append(
                         f"the search for checkpoints in {folder} was cut after {read:,} folders: name them "
                         "in program.checkpoints"
                     )
-                found = self._own_of(parts, notes=notes)
-        if program.searched is None and not found.complete:
-            note = f"only {ours.path} was searched, which program.command names: set program.checkpoints"
-            return replace(found, set_aside=(*found.set_aside, note))
-        return found
-
-    def _own_of(
-        self,
-        parts: Iterable[ProgramCheckpoints],
-        *,
-        unrecognized: tuple[Path, ...] = (),
-        notes: Iterable[str] = (),
-    ) -> ProgramCheckpoints:
-        """Return what the run has written of several lists, the newest first."""
-        parts = list(parts)
-        complete = {os.path.realpath(one.path): one for part in parts for one in part.complete}
-        partial = {os.path.realpath(one.path): one for part in parts for one in part.partial}
-        own = [self._as_declared(one) for one in complete.values() if self._earlier_file(one) is None]
-        begun = [one for one in partial.values() if any(map(self._has_written, _paths(one)))]
-        folders = {one.path for one in (*own, *begun)}
-        # A file of a checkpoint is none by itself, even if another file there is of an earlier run.
-        any_folders = {one.path for one in (*complete.values(), *partial.values())}
-
-        def sort(found: list[ProgramCheckpoint]) -> tuple[ProgramCheckpoint, ...]:
-            outer = [one for one in found if not folders.intersection(one.path.parents)]
-            outer = [one for one in outer if one.path.is_dir() or one.path.parent not in any_folders]
-            return tuple(sorted(outer, key=_order, reverse=True))
-
-        if not own and self._program.checkpoints != AUTO:
-            earlier = [file for one in complete.values() if (file := self._earlier_file(one)) is not None]
-            notes = (*notes, *(f"{file} was there before this run started" for file in earlier[:1]))
-        return ProgramCheckpoints(sort(own), sort(begun), unrecognized, tuple(notes))
+        if program.checkpoints == AUTO and program.searched is None and not found:
+            notes.append(
+                f"only {ours.path} was searched, which program.command names: set program.checkpoints"
+            )
+        return newest_first((each for each in found if not self._is_data(each)), notes)
 
     def _has_written(self, path: Path) -> bool:
         return self.own is None or self.own.has_written(path)
 
-    def _earlier_file(self, one: ProgramCheckpoint) -> Path | None:
-        """Return a file of weights that was there before the run; None if the run has written all of them."""
-        if self._declaration(one) is not None:
-            return None
-        weights = [path for path in _paths(one) if path.name.endswith(_WEIGHTS)] or _paths(one)
-        return next((path for path in weights if not self._has_written(path)), None)
-
-    def _declaration(self, one: ProgramCheckpoint) -> WrittenCheckpoint | None:
-        """Return the report of the program that the checkpoint is complete."""
-        return self.declared.get(Path(os.path.realpath(one.path)))
-
-    def _as_declared(self, one: ProgramCheckpoint) -> ProgramCheckpoint:
-        """Return the checkpoint with the step that the program has reported, unless it was written since."""
-        event = self._declaration(one)
-        if event is None or (event.time is not None and written_at(one) > event.time + _QUIET_SECONDS):
-            return one
-        return replace(one, found=replace(one.found, step=event.step))
-
-    def _until(
-        self, found: ProgramCheckpoints, reach: int | None, *, is_over: bool = False
-    ) -> ProgramCheckpoints:
-        """Return `found` without checkpoints whose step lies beyond `reach`, the last step with a row.
-
-        Given weights may have any number in their name. Without a row, such a number counts only at the end.
-        """
-        beyond = [one for one in found.complete if self._is_beyond(one, reach, is_over=is_over)]
-        within = tuple(one for one in found.complete if one not in beyond)
-        if not beyond or reach is None:
-            return replace(found, complete=within)
-        newest = beyond[0]
-        note = (
-            f"{newest.path} is of step {newest.step:,}, beyond the rows of this run, which show no "
-            f"step beyond {reach:,}: report its step with trainyard.checkpoint(path, step=N), or name it by "
-            "its step"
-        )
-        if is_over and not within and self.taken is None and self._is_named(newest):
-            self.beyond = note
-            return found
-        return replace(found, complete=within, set_aside=(*found.set_aside, note))
-
-    def _is_beyond(self, one: ProgramCheckpoint, reach: int | None, *, is_over: bool) -> bool:
-        if one.step is None or self._is_planned:
+    def _is_data(self, one: ProgramCheckpoint) -> bool:
+        """Return whether a checkpoint lies in program.data; one that is declared never does."""
+        if one.event is not None and one.event.source is Source.DECLARED:
             return False
-        if reach is None:
-            is_number = one.found.format in _FROM_NAME and self._declaration(one) is None
-            return is_number and not is_over
-        return one.step > reach
+        directory, path = self._program.directory, str(one.path)
+        patterns = [
+            os.path.normpath(directory / Path(each).expanduser()) for each in self._program.data or ()
+        ]
+        return any(fnmatch.fnmatch(path, each) or one.path.is_relative_to(each) for each in patterns)
 
-    def _is_named(self, one: ProgramCheckpoint) -> bool:
-        """Return whether it was not found by a search, so that it is certainly a checkpoint of the run."""
-        named = self._program.checkpoints != AUTO or self._declaration(one) is not None
-        return named or one.path.is_relative_to(self._directory.path)
+    def _nothing_matches(self, pattern: str) -> str:
+        """Return what program.checkpoints does not name, and what lies near it."""
+        directory = self._program.directory
+        if any(glob.iglob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
+            return (
+                f"program.checkpoints: {pattern} names nothing that this run has written: it was there before"
+            )
+        folder = directory / glob.escape(pattern).partition("[")[0]
+        while not folder.is_dir():
+            folder = folder.parent
+        ours = {*own_folders(self._directory), *self._directory.path.parents}
+        near = [
+            path
+            for path in sorted(folder.iterdir())
+            if path not in ours and path.name not in _NEVER_CHECKPOINTS and self._has_written(path)
+        ]
+        names = ", ".join(path.name + "/" * path.is_dir() for path in near[:_MOST_NEAR])
+        lies = f"{folder} has {names} of this run" if names else f"this run has written nothing in {folder}"
+        return f"program.checkpoints: {pattern} names nothing in {directory}; {lies}"
+
+    def _judge(self, found: ProgramCheckpoints, end: "Ending | None", last_sign: float) -> ProgramCheckpoints:
+        """Return the checkpoints as partial of which a sign of the end is missing."""
+        before, self._seen, self.is_waiting = self._seen, {}, False
+        judged = list(found.partial)
+        for each in found.complete:
+            why = self._unfinished(each, before.get(each.path), end, last_sign)
+            judged.append(each if why is None else each.partial(why))
+        return newest_first(judged, found.set_aside)
+
+    def _unfinished(
+        self, each: ProgramCheckpoint, before: str | None, end: "Ending | None", last_sign: float
+    ) -> str | None:
+        """Return why a checkpoint may not be complete, whose files are all there and not cut off.
+
+        Files whose format has none that is written last are complete if their save was reported, or if nobody
+        has them open for writing, they stay as they are, and the program did something later. A writer that
+        was killed has nothing open, either.
+        """
+        state = self._seen[each.path] = state_of(each)
+        is_declared = each.event is not None and each.event.source is Source.DECLARED
+        is_known = state == self._state or state in self._guesses
+        if not each.found.needs_quiet or is_declared or is_known or (end and end.is_well):
+            return None
+        if end is not None:
+            is_one = each.is_file or each.found.format is not CheckpointFormat.FILES
+            shows_end = is_one and not each.lacks and (each.found.shows_end or each.event is not None)
+            if each.written_at < last_sign or shows_end:
+                return None
+            lacks = f": {each.lacks} was not saved again" if each.lacks else ", and nothing shows its end"
+            return f"the program was ended while it may have been writing{lacks}"
+        if before != state or (each.event is None and each.written_at > last_sign):
+            self.is_waiting = True
+            return "it may be in progress: it has changed, or the program has done nothing since"
+        open_files = self.being_written()
+        if open_files is None:
+            self._by_silence.add(state)
+        is_open = any(_inode(path) in (open_files or ()) for path in each.paths)
+        return "a process has it open for writing" if is_open else None
+
+    def _with_step(self, one: ProgramCheckpoint, step_before: Callable[[float], int]) -> ProgramCheckpoint:
+        """Return a checkpoint with its step by the best source that has one; at last it is guessed."""
+        event, step, source = one.event, one.step, one.found.source
+        if event is not None and event.source is Source.DECLARED:
+            step, source = event.step, Source.DECLARED
+        elif event is not None and event.step is not None and self.optimizer_shift is not None:
+            step, source = event.step + self.optimizer_shift, Source.OBSERVED
+        elif self.counts_epochs:  # the steps inside are of another unit
+            step = step_inside(one.found.files, ("epoch",))
+        if step is None:
+            state, source = state_of(one), Source.GUESSED
+            if state not in self._on_record:
+                self._on_record[state] = self._guesses.get(state, step_before(one.written_at))
+            step = self._on_record[state]
+        return replace(one, found=replace(one.found, step=step, source=source))
+
+    def _within(self, found: ProgramCheckpoints, reach: int | None) -> ProgramCheckpoints:
+        """Return `found` without weights that a search found and whose step lies beyond `reach`."""
+        beyond = [
+            each
+            for each in found.complete
+            if reach is not None and not each.is_named and not self._is_planned and (each.step or 0) > reach
+        ]
+        if not beyond:
+            return found
+        note = (
+            f"{beyond[0].path} is of step {beyond[0].step:,}, beyond the rows of this run, which show no "
+            f"step beyond {reach:,}: report its step with trainyard.checkpoint(path, step=N)"
+        )
+        complete = tuple(each for each in found.complete if each not in beyond)
+        return replace(found, complete=complete, set_aside=(*found.set_aside, note))
 
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
-        A program with `program.resume` gets the path of a complete one. Checkpoints of other runs stay.
+        One that gets a path gets that of a complete one. Checkpoints of other runs stay.
         """
-        picks_itself = not self._program.resume and not self._is_planned
-        if picks_itself and self._directory.run_file.is_file():
-            for line in move_partial_aside(self.find(quiet_seconds=0)):
+        if self._program.picks_checkpoint and not self._is_planned and self._directory.run_file.is_file():
+            for line in move_partial_aside(self.find()):
                 LOG.warning("%s", line)
 
     def find_resume_point(self, resume: str) -> ResumePoint | None:
@@ -272,58 +304,54 @@ class RunCheckpoints:
         """Return the newest checkpoint of the run; None without any."""
         points = []
         if self._is_planned or self._directory.run_file.is_file():
-            found = self._until(self.find(), self._reach_on_record())
-            for note in (*found.notes(), *(() if self._is_planned else found.resume_notes())):
+            # Copies are in the run directory; of the program's files only those count that show their end.
+            rows = read_rows(self._directory.metrics_file)
+            last = max((int(row["step"]) for row in rows if "step" in row), default=0)
+            self._guesses = steps_of_states(self._directory)
+            found = self._judge(self._stepped(self.find(), lambda _: last), Ending(is_well=False), 0.0)
+            for note in found.rejections():
                 LOG.warning("%s", note)
             if (own := self._newest_undamaged(found)) is not None:
-                points.append(self._point_of(own))
+                points.append(ResumePoint(own.step or 0, own.path, state_of(own)))
         # A planned program looks only into its own folder.
         if not self._is_planned and (taken := newest_taken(self._directory)) is not None:
             points.append(taken)
         return max(points, key=lambda point: point.step, default=None)
 
+    def _stepped(self, found: ProgramCheckpoints, step_before: Callable[[float], int]) -> ProgramCheckpoints:
+        """Return the checkpoints with their steps, in the order of these."""
+        every = (*found.complete, *found.partial)
+        return newest_first((self._with_step(each, step_before) for each in every), found.set_aside)
+
     def _newest_undamaged(self, found: ProgramCheckpoints) -> ProgramCheckpoint | None:
         """Return the newest checkpoint to resume from whose files are not damaged inside."""
         for each in found.complete:
-            if self._is_planned or each.found.resumable is not False:
-                try:
-                    tensors_of(each)
-                except (CheckpointError, OSError) as error:
-                    LOG.warning("%s: training does not resume from it", error)
-                else:
-                    return each
+            if each.found.is_weights_alone and not self._is_planned:
+                LOG.warning(
+                    "%s is complete, but holds weights alone: training does not resume from it, because the "
+                    "optimizer would start from zero",
+                    each.path,
+                )
+                continue
+            try:
+                tensors_of(each)
+            except (CheckpointError, OSError) as error:
+                LOG.warning("%s: training does not resume from it", error)
+            else:
+                return each
         return None
-
-    def _reach_on_record(self) -> int | None:
-        """Return the last step with a row, and a usual distance more; None without rows."""
-        reach = Reach()
-        for row in read_rows(self._directory.metrics_file):
-            reach.note(row)
-        return reach.step
-
-    def _point_of(self, checkpoint: ProgramCheckpoint) -> ResumePoint:
-        """Return the resume point of a checkpoint of the program.
-
-        If it shows no step, it has the one with which it was copied in this state; if it was never copied it
-        was written just before the end, and has the last step on record.
-        """
-        state, step = state_of(checkpoint), checkpoint.step
-        if step is None and (step := steps_of_states(self._directory).get(state)) is None:
-            rows = read_rows(self._directory.metrics_file)
-            step = int(rows[-1]["step"]) if rows else 0
-        return ResumePoint(step, checkpoint.path, state)
 
     def resume_from(self, found: ResumePoint | None) -> None:
         """Remember the steps that earlier attempts gave to checkpoints, and that of `found`."""
-        self._steps = steps_of_states(self._directory)
+        self._guesses = steps_of_states(self._directory)
+        self._kept = {step: state for state, step in self._guesses.items()}
         if found is not None and found.state is not None:
-            self._steps.setdefault(found.state, found.step)
+            self._guesses.setdefault(found.state, found.step)
 
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
-        every = RunCheckpoints(self._directory, self._program, keep_last=self._keep_last)
-        complete = every.find(quiet_seconds=0).complete
-        older = [one for one in complete if is_numbered(one.path) and self._earlier_file(one) is not None]
+        every = RunCheckpoints(self._directory, self._program, keep_last=self._keep_last).find().complete
+        older = [one for one in every if is_numbered(one.path) and not all(map(self._has_written, one.paths))]
         if older:
             LOG.warning(
                 "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
@@ -332,62 +360,98 @@ class RunCheckpoints:
             )
 
     def take(
-        self, step_at: Callable[[float], int], *, reach: int | None = None, is_over: bool = False
+        self,
+        step_before: Callable[[float], int],
+        *,
+        reach: int | None = None,
+        end: "Ending | None" = None,
+        last_sign: float | None = None,
     ) -> None:
         """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
 
-        A checkpoint that names no step is of the one that `step_at` returns for the time of its writing. It
-        keeps it until it is written again. None beyond `reach` is taken, the step up to which rows show that
-        the run has come. With `is_over` the program writes no more.
+        `step_before` returns the last step on record at a time: the guess for a checkpoint that shows none,
+        which it keeps until it is written again. None beyond `reach`, the step up to which rows show that the
+        run has come, is taken of a search. `end`: how the program ended. `last_sign`: when it last did
+        anything in Unix seconds; None is now.
         """
-        before, self._searched = self._searched, time.time()
-        found = self.find(quiet_seconds=0 if is_over else _QUIET_SECONDS, is_over=is_over)
-        found = self._until(found, reach, is_over=is_over)
+        found = self._stepped(self.find(is_over=end is not None), step_before)
+        found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
         self.skipped = found.rejections()
+        self._report(found)
         newest = found.newest
-        if newest is None or ((state := state_of(newest)) == self._state and not is_over):
+        if newest is None or ((state := state_of(newest)) == self._state and end is None):
             return
         if has_other_rows(self._directory, state):
             LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
             return
-        if newest.step is None and state not in self._steps:
-            if not (shown := step_at(self._time_of(newest, state, before))):
+        run_id = str(read_run(self._directory.run_file)["run_id"])
+        for each in found.complete:  # an older one if the newest cannot be copied
+            if each is not newest and not each.found.source.proves:
+                continue
+            state, step, source = state_of(each), each.step or 0, each.found.source
+            if source is Source.GUESSED:
+                step = self._guesses.setdefault(state, _unused(step, self._directory))
+            if end is None and self._kept.get(step, state) != state:
+                self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
                 return
-            self._steps[state] = shown
-        given, run_id = self._steps.get(state), str(read_run(self._directory.run_file)["run_id"])
-        for each in found.complete:  # an older one without a step is skipped
-            step = given if each is newest else None
             try:
-                taken = take_checkpoint(each, self._directory, run_id, step=step)
+                taken = take_checkpoint(each, self._directory, run_id, step=step, source=source)
             except (OSError, CheckpointError) as error:
                 LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
                 self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
                 continue
-            self.taken, self._state, self.taken_format = taken, state, newest.found.format
-            note_checkpoint(self._directory, taken, state if taken.step == given else None)
+            self.taken, self._state, self.taken_format = taken, state_of(newest), each.found.format
+            is_guess = state in self._by_silence
+            note_checkpoint(self._directory, taken, state, each.step, is_guess=is_guess)
             remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
-            if is_over and not self._count:
-                self.first = _first_save(found, taken.step, step_at)
+            if end is not None and not self._count:
+                self.first = _first_save(found, each.step or 0)
             self._count += 1
             return
 
-    def _time_of(self, checkpoint: ProgramCheckpoint, state: str, before: float) -> float:
-        """Return when a checkpoint in this state was written; `before` is the time of the last search."""
-        if state not in self._written:
-            written = written_at(checkpoint)
-            # A file server's clock may be slow, or fast: the search before would have found it.
-            is_wrong = bool(before) and not before - _QUIET_SECONDS <= written <= self._searched
-            self._written[state] = self._searched if is_wrong else written
-        return self._written[state]
+    def _report(self, found: ProgramCheckpoints) -> None:
+        """Log while the program trains why a checkpoint that is named or damaged does not count."""
+        for note in found.rejections():
+            if not any(text in note for text in _NO_NEWS):
+                self._warn_once(note)
+
+    def _warn_once(self, note: str) -> None:
+        if note not in self._told:
+            self._told.add(note)
+            LOG.warning("%s", note)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a program, after which it writes no more."""
+
+    is_well: bool
+    """Whether it ended with 0, so that it has finished what it wrote."""
+
+
+def _unused(step: int, directory: RunDirectory) -> int:
+    """Return the first step from `step` on of which no checkpoint is in the run directory."""
+    taken = set(directory.checkpoint_steps())
+    while step in taken:
+        step += 1
+    return step
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return 0, 0
 
 
 def _search(
     directory: Path, is_own: Callable[[Path], bool], ignored: Collection[Path], *, is_over: bool
 ) -> tuple[list[Path], int | None]:
-    """Return the folders with something of this run that may be a checkpoint, and where the search was cut.
+    """Return the files of weights that this run has written, and where the search was cut.
 
     That is the number of folders that were read; None if there are no others. Directories of runs are left
-    out, and folders of many others, such as the classes of ImageNet, come last.
+    out, and folders of many others, such as the classes of ImageNet, come last. A folder `checkpoint-N` is
+    found by a name in it, because it may be empty.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
     waiting, last = deque([(directory, 0)]), deque[tuple[Path, int]]()
@@ -401,63 +465,44 @@ def _search(
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
             continue
-        folders, holds = list[Path](), False
+        folders = list[Path]()
         for entry in entries:
             path = folder / entry.name
             if entry.is_dir(follow_symlinks=False):
                 hidden = entry.name.startswith(".") or entry.name in _NEVER_CHECKPOINTS
                 if not hidden and path.absolute() not in skipped:
                     folders.append(path)
-            elif entry.name.endswith(_FILES):
-                holds = holds or is_own(path)
-        if holds or any(map(is_own, folders)):
-            # Files that are written again in place do not change the folder of their checkpoint.
-            found += [folder.parent, folder] if holds and depth else [folder]
+                    if is_numbered(path) and is_own(path):
+                        found.append(path / "_")
+            elif entry.name.endswith((*WEIGHTS, ".distcp")) and is_own(path):
+                found.append(path)
         if depth < _MOST_DEPTH:
             (last if len(folders) > _MANY_FOLDERS else waiting).extend((each, depth + 1) for each in folders)
-    return list(dict.fromkeys(found)), seen if waiting or last else None
+    return found, seen if waiting or last else None
 
 
-def _first_save(found: ProgramCheckpoints, step: int, step_at: Callable[[float], int]) -> Tensors | None:
+def _first_save(found: ProgramCheckpoints, step: int) -> Tensors | None:
     """Return the tensors of the first checkpoint that is still there, if it is of a step before `step`.
 
     A program that ends within seconds has saved several times before one was copied.
     """
-    first = min(found.complete, key=written_at)
-    shown = first.step if first.step is not None else step_at(written_at(first))
+    first = min(found.complete, key=lambda each: each.written_at)
     with suppress(CheckpointError, OSError):
-        return tensors_of(first) if shown < step else None
+        return tensors_of(first) if (first.step or 0) < step else None
     return None
-
-
-def _paths(each: ProgramCheckpoint) -> list[Path]:
-    """Return its files; its own path if it has none."""
-    return [each.base / name for name in each.files()] or [each.path]
-
-
-def written_at(each: ProgramCheckpoint) -> float:
-    """Return in Unix seconds when its newest file was written, or its folder created if it has none."""
-    times = [file.modified for file in each.found.files]
-    with suppress(OSError):  # it was removed
-        return max(times) if times else each.path.stat().st_mtime
-    return 0.0
-
-
-def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
-    return each.step is not None, each.step or 0, written_at(each)
 
 
 def newest_taken(directory: RunDirectory) -> ResumePoint | None:
     """Return the newest checkpoint in the run directory that training can resume from, or None.
 
-    It has a manifest. A checkpoint of an unknown format counts, because it may have an optimizer.
+    It has a manifest. Weights alone of a known framework do not count.
     """
+    finder = UnitFinder(formats=_OF_PROGRAMS)
     for step in reversed(directory.checkpoint_steps()):
         with suppress(CheckpointError, OSError):
             path = restorable_path(directory.checkpoint(step))
-            name = glob.escape(path.name)
-            found = find_program_checkpoints(path.parent, name, formats=_OF_PROGRAMS, quiet_seconds=0)
-            if not any(each.found.resumable is False for each in found.complete):
+            made = finder.named(path.parent, glob.escape(path.name))
+            if not any(each.found.is_weights_alone for each in made):
                 return ResumePoint(step, path)
     return None
 

@@ -6,11 +6,12 @@ It starts no process: `trainyard.program_training` starts the program, and calls
 """
 
 import logging
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.kind import RunKind
@@ -21,6 +22,7 @@ from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import read_data
 from trainyard.programs.metric_rows import add_missing_rows
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
+from trainyard.programs.observations import ProgramError, RunningPython, last_traceback
 from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG, HangRule
 from trainyard.programs.program_records import (
@@ -30,9 +32,9 @@ from trainyard.programs.program_records import (
     note_announced_steps,
     weights_fault,
 )
-from trainyard.programs.run_checkpoints import ResumePoint, RunCheckpoints, copy_of
+from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
 from trainyard.programs.run_rows import PRINT_STEPS, RunRows
-from trainyard.run.atomic_files import make_folder, sha256_of_file
+from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
 from trainyard.run.records import append_event, keep_rows_up_to, read_rows
 from trainyard.run.run_lock import note_session
@@ -48,8 +50,11 @@ LOG = logging.getLogger(__name__)
 NO_METRICS = f"no metrics were seen: {PRINT_STEPS[0].lower()}{PRINT_STEPS[1:]}"
 # How long the first node waits for the exit codes of the other nodes.
 _ENDS_SECONDS = 120.0
-# Seconds between two searches for new checkpoints while the program runs.
-_TAKE_SECONDS = 10.0
+# Seconds between two searches for new checkpoints while the program runs; and if one may be in progress.
+_TAKE_SECONDS, _WAIT_SECONDS = 10.0, 2.0
+# Seconds between two searches for Pythons without the observer.
+_CHECK_SECONDS = 10.0
+_LAST_OUTPUT_BYTES = 1 << 16
 
 
 @dataclass
@@ -67,12 +72,19 @@ class ProgramRun:
     """The facts about the code of the program."""
     network: "NodeNetwork | None" = None
     """What joins the machines; None if there is only one."""
+    pythons: Callable[[int], Sequence[RunningPython]] = lambda _: ()
+    """Gives the Pythons that run below a process."""
+    code_of_modules: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda _: None
+    """Gives the facts about the code from the digests by path of the modules that were imported."""
     found: ResumePoint | None = field(init=False)
     """The checkpoint that it resumes from."""
     rows: RunRows = field(init=False)
     _hang: HangRule = field(init=False)
     _started: float = field(init=False)
     _last_search: float = 0.0
+    _last_check: float = 0.0
+    _pid: int = 0
+    _output_began: int = 0
 
     def __post_init__(self) -> None:
         self.directory, self.is_first = self.launch.directory, not self.launch.number
@@ -108,6 +120,8 @@ class ProgramRun:
                 self.checkpoints.warn_of_other_runs()
             add_missing_rows(self.directory.metrics_file, lost, last=found.step if found else 0)
         (self.directory.logs / STOP_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._output_began = self._log.stat().st_size
         minutes = self.config.program.hang_minutes
         self._hang = HangRule(self.directory.logs, minutes, number=self.launch.number)
         if self.network is not None:
@@ -131,15 +145,32 @@ class ProgramRun:
         if self._hang.is_hung(now):
             return HANG
         if self.is_first and now - self._last_search >= _TAKE_SECONDS:
-            self.checkpoints.declared = self.rows.declared
-            self.checkpoints.take(self.rows.step_at, reach=self.rows.reach)
-            self._last_search = time.monotonic()
+            self._take()
+            sooner = _TAKE_SECONDS - _WAIT_SECONDS if self.checkpoints.is_waiting else 0.0
+            self._last_search = time.monotonic() - sooner
+        if now - self._last_check >= _CHECK_SECONDS:
+            self._check_pythons()
         return None if self.network is None else self.network.check(self.rows.newest, now=time.monotonic())
+
+    def _take(self, end: Ending | None = None) -> None:
+        """Copy the newest complete checkpoint."""
+        rows, checkpoints = self.rows, self.checkpoints
+        checkpoints.saved, checkpoints.optimizer_shift = rows.saved, rows.optimizer_shift
+        checkpoints.counts_epochs = rows.unit == "epochs"
+        checkpoints.take(rows.step_before, reach=rows.reach, end=end, last_sign=rows.last_sign)
 
     def note_session(self, program: "Process | None") -> None:
         """Record the session of the program, so that it is found after this command was killed."""
+        self._pid = 0 if program is None else program.pid
+        self._check_pythons()
         if self.is_first and program is not None:
             note_session(self.directory.path, program.session, program.start)
+
+    def _check_pythons(self) -> None:
+        """Note why Pythons of the program are not observed."""
+        self._last_check = time.monotonic()
+        if self._pid and self.program.observe:
+            self.rows.observations.check(self.pythons(self._pid))
 
     def note_signal(self, name: str) -> None:
         """Record a signal that this command received."""
@@ -175,10 +206,9 @@ class ProgramRun:
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
         if not self.rows.count and has_no_cause:
-            LOG.error("metrics: %s", self.rows.metrics.describe())
+            LOG.error("metrics: %s", self.rows.describe())
         others = self._wait_for_others() if ended.exit_code == 0 else None
-        self.checkpoints.declared = self.rows.declared
-        self.checkpoints.take(partial(self.rows.step_at, is_over=True), reach=self.rows.reach, is_over=True)
+        self._take(Ending(is_well=ended.exit_code == 0))
         if ended.exit_code == 0 and ended.stopped_by is None:
             self._drop_unsaved_iteration()
         end = ProgramEnd(
@@ -190,7 +220,8 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=self.rows.announced,
             fault=self.rows.fault,
-            beyond=self.checkpoints.beyond,
+            sources=self.rows.sources,
+            unit=self.rows.unit,
             weights=self._weights_fault(is_complete=ended.exit_code == 0 and ended.stopped_by is None),
             unread=NO_METRICS,
             problem=ended.problem,
@@ -198,8 +229,38 @@ class ProgramRun:
             hang=hang,
             changed=self._changed_inputs(),
             failure=failure,
+            error=None if ended.stopped_by else self._error(has_failed=ended.exit_code != 0),
+            optimizer_steps=self.rows.observations.steps,
         )
+        self._write_observed()
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
+
+    def _error(self, *, has_failed: bool) -> ProgramError | None:
+        """Return the exception that ended the program, as observed, else as its last output shows it."""
+        observed = self.rows.observations
+        error = observed.error(has_failed=has_failed)
+        if error is not None:
+            return replace(error, message=self.secrets.mask_under("", error.message))
+        if observed.has_clean_end and not has_failed:
+            return None
+        with suppress(OSError), self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._output_began, size - _LAST_OUTPUT_BYTES))
+            return last_traceback(file.read().decode(errors="replace"))
+        return None
+
+    def _write_observed(self) -> None:
+        """Record what was observed, and the state of the code that was imported."""
+        observed, run = self.rows.observations, read_run(self.directory.run_file)
+        are_known = bool(observed.modules) and not observed.unobserved
+        code = self.code_of_modules(observed.modules) if are_known else None
+        observed.close(is_on=self.program.observe)
+        known = {"observed": observed.to_json(), **({"git": code} if code else {})}
+        write_json_atomically(self.directory.run_file, {**run, **known})
+
+    @property
+    def _log(self) -> Path:
+        return self.directory.logs / f"node-{self.launch.number}.log"
 
     def _write_start(self, run_id: str) -> None:
         """Write the records of the start."""

@@ -73,11 +73,24 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
     done = integer_or_none(outcome.get("steps"))
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
+    if error := section_or_empty(outcome, "exception"):
+        return f"the outcome says succeeded, but {error.get('type')} ended the program"
     if done is None or done < 1:
-        return "no step is on record"
-    if planned is not None and (counted := steps_of_program(outcome)) < planned:
-        return f"{counted:,} of {planned:,} steps"
+        return "; ".join(filter(None, ("no step is on record", unknown_step(outcome))))
+    stated = planned if planned is not None else integer_or_none(outcome.get("announced_steps"))
+    if stated is not None and (counted := steps_of_program(outcome)) < stated:
+        return f"{counted:,} of {stated:,} steps"
     return None
+
+
+def unknown_step(outcome: RecordedFacts) -> str | None:
+    """Return why the last checkpoint of a program proves no step; None if its step is known."""
+    if section_or_empty(outcome, "checkpoint").get("source") != "guessed":
+        return None
+    return (
+        "the step of its last checkpoint is not known: report it with trainyard.checkpoint(path, step=N), or "
+        "save {'step': N} in it"
+    )
 
 
 def steps_of_program(outcome: RecordedFacts) -> int:

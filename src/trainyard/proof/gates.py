@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainyard.config.kind import RunKind, kind_of_run
@@ -23,6 +23,7 @@ from trainyard.proof.recorded_facts import (
     section_or_empty,
 )
 from trainyard.run.run_settings import setting
+from trainyard.run.source_words import source_in_words
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -55,9 +56,13 @@ class ComparedRun:
     """Why it cannot be read; it is then not compared."""
 
     def figure(self, name: str) -> float | None:
-        """Return the judged figure `name` at its end, or the figure of its evaluation."""
-        known = section_or_empty(self.facts, "outcome") if name in _OUTCOMES else self.evaluation
-        value = known.get(_OUTCOMES.get(name, name))
+        """Return a figure of its evaluation."""
+        value = self.evaluation.get(name)
+        return value if is_finite_number(value) else None
+
+    def judged(self, name: str) -> float | None:
+        """Return the judged figure `name` at its end; only some are in the outcome of a run."""
+        value = section_or_empty(self.facts, "outcome").get(_OUTCOMES.get(name, ""))
         return value if is_finite_number(value) else None
 
 
@@ -131,8 +136,7 @@ def _compare_figures(
     if curves.last is not None:
         limit = setting(settings, "proof.learned.max_validation_loss")
         needs = f"<= {limit}" if is_finite_number(limit) and curves.judged == "val_loss" else ""
-        name = FIGURES[curves.judged][0]
-        yield ComparedFigure(name, curves.last, beside.figure(curves.judged), needs)
+        yield ComparedFigure(curves.words, curves.last, beside.judged(curves.judged), needs)
     figures = evaluated_figures(run, evaluations, settings) or {}
     thresholds = thresholds_of(settings)
     for name in dict.fromkeys((*thresholds, *figures)):
@@ -170,12 +174,9 @@ def _meets(figure: object, threshold: str) -> bool:
 def _judge_change(
     run: RecordedFacts, curves: Curves, begins_after: int, settings: Mapping[str, Any]
 ) -> Learned:
-    figure = setting(settings, "proof.learned.figure")
-    if figure == "none":
+    if setting(settings, "proof.learned.figure") == "none":
         return Learned("not judged, as proof.learned.figure requests", is_judged=False)
-    if figure in FIGURES:
-        curves = replace(curves, chosen=figure)
-    name = FIGURES[curves.judged][0]
+    name = curves.words
     if not curves.rows and not section_or_empty(run, "outcome"):
         return Learned(f"no {name} and no outcome is on record", True, "{again}")
     has_weights = _starts_from_weights(run, settings, begins_after)
@@ -188,13 +189,12 @@ def _judge_change(
         return Learned(text, is_red, step, is_judged=False)
     is_validation = change.figure == "val_loss" and curves.bits_per_byte is not None
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
-    name = FIGURES[change.figure][0]
-    start, end = (
-        (f"training {FIGURES[change.starts_from][0]}", f"{name} ") if change.starts_from else (name, "")
-    )
-    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}"
+    name = FIGURES.get(change.figure, change.figure)
+    start, end = (f"training {FIGURES[change.starts_from]}", f"{name} ") if change.starts_from else (name, "")
+    source = source_in_words(section_or_empty(run, "outcome"), change.figure)
+    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}{source}"
     limit = _highest_loss(run, settings)
-    if limit is not None and curves.judged != "reward" and change.last > limit:
+    if limit is not None and change.figure in ("loss", "val_loss") and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
         return Learned(f"{ends}: it ended far above chance, {chance}", True, _CHANGES_TO_TRY)
     if change.is_worse:
@@ -235,7 +235,7 @@ def _highest_loss(run: RecordedFacts, settings: Mapping[str, Any]) -> float | No
 def _judge_limit(run: RecordedFacts, curves: Curves, limit: object) -> Learned | None:
     if not is_finite_number(limit):
         return None
-    values = curves.by_name["val_loss"].values
+    values = curves.values_of("val_loss")
     if not values:
         text = f"no validation loss is on record, and proof.learned.max_validation_loss is {limit}"
         how = "validate, for example with training.validation_steps"
@@ -258,10 +258,10 @@ def _judge_comparison(
         is_red = isinstance(wanted, str) and wanted.startswith("run:")
         step = "name a run of this store with proof.learned.compare_with: {again}"
         return Learned(f"{compared.name} is not compared: {compared.problem}", is_red, step, is_judged=False)
-    was = compared.figure(curves.judged)
-    last = section_or_empty(run, "outcome").get(_OUTCOMES[curves.judged], curves.last)
+    was = compared.judged(curves.judged)
+    last = section_or_empty(run, "outcome").get(_OUTCOMES.get(curves.judged, ""), curves.last)
     if was is None or not is_finite_number(last):
-        return Learned(f"{compared.name} has no {FIGURES[curves.judged][0]}", is_judged=False)
+        return Learned(f"{compared.name} has no {curves.words} on record", is_judged=False)
     beside = f"{compared.name}: {_shown(was)}"
     if not wanted:
         return Learned(beside, is_judged=False)
@@ -271,10 +271,10 @@ def _judge_comparison(
         return Learned(text, is_judged=False)
     tolerance = setting(settings, "proof.learned.tolerance")
     share = tolerance if is_finite_number(tolerance) else 0.0
-    if FIGURES[curves.judged][1] * (last - was) <= share * abs(was):
+    if curves.sign * (last - was) <= share * abs(was):
         return Learned(beside)
     than = f"{compared.name} ({_shown(was)})"
-    text = f"{FIGURES[curves.judged][0]} {_shown(last)} is worse than that of {than} by more than {share:.1%}"
+    text = f"{curves.words} {_shown(last)} is worse than that of {than} by more than {share:.1%}"
     return Learned(text, True, _CHANGES_TO_TRY)
 
 

@@ -2,10 +2,11 @@
 
     rows ──> the judged figure (reward, else validation loss, else loss) ──> first and last level ──> Change
 
-The first level is the first validation loss if the run validated within the first tenth of its steps, else
-the first training losses: a validation late in a run shows no start. The last level is the last validation
-loss; without validation, and for rewards, it is the mean over the last tenth of the rows. A run that starts
-from given weights may stay as it was, but must not end worse. Fewer than ten rows are too short to say.
+`proof.learned.figure` may name any other figure. The first level is the first validation loss if the run
+validated within the first tenth of its steps, else the first training losses: a validation late in a run
+shows no start. The last level is the last validation loss; for other figures, and without validation, it is
+the mean over the last tenth of the rows. A run that starts from given weights may stay as it was, but must
+not end worse. Fewer than ten rows are too short to say.
 
 A difference within the noise is no difference: see `SIGNIFICANT`, and `noise` for how it is measured. A fall
 is measured against the noise of the complete run, a rise against that of its calm part, because a divergence
@@ -14,9 +15,10 @@ must not be excused by its own swings.
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from trainyard.proof.noise import (
     Noise,
@@ -28,6 +30,7 @@ from trainyard.proof.noise import (
     tenth,
 )
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, is_finite_number
+from trainyard.run.run_settings import setting
 
 FEWEST_ROWS = 10
 # A difference counts from this many of its standard errors. The rates of wrong verdicts that follow
@@ -38,8 +41,8 @@ SIGNIFICANT_FROM_ONE = 4.0
 # Few validations of a run that swings have no noise of their own. It is then at most this share of the first:
 # a validation reads the same text each time.
 MOST_OF_VALIDATION = 0.15
-# The figures that show learning, with a sign (rewards should rise). The first that is logged decides.
-FIGURES = {"reward": ("reward", -1), "val_loss": ("validation loss", 1), "loss": ("loss", 1)}
+# The figures that show learning, in words. The first that is logged decides, unless another one is named.
+FIGURES = {"reward": "reward", "val_loss": "validation loss", "loss": "loss"}
 
 
 @dataclass
@@ -55,24 +58,30 @@ class Curves:
     """The figures of a run that show its learning."""
 
     by_name: dict[str, Curve] = field(default_factory=lambda: {name: Curve() for name in FIGURES})
+    without_step: dict[str, list[float]] = field(default_factory=dict)
+    """The values of rows without a step, which have another axis, such as epochs."""
     bits_per_byte: float | None = None
     """Bits per byte of the last validation."""
     chosen: str = ""
     """The name of the figure that decides; empty means the first of `FIGURES` that has values."""
+    rising: frozenset[str] = frozenset({"reward"})
+    """The figures that are better if they are higher."""
 
     def collect(self, rows: Iterable[RecordedFacts | None]) -> Iterator[RecordedFacts | None]:
         """Yield the rows unchanged, and keep their figures."""
         for row in rows:
-            step = None if row is None else integer_or_none(row.get("step"))
-            if row is not None and step is not None:
-                self._add(step, row)
+            if row is not None:
+                self._add(integer_or_none(row.get("step")), row)
             yield row
 
-    def _add(self, step: int, row: RecordedFacts) -> None:
+    def _add(self, step: int | None, row: RecordedFacts) -> None:
         for name, curve in self.by_name.items():
             if is_finite_number(value := row.get(name)):
-                curve.steps.append(step)
-                curve.values.append(value)
+                if step is None:
+                    self.without_step.setdefault(name, []).append(value)
+                else:
+                    curve.steps.append(step)
+                    curve.values.append(value)
         if "val_loss" in row:
             bits = row.get("val_bits_per_byte")
             self.bits_per_byte = bits if is_finite_number(bits) else None
@@ -89,22 +98,48 @@ class Curves:
 
     @property
     def judged(self) -> str:
-        """The name of the figure that decides."""
-        return self.chosen or next((name for name, curve in self.by_name.items() if curve.values), "loss")
+        """The name of the figure that decides; one that has steps goes before one of epochs."""
+        logged = (name for name, curve in self.by_name.items() if curve.values)
+        return self.chosen or next(logged, None) or next(iter(self.without_step), "loss")
+
+    @property
+    def words(self) -> str:
+        """The judged figure in words."""
+        return FIGURES.get(self.judged, self.judged)
+
+    @property
+    def sign(self) -> int:
+        """-1 if the judged figure should rise, else 1."""
+        return -1 if self.judged in self.rising else 1
+
+    def values_of(self, name: str) -> Sequence[float]:
+        """Return the values of a figure, those of rows without a step if no others are there."""
+        return self.by_name[name].values or self.without_step.get(name, ())
 
     @property
     def rows(self) -> int:
         """The number of rows that the judgement is based on."""
-        rows = len(self.by_name[self.judged].values)
+        rows = len(self.values_of(self.judged))
         return max(rows, len(self.by_name["loss"].values)) if rows and self.judged == "val_loss" else rows
 
     @property
     def last(self) -> float | None:
         """The level of the judged figure at the end; None without any value."""
-        values = self.by_name[self.judged].values
+        values = self.values_of(self.judged)
         if not values:
             return None
         return values[-1] if self.judged == "val_loss" else fmean(values[-tenth(values) :])
+
+
+def curves_of(settings: Mapping[str, Any]) -> Curves:
+    """Return empty curves of the figures that the configuration judges."""
+    figure, is_rising = (setting(settings, f"proof.learned.{key}") for key in ("figure", "higher_is_better"))
+    if not isinstance(figure, str) or figure in ("auto", "none"):
+        return Curves()
+    rising = Curves().rising - {figure} if is_rising is False else Curves().rising
+    names = dict.fromkeys((*FIGURES, figure))
+    rising |= {figure} if is_rising is True else frozenset()
+    return Curves({name: Curve() for name in names}, chosen=figure, rising=rising)
 
 
 @dataclass(frozen=True)
@@ -130,11 +165,11 @@ def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change
     name = curves.judged
     if curves.rows < FEWEST_ROWS:
         return None
-    if name == "val_loss":
+    if name == "val_loss" and curves.by_name[name].values:
         validation, training = curves.by_name["val_loss"], curves.by_name["loss"]
         return _change_of_validation(validation, training, begins_after, has_weights=has_weights)
-    sign = FIGURES[name][1]
-    found = _change_of_rows([sign * value for value in curves.by_name[name].values])
+    sign = curves.sign
+    found = _change_of_rows([sign * value for value in curves.values_of(name)])
     return replace(found, first=sign * found.first, last=sign * found.last, figure=name)
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.registries import COMMAND
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
 from trainyard.proof.joining_network import joining_network
-from trainyard.proof.learning import Curves
+from trainyard.proof.learning import curves_of
 from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
@@ -28,7 +29,9 @@ from trainyard.proof.repeatability import (
     missing_facts,
     mixed_origin,
     provenance_line,
+    remedies_of_program,
 )
+from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
@@ -36,8 +39,9 @@ from trainyard.proof.stored_checkpoints import (
     leftover_problem,
     store_problem,
 )
-from trainyard.run.failure import next_command
+from trainyard.run.failure import next_step
 from trainyard.run.run_settings import setting
+from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
 
 if TYPE_CHECKING:
@@ -55,9 +59,9 @@ class ProofPlace:
     started_with: tuple[str, ...] = ()
     """The pipeline that a new run is started with; empty: the trainer's script."""
 
-    def next_command(self, run: RecordedFacts) -> str:
-        """The command that resumes an unfinished run; if its settings made it fail, with changed ones."""
-        return next_command(run, Path(self.run_directory))
+    def next_step(self, run: RecordedFacts) -> str:
+        """What to do after an unfinished run: a command, or first the change without which it fails again."""
+        return next_step(run, Path(self.run_directory))
 
     @property
     def again(self) -> str:
@@ -198,9 +202,10 @@ def prove(
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     if kind_of_run(run) is RunKind.PROGRAM:
         at = replace(at, started_with=("trainyard", "run"))
-    lines, curves = list(events), Curves()
+    lines, curves = list(events), curves_of(config.settings)
     course = course_of(run, lines)
-    passing = curves.collect(rows)
+    jumps = ResumeJumps(course.resumed_after)
+    passing = curves.collect(jumps.collect(rows))
     completion = completion_problem(run, passing, course, settings=config.settings)
     for _ in passing:  # it ends at the first problem
         pass
@@ -216,7 +221,7 @@ def prove(
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
     return Proof(
         (
-            _trained_part(run, completion, course, place=at),
+            _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
@@ -231,7 +236,7 @@ def prove(
 def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, place: ProofPlace) -> Part:
     if problem is not None:
         # Resuming a finished run does nothing, so the only fix is to train again.
-        step = place.next_command(run) if is_unfinished(run) else place.again
+        step = place.next_step(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
         seen = f"every logged figure finite{_seen_weights(run, course)}"
@@ -244,6 +249,10 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
+
+
+def _with_remarks(part: Part, remarks: Sequence[str]) -> Part:
+    return replace(part, evidence="; ".join((part.evidence, *remarks)))
 
 
 def _seen_weights(run: RecordedFacts, course: Course) -> str:
@@ -273,12 +282,14 @@ def _program_length(run: RecordedFacts) -> str:
     outcome = section_or_empty(run, "outcome")
     requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
-    done = f"{steps_of_program(outcome):,}"
+    done, unit = f"{steps_of_program(outcome):,}", unit_of_steps(outcome)
+    source = source_in_words(outcome, "steps")
     if requested is not None:
-        return f"{done} of {requested:,} steps"
+        return f"{done} of {requested:,} {unit}{source}"
     if announced is None:
-        return f"{done} steps, and the program ended with exit code 0"
-    return f"{done} of the {announced:,} steps that the program announced, and it ended with exit code 0"
+        return f"{done} {unit}{source}, and the program ended with exit code 0"
+    of = f"of the {announced:,} {unit} that the program announced{source}"
+    return f"{done} {of}, and it ended with exit code 0"
 
 
 def _network_part(
@@ -303,13 +314,14 @@ def _stored_part(
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
         kept = f"this run failed and was not stored; its files are in {place.run_directory}"
-        return Part("stored", False, kept, place.next_command(run))
+        return Part("stored", False, kept, place.next_step(run))
     if found.trouble is not None:
-        return Part("stored", False, found.trouble, place.sync_command(as_another=found.taken))
+        sync = place.sync_command(as_another=found.taken)
+        return Part("stored", False, found.trouble, sync if found.taken else f"once that is fixed: {sync}")
     if found.verification is None:
         where = f"{place.store} holds nothing of this run" if place.store else "no store was named"
         # A run that was cut off is stored when it is resumed.
-        step = place.sync_command() if run.get("outcome") else place.next_command(run)
+        step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
     checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
@@ -319,7 +331,7 @@ def _stored_part(
         or changed_record(again.records(), found.verification)
     )
     if checkpoint is not None:
-        step = _fixing_step(run, checkpoint, found, place=place)
+        step = _fixing_step(run, checkpoint, found, rejected=course.rejected, place=place)
         why = "; ".join((problem or checkpoint.text, *course.rejected))
         return Part("stored", False, f"{objects} verified; {why}", step)
     if problem is not None and found.damaged:
@@ -358,16 +370,25 @@ def _format_count(verification: "Verification") -> str:
 
 
 def _fixing_step(
-    run: RecordedFacts, problem: CheckpointProblem, found: "Inspection", *, place: ProofPlace
+    run: RecordedFacts,
+    problem: CheckpointProblem,
+    found: "Inspection",
+    *,
+    rejected: Sequence[str],
+    place: ProofPlace,
 ) -> str:
     """Return the command that fixes `problem`: a sync helps only if the disk has the bytes the run wrote.
 
     The run does not need an earlier checkpoint, so one that only the store has is removed there.
     """
+    if problem.is_guess and not is_unfinished(run):
+        return f"report the step of each checkpoint, then train it again: {place.again}"
     if problem.is_early and not is_unfinished(run):
         return f"let the program save once more after its last step; then train it again: {place.again}"
+    if problem.step is None and not is_unfinished(run) and rejected:
+        return f"let the program write its last checkpoint completely; then train it again: {place.again}"
     if problem.step is None:
-        return place.next_command(run) if is_unfinished(run) else place.again
+        return place.next_step(run) if is_unfinished(run) else place.again
     on_disk = found.on_disk.get(problem.step)
     if on_disk is not None and problem.written in (None, on_disk):
         return place.sync_command()
@@ -409,18 +430,9 @@ def _repeatable_part(
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
 
 
-_PROGRAM_REMEDIES = {
-    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
-    "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
-    "lock": "set program.lock to the file that pins its packages",
-    "data": "list the files that it reads in program.data, or set that to [] if it reads none",
-}
-
-
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
     if kind_of_run(run) is RunKind.PROGRAM:
-        steps = [_PROGRAM_REMEDIES[name] for name in missing if name in _PROGRAM_REMEDIES]
-        return f"{'; '.join(steps) or 'run it with this version of Trainyard'}; then: {place.again}"
+        return _recording_step_of_program(run, place)
     if kind_of_run(run) is not RunKind.TRAINER:
         return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:
@@ -429,3 +441,17 @@ def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -
             "without changes, so that the code is on record"
         )
     return f"train it again, which records it in run.json: {place.again}"
+
+
+def _recording_step_of_program(run: RecordedFacts, place: ProofPlace) -> str:
+    """Return what records the missing facts; the run's own configuration, which lacks them, would not."""
+    remedies = remedies_of_program(run)
+    if remedies.keys().isdisjoint({"lock", "data"}):
+        steps = list(remedies.values()) or ["run it with this version of Trainyard"]
+        return f"{'; '.join(steps)}; then: {place.again}"
+    if run.get("recipe") != COMMAND:
+        return f"{'; '.join(remedies.values())}; then start it with that configuration"
+    words = section_or_empty(run, "program").get("command")
+    command = shlex.join(map(str, words)) if isinstance(words, list) else "COMMAND"
+    steps = [remedy for name, remedy in remedies.items() if name not in ("lock", "data")]
+    return "; then: ".join([*steps, trainyard_command(f"init program -- {command}")])

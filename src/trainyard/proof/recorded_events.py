@@ -24,6 +24,8 @@ class Course:
     """Why the events do not confirm that the run finished; None when they do."""
     retries: str
     """How often it was resumed, and after which steps."""
+    resumed_after: tuple[int, ...]
+    """The known steps from which it continued, of all starts that were given a checkpoint."""
     begins_after: int
     """The step it started from: 0, or the step of another run's checkpoint."""
     saved: Mapping[int, Any]
@@ -44,12 +46,13 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
     problem = _unreadable(lines) or _start_problem(known, parent) or _end_problem(run, known)
     saved, skipped = _saved_manifests(known, parent), _skipped_steps(known)
     retries, begins_after = _retries(known, parent), _begins_after(known)
+    steps = tuple(_known_steps(known, [each for each in known if each.get("event") == "resumed"]))
     tensors = {
         str(event.get("manifest_sha256")): section_or_empty(event, "tensors")
         for event in known
         if event.get("event") == "checkpoint_saved" and "tensors" in event
     }
-    return Course(problem, retries, begins_after, saved, skipped, _rejected(known), tensors)
+    return Course(problem, retries, steps, begins_after, saved, skipped, _rejected(known), tensors)
 
 
 def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
@@ -124,21 +127,27 @@ def _retries(events: list[RecordedFacts], parent: object) -> str:
     again = [event for event in starts[1:] if event["event"] == "resumed"]
     if starts and starts[0]["event"] == "resumed" and starts[0].get("manifest_sha256") != parent:
         again.insert(0, starts[0])
-    anew = _not_resumed(events)
     texts = [
         f"; it was given the checkpoint of step {integer_or_none(start.get('step')) or 0:,} "
-        f"and began at step {began:,}"
-        for start, began in anew[:_NAMED_RETRIES]
+        f"and did not resume from it: trained again from step {again_from:,}"
+        for start, again_from in _not_resumed(events)[:_NAMED_RETRIES]
     ]
     given = "".join(texts)
     if not again:
         return f"no retries{given}"
-    not_resumed = [start for start, _ in anew]
-    steps = [integer_or_none(event.get("step")) for event in again if event not in not_resumed]
-    named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES] if step is not None)
+    steps = _known_steps(events, again)
+    named = ", ".join(f"{step:,}" for step in steps[:_NAMED_RETRIES])
     more = ", …" if len(steps) > _NAMED_RETRIES else ""
     after = f" (resumed after step {named}{more})" if named else ""
     return f"{len(again)} {'retry' if len(again) == 1 else 'retries'}{after}{given}"
+
+
+def _known_steps(events: list[RecordedFacts], starts: list[RecordedFacts]) -> list[int]:
+    """Return the steps after which the program continued; not those of guesses, nor where it did not."""
+    anew = [start for start, _ in _not_resumed(events)]
+    guesses = {each.get("manifest_sha256") for each in events if each.get("source") == "guessed"}
+    known = [each for each in starts if each not in anew and each.get("manifest_sha256") not in guesses]
+    return [step for each in known if (step := integer_or_none(each.get("step"))) is not None]
 
 
 def _not_resumed(events: list[RecordedFacts]) -> list[tuple[RecordedFacts, int]]:

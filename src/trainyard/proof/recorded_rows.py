@@ -84,15 +84,17 @@ def judge_rows(rows: Iterable[RecordedFacts | None], cadence: Cadence) -> RowsRe
         )
         if row is None or read.problem is not None:
             return read
+        if "val_loss" in row:
+            read.figures["validation_loss"] = row["val_loss"]
+            read.figures["bits_per_byte"] = row.get("val_bits_per_byte")
+        if "step" not in row:
+            continue
         if read.last_step is None:
             read.counts_from_zero = row["step"] == 0 and "loss" in row
         read.last_step = row["step"]
         if "loss" in row:
             read.figures.setdefault("first_loss", row["loss"])
             read.figures["final_loss"] = row["loss"]
-        if "val_loss" in row:
-            read.figures["validation_loss"] = row["val_loss"]
-            read.figures["bits_per_byte"] = row.get("val_bits_per_byte")
     read.problem = _end_problem(read.last_step, cadence)
     return read
 
@@ -108,6 +110,8 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
     for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
         if row.get(key, 0) != 0:
             return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words} (metrics.jsonl)"
+    if "step" not in row and not cadence.logs_last:  # figures of an epoch of another program
+        return None
     if step is None:
         return f"metrics.jsonl has a row whose step is {row.get('step', 'not on record')!r}"
     if not cadence.logs_last:
@@ -118,6 +122,8 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
 
 
 def _place_problem(row: RecordedFacts, before: int | None, cadence: Cadence) -> str | None:
+    if "step" not in row:
+        return None
     step = integer_or_none(row.get("step")) or 0
     if step > cadence.last:
         return f"metrics.jsonl has a row of step {step:,}, but the run has {cadence.last:,} steps"

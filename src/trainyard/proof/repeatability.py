@@ -59,6 +59,19 @@ def _missing_of_program(run: RecordedFacts) -> list[str]:
     return [name for name, is_known in known.items() if not is_known]
 
 
+_OF_PROGRAMS = {
+    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
+    "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
+    "lock": "name the file that pins its packages in program.lock",
+    "data": "name the files that it reads in program.data, or set that to [] if it reads none",
+}
+
+
+def remedies_of_program(run: RecordedFacts) -> dict[str, str]:
+    """Return each fact that is missing of a program, with what records it; most are known at its start."""
+    return {name: remedy for name, remedy in _OF_PROGRAMS.items() if name in _missing_of_program(run)}
+
+
 def changed_inputs(run: RecordedFacts) -> str | None:
     """Return which inputs of a program had other bytes at the end of its run than at the start."""
     changed = section_or_empty(run, "outcome").get("changed_inputs", [])

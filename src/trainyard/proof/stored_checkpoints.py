@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainyard.proof.completion import unknown_step
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class CheckpointProblem:
     _: KW_ONLY
     is_early: bool = False
     """Whether the run went on after its newest checkpoint, and ended without another one."""
+    is_guess: bool = False
+    """Whether the step of the newest checkpoint is only guessed."""
 
 
 def checkpoint_problem(
@@ -39,6 +42,8 @@ def checkpoint_problem(
     last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
     written = digest_or_none(named.get("manifest_sha256"))
     newest = integer_or_none(named.get("step"))
+    if (unknown := unknown_step(outcome)) is not None:
+        return CheckpointProblem(unknown, None, is_guess=True)
     if last is not None and written is not None and newest is not None and newest < last:
         text = f"the newest checkpoint is of step {newest:,}, and the run ended at step {last:,}"
         return CheckpointProblem(text, None, is_early=True)

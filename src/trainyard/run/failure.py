@@ -51,6 +51,8 @@ class FailureKind(StrEnum):
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
+_LAST_OWN_CODE = 127
+"""The last exit code of a program that no signal ended; a shell gives 128 + N."""
 _ADVICE = {
     FailureKind.STORAGE: "Once that is fixed",
     FailureKind.DATA: "Once the data is fixed",
@@ -147,6 +149,39 @@ def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
         return ""
     word = "at" if step == done else "in"
     return f"{word} step {step:,}" + (f" of {steps:,}" if steps else "")
+
+
+def next_step(run: Mapping[str, Any], directory: Path) -> str:
+    """Return what to do after an unsuccessful end: `next_command`, after the change that it needs.
+
+    A program that ended by itself would end the same way again.
+    """
+    outcome, command = run.get("outcome"), next_command(run, directory)
+    if not isinstance(run.get("program"), Mapping) or not isinstance(outcome, Mapping):
+        return command
+    plan = run.get("plan")
+    change = _needed_change(outcome, plan.get("steps") if isinstance(plan, Mapping) else None)
+    return f"{change}; then: {command}" if change else command
+
+
+def _needed_change(outcome: Mapping[str, Any], planned: object) -> str:
+    """Return what to change in a program that ended by itself; empty if something else ended it."""
+    code, failure, error = outcome.get("program_exit_code"), read_failure(outcome), outcome.get("exception")
+    is_own = outcome.get("status") == "failed" and isinstance(code, int) and 0 <= code <= _LAST_OWN_CODE
+    if not is_own or outcome.get("stopped_by") is not None or (failure is not None and failure.changes):
+        return ""
+    if failure is not None and failure.fix:
+        return failure.fix
+    if isinstance(error, Mapping) and error.get("type"):
+        return f"fix the {error['type']}" + (f" in {error['place']}" if error.get("place") else "")
+    if code:
+        return "fix the error that its output shows"
+    done, total = _integer_or_none(outcome.get("steps")), _integer_or_none(planned)
+    if not done:
+        return "let the program report its loss: print it, or name its file in program.metrics"
+    if total is not None and done < total:
+        return f"let the program do {total:,} steps, or state in program.steps how many it does"
+    return "change what the program does, as said above"
 
 
 def next_command(run: Mapping[str, Any], directory: Path) -> str:

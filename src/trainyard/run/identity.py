@@ -50,6 +50,9 @@ _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GIVEN_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LONGEST_GRACE_SECONDS = 86400.0
 _KEY = re.compile(r"[0-9a-f]{32}")
+# Beside the program's files in the pods of a job: which object of Kubernetes the job is.
+JOB_FILE = "job.json"
+_FILES_IN_PODS = Path("/etc/trainyard")
 # Of a start that has claimed its number and has not written `run.json` yet.
 _IDENTITY_FILE = ".identity.json"
 CI_VARIABLES = {
@@ -69,6 +72,14 @@ CI_VARIABLES = {
 def new_run_id() -> str:
     """Return a new identity: local time and four random hex digits, for example `20261120-214501-7c1f`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def newest_run(runs: Path) -> Path:
+    """Return the run that was written to last. Raises ConfigError if there is none."""
+    records = sorted(runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        raise ConfigError(f"There is no run in {runs} yet. `make train` starts a run.")
+    return records[-1].parent
 
 
 @dataclass(frozen=True)
@@ -214,6 +225,7 @@ def collect_provenance(git: Mapping[str, Any], *, lock: Path | None, config_file
         "requests": pod_requests(),
         "command_line": made_by() or None,
         "owner": os.environ.get("TRAINYARD_OWNER"),
+        "job": job_facts(),
         **image_facts(),
     }
 
@@ -236,6 +248,17 @@ def pod_requests(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         found = json.loads(environment.get("TRAINYARD_REQUESTS", ""))
         return found if isinstance(found, dict) else {}
+    return {}
+
+
+def job_facts(folder: Path = _FILES_IN_PODS) -> dict[str, Any]:
+    """Return kind, namespace, name and uid of the job that this pod is of; empty outside of pods.
+
+    They are written into the pod's files as soon as the job exists. A pod that starts before that, and one
+    of a shared RayCluster, which has no files of the job, do not have them.
+    """
+    with contextlib.suppress(OSError, TrainyardError):
+        return parse_json_object(read_bytes(folder / JOB_FILE), str(folder / JOB_FILE))
     return {}
 
 

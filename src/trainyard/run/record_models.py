@@ -119,6 +119,15 @@ class Parent(Section):
     manifest_sha256: Text | None = None
 
 
+class Job(Section):
+    """The object of Kubernetes in whose pods the run was started."""
+
+    kind: Text | None = None
+    namespace: Text | None = None
+    name: Text | None = None
+    uid: Text | None = None
+
+
 class Plan(Section):
     """The planned steps."""
 
@@ -144,6 +153,28 @@ class SavedCheckpoint(Section):
     manifest_sha256: Text | None = None
 
 
+class ProgramException(Section):
+    """An exception that ended a program, as it was observed or as the last output shows it."""
+
+    type: Text | None = None
+    message: Text | None = None
+    place: Text | None = None
+    """FILE:LINE."""
+
+
+class Observed(Section):
+    """What the observer reported from inside a program (`recipe: command` and presets)."""
+
+    processes: list[Any] = []
+    """The processes that trained: pid, rank, script and optimizer steps."""
+    world: dict[str, Any] = {}
+    """Size and backend of the processes that trained together."""
+    machine: dict[str, Any] = {}
+    """Host, torch, CUDA, GPUs, driver, threads, seed and whether algorithms are deterministic."""
+    unobserved: list[Any] = []
+    """Why Pythons of the program were not observed, a reason each."""
+
+
 class Outcome(Section):
     """The end of a run."""
 
@@ -152,6 +183,14 @@ class Outcome(Section):
     exit_code: Whole | None = None
     reason: Text | None = None
     steps: Whole | None = None
+    sources: dict[str, Any] = {}
+    """Where the steps and each figure of a program come from: declared, observed, structured or printed."""
+    unit: Text | None = None
+    """`epochs` if they are the steps, because nothing else was counted."""
+    optimizer_steps: Whole | None = None
+    """Steps of torch's optimizers that were observed inside a program."""
+    exception: ProgramException | None = None
+    """The exception that ended a program; its exit code may be 0."""
     first_loss: Number | None = None
     final_loss: Number | None = None
     validation_loss: Number | None = None
@@ -189,6 +228,7 @@ class RunRecord(Section):
     image_name: Text | None = None
     owner: Text | None = None
     """Whose run a job trained: NAMESPACE/CREATOR/COMMAND, the last one as a digest."""
+    job: Job = Job()
     seed: Whole | None = None
     git: Git = Git()
     data: Data = Data()
@@ -199,6 +239,7 @@ class RunRecord(Section):
     plan: Plan = Plan()
     model: dict[str, Any] = {}
     """The weights that it started from."""
+    observed: Observed = Observed()
     history: list[Any] = []
     """The origin of each earlier segment, with its last step as `until`."""
     outcome: Outcome = Outcome()

@@ -6,7 +6,7 @@ omitted.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,27 @@ class RecordWriter:
         """Append `row` without its unknown (None) values, with `time` (Unix seconds) if it has none."""
         known = {key: value for key, value in row.items() if value is not None}
         known.setdefault("time", time.time())
-        line = json.dumps(known, allow_nan=False, ensure_ascii=False) + "\n"
+        line = line_of_row(known)
         with _explain_errors(self._path):
             self._file.write(line)
 
     def close(self) -> None:
         with _explain_errors(self._path):
             self._file.close()
+
+
+def line_of_row(row: Row) -> str:
+    """Return a row as a line of JSON. Raises ValueError for a number that is not finite."""
+    return json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Append rows that have their time, in one go, to a file that ends with a complete line."""
+    from pydantic_core import to_json  # several times as fast as json
+
+    lines = b"".join(to_json(row) + b"\n" for row in rows)
+    with _explain_errors(path), path.open("ab") as file:
+        file.write(lines)
 
 
 def append_event(path: Path, event: str, **fields: Any) -> None:
@@ -77,12 +91,13 @@ def iterate_rows(path: Path) -> Iterator[Row]:
 
 def keep_rows_up_to(path: Path, step: int) -> int:
     """Drop the rows after `step`, which a resumed run writes again; return the number of dropped rows."""
-    rows = read_rows(path)
-    kept = [row for row in rows if int(row.get("step", 0)) <= step]
+    rows, kept, at = read_rows(path), list[Row](), 0
+    for row in rows:
+        at = int(row.get("step", at))  # a row without a step belongs to the one before it
+        if at <= step:
+            kept.append(row)
     if len(kept) < len(rows):
-        write_bytes_atomically(
-            path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode()
-        )
+        write_bytes_atomically(path, "".join(map(line_of_row, kept)).encode())
     return len(rows) - len(kept)
 
 

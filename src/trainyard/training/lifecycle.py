@@ -25,6 +25,7 @@ from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.node_resume import agreed_resume_point, continue_node
 from trainyard.training.checkpoint.resume import ResumePoint, find_resume_point
 from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.data.mixture import parts_of
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.model.model import parameter_count
@@ -279,7 +280,8 @@ def rehearse(
     data = data_at_hand(config.data, config.model)
     if data is not None:
         return describe(request_for(data), processes=count)
-    return {"prepares": plan_preparation(config.data, config.model).to_json()}
+    plans = [plan_preparation(each, config.model).to_json() for each in parts_of(config.data).values()]
+    return {"prepares": {"parts": plans} if plans else plan_preparation(config.data, config.model).to_json()}
 
 
 def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:

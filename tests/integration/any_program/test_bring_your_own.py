@@ -56,7 +56,7 @@ def blocks() -> list[tuple[str, str, str]]:
     """File name (or an empty text), kind and text of each block, in order."""
     found = []
     for match in BLOCK.finditer(PAGE.read_text()):
-        name = re.search(r"`([\w./]+)`[.:]?( No other section is needed:)?$", match["before"])
+        name = re.search(r"`([\w./]+)`$", match["before"])
         found.append((name[1] if name else "", match["kind"], match["text"]))
     return found
 
@@ -82,7 +82,7 @@ def test_the_page_leads_from_a_script_to_a_green_run(tmp_path: Path) -> None:
             files.append(name)
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
-    assert files == ["train.py", "data/pairs.txt", "requirements.txt", ".gitignore", "trainyard.yaml"]
-    assert codes == [1, 0, 0], output
+    assert files == ["train.py", "data/pairs.txt", "requirements.txt", ".gitignore"]
+    assert codes == [1, 0, 0, 0], output
     status = ["git", "status", "--porcelain"]
     assert subprocess.run(status, cwd=folder, capture_output=True, check=True).stdout == b""

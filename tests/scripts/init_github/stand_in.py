@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -28,6 +29,11 @@ REFUSALS = {
 }
 LIMIT = "API rate limit exceeded for user ID 11."
 Answer = tuple[int, Any]
+POLLS = ("watch_runners.yml", "watch_eks.yml")
+
+
+def shipped(name: str) -> str:
+    return (Path(__file__).resolve().parents[3] / ".github" / "workflows" / name).read_text()
 
 
 @dataclass
@@ -51,6 +57,8 @@ class GitHub:
     faults: dict[str, list[int | str]] = field(default_factory=dict)
     """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
     `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
+    files: dict[str, str] = field(default_factory=lambda: {name: shipped(name) for name in POLLS})
+    """The workflow files that poll, as they are on the default branch."""
     calls: list[str] = field(default_factory=list)
     bodies: list[str] = field(default_factory=list)
 
@@ -113,17 +121,25 @@ class GitHub:
                 for each in ("x64", "arm64")
             ],
             "oidc/customization/sub": self.subject,
+            **{f"variables/{n}": {"name": n, "value": v, **known} for n, v in self.variables.items()},
+            **{
+                f"contents/.github/workflows/{name}": {
+                    "sha": "0" * 40,
+                    "content": base64.encodebytes(text.encode()).decode(),
+                }
+                for name, text in self.files.items()
+            },
+            **{f"secrets/{name}": {"name": name} for name in self.secrets.get("", {})},
         }
         lists = {
             "workflows/training_ci.yml/runs": ("workflow_runs", self.runs),
             **{f"runs/{number}/jobs": ("jobs", jobs) for number, jobs in self.jobs.items()},
-            "variables": ("variables", [{"name": n, "value": v, **known} for n, v in self.variables.items()]),
-            "secrets": ("secrets", [{"name": name} for name in self.secrets.get("", {})]),
             "runners": ("runners", self.runners),
         }
         for name, environment in self.environments.items():
-            names = [{"name": each} for each in self.secrets.get(name, {})]
-            lists[f"environments/{name}/secrets"] = ("secrets", names)
+            reads |= {
+                f"environments/{name}/secrets/{each}": {"name": each} for each in self.secrets.get(name, {})
+            }
             if (environment["deployment_branch_policy"] or {}).get("custom_branch_policies"):
                 policies = ("branch_policies", self.policies[name])
                 lists[f"environments/{name}/deployment-branch-policies"] = policies
@@ -134,7 +150,6 @@ class GitHub:
         if method == "GET" and place in lists:
             key, items = lists[place]
             size, number = int(query.get("per_page", 30)), int(query.get("page", 1))
-            assert key != "variables" or size <= 30, "GitHub gives at most 30"
             return 200, {"total_count": len(items), key: items[(number - 1) * size : number * size]}
         match [method, *place.split("/")]:
             case ["PUT", "permissions"]:
@@ -147,6 +162,8 @@ class GitHub:
                 return 409, {"message": "Already exists - Variable already exists"}
             case ["POST", "variables"] | ["PATCH", "variables", _]:
                 self.variables[body.get("name") or place.split("/")[1]] = body["value"]
+            case ["PUT", "contents", *_, name]:
+                self.files[name] = base64.b64decode(body["content"]).decode()
             case ["PUT", "environments", name]:
                 return self._limit(name, body)
             case ["POST", "environments", name, "deployment-branch-policies"] if name in self.policies:
@@ -163,14 +180,9 @@ class GitHub:
         return (201, {}) if method == "POST" else (204, None)
 
     def _limit(self, name: str, body: dict[str, Any]) -> Answer:
-        plan_gated = {"wait_timer", "reviewers", "prevent_self_review"}
-        if self.repository["private"] and plan_gated & set(body) and not self.repository.get("enterprise"):
-            return 422, {"message": "Failed to create the environment protection rule."}
-        rules = [{"type": "wait_timer", "wait_timer": body["wait_timer"]}] if "wait_timer" in body else []
-        if "reviewers" in body:
-            rules.append({"type": "required_reviewers", "reviewers": body["reviewers"]})
+        assert not self.environments.get(name, {}).get("protection_rules"), "GitHub removes what is not sent"
         policy = body.get("deployment_branch_policy")
-        self.environments[name] = {"protection_rules": rules, "deployment_branch_policy": policy}
+        self.environments[name] = {"protection_rules": [], "deployment_branch_policy": policy}
         self.policies.setdefault(name, [])
         return 200, {"name": name}
 
@@ -204,8 +216,10 @@ def complete(github: GitHub | None = None) -> GitHub:
     limited = {"protected_branches": False, "custom_branch_policies": True}
     for name in ENVIRONMENTS:
         github.environments[name] = {"protection_rules": [], "deployment_branch_policy": dict(limited)}
-        pattern, kind = ("v*", "tag") if name == "release" else ("main", "branch")
-        github.policies[name] = [{"id": 100, "name": pattern, "type": kind}]
+        wanted = [("v*", "tag")] if name == "release" else [("main", "branch")]
+        wanted += [("trainyard-lineage-*", "tag")] if name in ("training", "eks") else []
+        github.policies[name] = [{"id": 100, "name": pattern, "type": kind} for pattern, kind in wanted]
+    github.files = {name: shipped(name).replace("# schedule:", "schedule:") for name in POLLS}
     github.runners = [github.runner()]
     github.train()
     return github

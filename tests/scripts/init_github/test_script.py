@@ -25,7 +25,8 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_g
     assert begun.returncode == 1, begun.stdout + begun.stderr
     assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
     names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
-    assert names == {place: ["v*" if place == "release" else "main"] for place in ENVIRONMENTS}
+    limits = {"release": ["v*"], **{key: ["main", "trainyard-lineage-*"] for key in ("training", "eks")}}
+    assert names == {place: limits.get(place, ["main"]) for place in ENVIRONMENTS}
     assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
     assert begun.stdout.count(REGISTRATION) == 1
@@ -38,11 +39,12 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_g
     github.runners = [github.runner()]
     github.train()
     before = len(github.changes())
-    ended = setup_github("--secret", "WANDB_API_KEY")
+    ended = setup_github("--secret", "WANDB_API_KEY", "--yes")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 15 steps are checked.\n")
+    assert ended.stdout.endswith("All 16 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
-    assert len(github.changes()) == before + 1
+    assert "\n  schedule:" in github.files["watch_runners.yml"]
+    assert len(github.changes()) == before + 2
     assert REGISTRATION not in ended.stdout
 
 
@@ -59,7 +61,7 @@ def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(
     ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert github.variables["TRAINYARD_RUNNER_LABELS"] == '["self-hosted","gpu","h100"]'
-    assert [policy["name"] for policy in github.policies["training"]] == ["main"]
+    assert [policy["name"] for policy in github.policies["training"]] == ["main", "trainyard-lineage-*"]
     assert REGISTRATION not in done.stdout
     assert " --labels gpu,h100" in done.stdout
 
@@ -86,11 +88,12 @@ def test_a_repository_or_login_that_cannot_set_up_is_named_at_once(github: GitHu
 
 
 def test_a_rate_limit_ends_it(github: GitHub, setup_github: Any) -> None:
-    github.faults = {"GET .*/actions/variables": ["limit"]}
+    github.faults = {"GET .*/actions/variables/.*": ["limit"]}
     done = setup_github("--store", STORE)
     assert done.returncode == 4
     assert "rate limit" in done.stdout
-    assert github.calls.count("GET /repos/me/lab/actions/variables") == 1, "asking again would prolong it"
+    asked = [call for call in github.calls if call.startswith("GET /repos/me/lab/actions/variables/")]
+    assert len(asked) == 1, "asking again would prolong it"
 
 
 @each_case(

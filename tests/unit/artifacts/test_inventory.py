@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard.artifacts.inventory import inventory_table, list_runs, price_for
+from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
@@ -24,11 +25,13 @@ def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[...
     assert [len(run.to_json()["checkpoints"]) for run in (one, two)] == [2, 1]
 
 
-def test_many_runs_take_one_listing_and_the_newest_are_judged(
+def test_many_runs_take_one_listing_and_the_newest_are_read_and_judged(
     make_run: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_JUDGED", 2)
+    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_JUDGED", 1)
+    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_READ", 2)
     asked, listings, list_objects = list[int](), list[str](), type(store).list_objects
+    read, read_object = set[str](), type(store).read_object
     for number in range(1, 5):
         run = make_run(f"run-{number}", steps=(100,))
         write_outcome(run.run_file, {"status": "succeeded"})
@@ -42,12 +45,26 @@ def test_many_runs_take_one_listing_and_the_newest_are_judged(
         listings.append(prefix)
         return list_objects(self, prefix)
 
+    def noted_read(self: Any, key: str) -> Any:
+        read.add(key)
+        return read_object(self, key)
+
+    _, checkpoint = find_promotable(store, 2, 100, depth=Depth.LISTING)
+    promote(store, "best", checkpoint, run_id="run-2", by="ada", depth=Depth.LISTING)
+    store.delete("run-1/identity.json")
     monkeypatch.setattr(type(store), "list_objects", noted)
+    monkeypatch.setattr(type(store), "read_object", noted_read)
     runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None)
-    assert [run.proof for run in runs] == ["not judged", "not judged", "proven", "proven"]
-    assert (sorted(asked), listings) == ([3, 4], [""])
-    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None, depth=Depth.LISTING)
-    assert [run.proof for run in runs] == ["proven"] * 4
+    assert [run.proof for run in runs] == ["not judged", "not judged", "not judged", "proven"]
+    assert (asked, listings) == ([4], [""])
+    assert len(read) == 5 and not [key for key in read if "run-1" in key or "run-2" in key]
+    assert [run.ok for run in runs] == [False, True, True, True]
+    assert "not read" in inventory_table(runs).splitlines()[2]
+    every = list_runs(store, [2, 3, 4], judge=judge, price=None, depth=Depth.LISTING)
+    assert [run.proof for run in every] == ["proven"] * 3
+    assert [each.step for each in runs[1].checkpoints] == [100] and runs[1].bytes == every[0].bytes
+    assert runs[1].checkpoints[0].promoted == every[0].checkpoints[0].promoted == ("best",)
+    assert runs[1].checkpoints[0].bytes == every[0].checkpoints[0].bytes
 
 
 def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., Any], store: Store) -> None:

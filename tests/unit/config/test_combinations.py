@@ -120,6 +120,25 @@ def test_what_can_be_trained_is_not_called_impossible(sections: dict[str, Any]) 
     assert list(impossible_combinations(config(**sections))) == []
 
 
+@each_case(
+    ("monitoring", "keys"),
+    [
+        ({"wandb": {"enabled": True}}, ["monitoring.wandb.enabled"]),
+        (
+            {"tensorboard": False, "wandb": {"project": "x"}},
+            ["monitoring.tensorboard", "monitoring.wandb.project"],
+        ),
+        ({"tensorboard": True, "wandb": {"enabled": False}}, []),
+    ],
+)
+def test_trackers_are_the_programs_own(monitoring: dict[str, Any], keys: list[str]) -> None:
+    program = {"recipe": "command", "program": {"command": ["a"]}, "model": {"name": "x"}}
+    found = list(impossible_combinations(Config.model_validate({**program, "monitoring": monitoring})))
+    assert [each.keys[0] for each in found] == keys
+    assert all(each.reason.startswith("it is the program's own") for each in found)
+    assert list(impossible_combinations(config(monitoring=monitoring))) == []
+
+
 def test_sharded_gradients_are_not_compressed() -> None:
     compute = {"strategy": "fsdp", "gradient_compression": "powersgd"}
     (found,) = impossible_combinations(config(compute=compute))

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.cases import each_case
 
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import config_sha256, dump_yaml, load_config
@@ -100,12 +99,6 @@ def test_smoke_extends_it_and_logs_every_step() -> None:
 def test_a_smoke_run_of_twenty_steps_needs_no_other_warmup() -> None:
     config = load_config(CONFIGS / "smoke.yaml", ["training.max_steps=20"]).config
     assert (config.training.max_steps, config.training.warmup_steps) == (20, 50)
-
-
-@each_case("path", sorted((CONFIGS / "programs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_program_is_no_configuration(path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"recipe: {path.stem}, or add --set recipe={path.stem}"):
-        load_config(path)
 
 
 def test_learning_rates_without_a_point_are_numbers(folder: Path) -> None:

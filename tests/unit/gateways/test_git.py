@@ -8,7 +8,13 @@ from tests.cases import each_case
 from tests.git_repository import git
 
 from trainyard.gateways import git as gateway
-from trainyard.gateways.git import git_facts, is_cleaned, untracked_inputs
+from trainyard.gateways.git import (
+    git_facts,
+    is_cleaned,
+    repository_facts,
+    untracked_inputs,
+    untracked_modules,
+)
 
 
 @pytest.fixture
@@ -219,6 +225,27 @@ def test_what_git_does_not_see_and_a_program_may_read_is_known_by_its_bytes(repo
     assert found["exp7.yaml"] == hashlib.sha256(b"exp7.yaml").hexdigest()
     (repository / "exp7.yaml").write_text("changed")
     assert untracked_inputs(repository, named)["exp7.yaml"] != found["exp7.yaml"]
+
+
+def test_modules_that_were_imported_are_tracked_ignored_or_neither(repository: Path) -> None:
+    """With them, untracked modules that were not imported do not make the tree dirty; other code does."""
+    (repository / ".git" / "info" / "exclude").write_text("*_local.py\n")
+    for name in ("a_local.py", "b_local.py", "new.py", "old.py"):
+        (repository / name).write_text("")
+    imported = {str(repository / name): name for name in ("a_local.py", "new.py", "src/a.py")}
+    assert untracked_modules(repository / "src", imported) == (
+        {"a_local.py": "a_local.py"},
+        {"new.py": "new.py"},
+    )
+    assert [repository_facts(repository, with_modules=known)["dirty"] for known in (True, False)] == [
+        True,
+        False,
+    ]
+    (repository / "kernel.cu").write_text("")
+    assert repository_facts(repository, with_modules=False)["dirty"]
+    named = [repository / "exp.yaml"]
+    named[0].write_text("")
+    assert untracked_inputs(repository, named, with_modules=False).keys() == {"exp.yaml"}
 
 
 @pytest.mark.parametrize("ignored", [True, False])

@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +11,13 @@ from typing import Any
 import pytest
 
 from trainyard.config.secret_filter import SecretFilter
-from trainyard.gateways.process_tree import Process, lives
+from trainyard.gateways.process_tree import (
+    NODE_VARIABLE,
+    RUN_VARIABLE,
+    Process,
+    files_being_written,
+    lives,
+)
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 
 SAVES = """
@@ -219,3 +226,23 @@ def test_it_is_polled_while_it_runs(supervisor: Supervisor) -> None:
     supervisor.python("import time; time.sleep(1)", poll=lambda: polls.append(0), poll_seconds=0.1)
 
     assert len(polls) >= 2
+
+
+@pytest.mark.process
+def test_files_that_a_process_of_the_run_has_open_for_writing_are_seen(tmp_path: Path) -> None:
+    """Another process must have them open."""
+    code = "import sys; a = open('a.pt', 'wb'); b = open('b.pt', 'rb'); print(flush=True); sys.stdin.read()"
+    (tmp_path / "b.pt").touch()
+    own = {**os.environ, RUN_VARIABLE: str(tmp_path), NODE_VARIABLE: "0"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=own, **pipes) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        found = files_being_written(tmp_path)
+        inodes = {
+            name: ((tmp_path / name).stat().st_dev, (tmp_path / name).stat().st_ino)
+            for name in ("a.pt", "b.pt")
+        }
+        program.communicate(timeout=60)
+    assert found is not None and inodes["a.pt"] in found and inodes["b.pt"] not in found
+    assert inodes["a.pt"] not in (files_being_written(tmp_path) or ())

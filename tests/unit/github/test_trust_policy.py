@@ -54,33 +54,16 @@ def policy_for(form: Form, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_job_of_the_environment_is_trusted_and_no_other(form: Form) -> None:
-    policy = policy_for(form)
-    assert trusts(policy, token(form, where="environment:training"))
-    for where in (
-        f"ref:{MAIN}",
-        "pull_request",
-        "environment:release",
-        f"ref:{OTHER}",
-        "environment:training2",
-    ):
-        assert not trusts(policy, token(form, where=where))
-    assert not trusts(policy, token(form, where="environment:training", aud="https://github.com/me"))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_branch_is_trusted_and_neither_another_nor_a_pull_request(form: Form) -> None:
-    policy = policy_for(form, environment="", ref=MAIN)
-    assert trusts(policy, token(form, where=f"ref:{MAIN}"))
-    for where in (f"ref:{OTHER}", "ref:refs/tags/main", "pull_request", "environment:training"):
-        assert not trusts(policy, token(form, where=where))
-
-
-@pytest.mark.parametrize(("form", "other"), [FORMS, FORMS[::-1]])
-def test_a_policy_of_one_form_refuses_the_other_and_both_trusts_either(form: Form, other: Form) -> None:
-    mine = token(form, where="environment:training")
-    assert not trusts(policy_for(other), mine)
-    assert trusts(policy_for(Form.BOTH), mine)
+def test_the_named_jobs_are_trusted_and_no_other(form: Form) -> None:
+    places = ["environment:training", f"ref:{MAIN}", "pull_request", "environment:release", f"ref:{OTHER}"]
+    places += ["environment:training2", "ref:refs/tags/main"]
+    for where, more in ((places[0], {}), (places[1], {"environment": "", "ref": MAIN})):
+        policy = policy_for(form, **more)
+        assert [place for place in places if trusts(policy, token(form, where=place))] == [where]
+        assert not trusts(policy, token(form, where=where, aud="https://github.com/me"))
+        other = next(each for each in FORMS if each is not form)
+        assert not trusts(policy_for(other, **more), token(form, where=where)), "the wrong form"
+        assert trusts(policy_for(Form.BOTH, **more), token(form, where=where))
 
 
 def test_a_repository_that_took_over_the_name_is_trusted_by_the_names_alone() -> None:

@@ -27,10 +27,14 @@ SERVICES = ("codebuild", "ecr", "logs")
 """Services of which our code calls only what the two roles may do."""
 ACTIONS_OF_OPERATIONS = {"s3:HeadObject": "s3:GetObject", "s3:ListObjectsV2": "s3:ListBucket"}
 TAKES_NO_RESOURCE = {"ecr:GetAuthorizationToken"}
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/trainyard"
+NETWORK = {"Vpc": "vpc-1", "Subnets": "subnet-1,subnet-2", "SecurityGroups": "sg-1"}
+EVERYTHING = {"KmsKey": KEY, **NETWORK}
+NOTHING = {"KmsKey": "", "Vpc": ""}
 
 
 def template(**given: str) -> ResolvedTemplate:
-    return ResolvedTemplate({"Subjects": SUBJECT, "Cluster": "gpus", **given})
+    return ResolvedTemplate({"Subjects": SUBJECT, "Cluster": "gpus", **EVERYTHING, **given})
 
 
 def statements(name: str) -> list[dict[str, Any]]:
@@ -72,8 +76,11 @@ def test_no_action_has_a_wildcard(name: str) -> None:
 def test_a_resource_is_named_wherever_aws_takes_one(name: str) -> None:
     for statement in statements(name):
         for resource in statement["Resource"]:
-            if set(statement["Action"]) <= TAKES_NO_RESOURCE:
+            if set(statement["Action"]) <= TAKES_NO_RESOURCE or statement["Sid"] == "FindTheNetwork":
                 assert resource == "*"
+                continue
+            if statement["Sid"] == "JoinTheNetwork":
+                assert resource.endswith(":network-interface/*") and "ec2:AuthorizedService" in str(statement)
                 continue
             assert "trainyard" in resource or resource.endswith(":cluster/gpus"), resource
             assert not re.match(r"arn:aws:[a-z0-9]+:[^:]*:[^:]*:\*", resource), resource
@@ -81,10 +88,13 @@ def test_a_resource_is_named_wherever_aws_takes_one(name: str) -> None:
 
 def test_nothing_that_changes_the_set_up_is_granted() -> None:
     """Roles, projects and repositories are made by people; what a build pushes cannot be deleted by it."""
-    verbs = "Delete|Create(Project|Repository|Bucket|Role)|Update(Project|Role)|Put(Bucket|Role)|Pass"
+    made = "Create(Project|Repository|Bucket|Role)|Update(Project|Role)|Put(Bucket|Role)|Pass"
+    verbs = f"Delete(?!NetworkInterface)|{made}"
     assert [action for action in granted() if re.search(f":({verbs})", action)] == []
-    services = ("iam:", "sts:", "kms:", "cloudformation:")
+    services = ("iam:", "sts:", "cloudformation:")
     assert [action for action in granted() if action.startswith(services)] == []
+    plain = [each["Sid"] for role in ROLES for each in template(**NOTHING).statements(role)]
+    assert not {"UseTheKey", "EncryptTheSource", "FindTheNetwork", "JoinTheNetwork"} & set(plain)
 
 
 def test_only_this_project_may_use_the_role_of_builds() -> None:
@@ -109,7 +119,39 @@ def test_the_role_of_github_is_for_named_jobs_only() -> None:
 
 def test_without_a_cluster_nothing_of_eks_is_granted() -> None:
     sids = [each["Sid"] for each in template(Cluster="").statements("GitHubRole")]
-    assert "FindTheCluster" not in sids and "RunBuilds" in sids
+    assert "FindTheCluster" not in sids and "StartBuilds" in sids
+
+
+def test_the_project_that_ignores_overrides_is_started_by_pushes_alone() -> None:
+    """StartBuild takes a buildspec and a source, so the role that may call it may do what builds may."""
+    found = template(RoleStartsBuilds="false", WebhookRepository="me/lab")
+    actions = [action for each in found.statements("GitHubRole") for action in each["Action"]]
+    assert "codebuild:StartBuild" not in actions and "codebuild:BatchGetBuilds" in actions
+    builds = found.properties("Builds")
+    assert builds["Triggers"]["Webhook"] is True and builds["Source"]["Type"] == "GITHUB"
+
+
+def test_a_key_a_network_and_an_expiry_reach_every_resource_they_are_for() -> None:
+    found = template(ArtifactDays="30")
+    bucket = found.properties("ArtifactBucket")
+    assert {"Id": "expire-artifacts", "Status": "Enabled", "Prefix": "builds/", "ExpirationInDays": "30"} in (
+        bucket["LifecycleConfiguration"]["Rules"]
+    )
+    for name in ("SourceBucket", "ArtifactBucket"):
+        assert KEY in str(found.properties(name)["BucketEncryption"])
+    for name in ("ImageRepository", "CacheRepository"):
+        assert found.properties(name)["EncryptionConfiguration"] == {"EncryptionType": "KMS", "KmsKey": KEY}
+    builds = found.properties("Builds")
+    assert (found.properties("LogGroup")["KmsKeyId"], builds["EncryptionKey"]) == (KEY, KEY)
+    assert builds["VpcConfig"] == {
+        "VpcId": "vpc-1",
+        "Subnets": ["subnet-1", "subnet-2"],
+        "SecurityGroupIds": ["sg-1"],
+    }
+    plain = template(**NOTHING)
+    assert "VpcConfig" not in plain.properties("Builds") and "EncryptionKey" not in plain.properties("Builds")
+    rules = plain.properties("ArtifactBucket")["LifecycleConfiguration"]["Rules"]
+    assert [rule["Id"] for rule in rules] == ["abort-incomplete-uploads", "expire-old-versions"]
 
 
 def test_base_images_are_pulled_from_the_repositories_that_are_named_only() -> None:
@@ -131,7 +173,8 @@ def test_the_access_entry_is_a_group_without_a_policy_of_eks() -> None:
 
 @pytest.mark.parametrize("name", ["SourceBucket", "ArtifactBucket"])
 def test_a_bucket_is_private_encrypted_versioned_and_for_tls_only(name: str) -> None:
-    bucket, policy = template().properties(name), template().properties(f"{name}Policy")
+    plain = template(**NOTHING)
+    bucket, policy = plain.properties(name), plain.properties(f"{name}Policy")
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
     assert len(bucket["PublicAccessBlockConfiguration"]) == 4
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}

@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each_case
-from tests.unit.infrastructure.template_reader import ACCOUNT, FOLDER, REGION, SUBJECT, TEMPLATE, template
+from tests.unit.infrastructure.template_reader import (
+    ACCOUNT,
+    FOLDER,
+    REGION,
+    SUBJECT,
+    TEMPLATE,
+    ResolvedTemplate,
+    template,
+)
 
+from trainyard.commands.init_aws import PARAMETERS
 from trainyard.errors import ConfigError
-from trainyard.image.building.stack_template import FLAGS, IDENTIFIERS, Account, check_parameters
+from trainyard.image.building.stack_template import check_parameters, more_repositories, write_template
 
 TOOLS = Path(sys.executable).parent
-HERE = Account(ACCOUNT, REGION)
+FLAGS = {name: flag for name, (flag, _) in PARAMETERS.items()}
+NAMES = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
 
 
 def test_cfn_lint_finds_nothing() -> None:
@@ -34,22 +43,23 @@ def test_the_template_is_short_enough_to_be_sent_with_a_request() -> None:
     assert len(TEMPLATE.read_bytes()) <= 51_200
 
 
-@pytest.mark.parametrize("kind", IDENTIFIERS)
-def test_a_type_is_found_by_the_identifier_of_its_schema(kind: str) -> None:
-    """cfn-lint has AWS's own schemas."""
+def test_what_is_retained_can_be_imported_by_the_identifier_of_its_schema() -> None:
+    """cfn-lint has AWS's own schemas. An OIDC provider is found only by its ARN, which no template has."""
     from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
-    assert schema["primaryIdentifier"] == [f"/properties/{key}" for key in IDENTIFIERS[kind]]
-
-
-def test_the_types_that_cannot_be_imported_are_those_without_an_identifier_that_is_written() -> None:
-    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
-
-    kinds = {each["Type"] for each in template()["Resources"].values()}
-    for kind in kinds - IDENTIFIERS.keys():
-        schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
-        assert set(schema["primaryIdentifier"]) <= set(schema["readOnlyProperties"]), kind
+    values = {"Project": "lab", "Repository": "team/lab"}
+    written = json.loads(write_template(template(), {**values, **NAMES}, ["verl", "a-b"]))
+    for name, resource in written["Resources"].items():
+        if resource.get("DeletionPolicy") == "Retain" and name != "GitHubProvider":
+            schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", resource["Type"]).schema
+            (key,) = [path.removeprefix("/properties/") for path in schema["primaryIdentifier"]]
+            assert isinstance(resource["Properties"][key], str), name
+    assert more_repositories(written) == ["verl", "a-b"]
+    more = {name for name in written["Resources"] if name.startswith("More")}
+    assert len(more) == 4 and all(re.fullmatch("[A-Za-z0-9]+", name) for name in more)
+    as_it_is = ResolvedTemplate(values).resources()
+    found = ResolvedTemplate(values, written).resources()
+    assert {name: found[name] for name in found if name not in more} == as_it_is
 
 
 def test_what_holds_data_survives_the_stack_and_nothing_else() -> None:
@@ -79,7 +89,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"Project": "Lab"}, "--project-name"),
     ({"Project": "lab_1"}, "--project-name"),
     ({"Project": "-lab"}, "--project-name"),
-    ({"Project": "a" * 27}, "--project-name"),
+    ({"Project": "a" * 26}, "--project-name"),
     ({"Project": ""}, "--project-name"),
     ({"Repository": "Lab"}, "--ecr-repository"),
     ({"Repository": "lab/"}, "--ecr-repository"),
@@ -99,40 +109,33 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"Cluster": "two words"}, "--cluster"),
     ({"WebhookRepository": "me"}, "--webhook-repository"),
     ({"BaseRepositories": "nvcr.io/nvidia/pytorch"}, "--base-repository"),
+    ({"KmsKey": "alias/lab"}, "--kms-key"),
+    ({"Subnets": "subnet-1,,subnet-2"}, "--subnets"),
+    ({"ArtifactDays": "3651"}, "--artifact-days"),
 ]
 RIGHT: list[dict[str, str]] = [
     {"Project": "lab", "Repository": "team/lab", "TagMutability": "MUTABLE", "TimeoutMinutes": "2160"},
     {"Subjects": f"{SUBJECT},repo:me@1/lab@2:ref:refs/heads/main", "Cluster": "gpus", "LogDays": "731"},
     {"Subjects": "", "Cluster": "", "WebhookRepository": ""},
     {"ComputeType": "BUILD_GENERAL1_2XLARGE", "WebhookRepository": "me/lab"},
+    {"Vpc": "vpc-0a1b2c3d", "Subnets": "subnet-0a1b2c3d,subnet-1a1b2c3d", "SecurityGroups": "sg-0a1b2c3d"},
 ]
 
 
-@each_case(("given", "flag"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_value_is_named_with_its_flag(given: dict[str, str], flag: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(flag)):
-        check_parameters(template(), given, HERE)
-
-
-@pytest.mark.parametrize("given", RIGHT, ids=lambda value: str(value)[:40])
-def test_a_right_value_is_taken(given: dict[str, str]) -> None:
-    check_parameters(template(), given, HERE)
+def test_a_wrong_value_is_named_with_its_flag_and_a_right_one_is_taken() -> None:
+    for given, flag in WRONG:
+        with pytest.raises(ConfigError, match=re.escape(flag)):
+            check_parameters(template(), given, FLAGS)
+    for right in RIGHT:
+        check_parameters(template(), right, FLAGS)
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
-        check_parameters(template(), {"Project": "Lab", "LogDays": "8", "Cluster": "a b"}, HERE)
+        check_parameters(template(), {"Project": "Lab", "LogDays": "8", "Cluster": "a b"}, FLAGS)
     assert str(raised.value).endswith("3 errors. Nothing was started.")
 
 
-@pytest.mark.parametrize("region", ["", "us west", "us-west-2\n", "moon", "us-west-22"])
-def test_a_region_that_is_none_is_refused(region: str) -> None:
-    with pytest.raises(ConfigError, match="--region"):
-        check_parameters(template(), {}, Account(ACCOUNT, region))
-
-
-def test_a_bucket_name_that_would_be_too_long_is_refused_with_the_length_that_fits() -> None:
-    far = Account(ACCOUNT, "ap-southeast-2")
-    check_parameters(template(), {"Project": "a" * 25}, far)
-    with pytest.raises(ConfigError, match="use at most 25"):
-        check_parameters(template(), {"Project": "a" * 26}, far)
+def test_the_longest_project_fits_the_name_of_a_bucket_in_the_region_with_the_longest_name() -> None:
+    found = ResolvedTemplate({"Project": "a" * 25}).name_of("ArtifactBucket")
+    assert len(found.replace(REGION, "ap-southeast-2")) == 63

@@ -21,7 +21,7 @@ from trainyard.jobs.job_plan import JobPlan, PodResources, Program, plan_from_js
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import find_job_recipe, own_command
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
-from trainyard.programs.presets import format_number, load_preset, with_settings
+from trainyard.programs.presets.preset import load_preset, text_of, with_settings
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 RAY = ("rayjob", "raycluster")
@@ -266,7 +266,7 @@ def test_numbers_are_rendered_exactly() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @settings(max_examples=60)
 def test_a_number_is_read_back_as_it_was_written(value: float) -> None:
-    assert float(format_number(value)) == value
+    assert float(text_of(value)) == value
 
 
 DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])

@@ -78,7 +78,7 @@ PARTS: list[Json] = [
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "llama-files", "labels": {"trainyard.dev/job": "llama"}, **SERVER_FIELDS},
-        "data": {"config.yaml": "llama"},
+        "data": {"config.yaml": "llama", "job.json": '{"uid": "of the job before"}'},
     },
     {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -107,6 +107,7 @@ def test_only_what_is_ours_is_created_again(kind: str) -> None:
     assert '"suspend"' not in text
     assert '"jobId"' not in text
     assert [part["metadata"]["name"] for part in new.parts] == ["llama-2-files", "llama-2"]
+    assert new.parts[0]["data"] == {"config.yaml": "llama"}
 
 
 def test_references_follow_and_nothing_else_does() -> None:

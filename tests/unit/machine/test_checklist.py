@@ -31,10 +31,10 @@ def test_a_finding_keeps_its_verdict(verdict: PreflightVerdict) -> None:
 
 
 @each_case("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
-def test_a_step_of_the_set_up_is_done_open_unused_or_not_to_be_seen(verdict: SetupVerdict) -> None:
+def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen(verdict: SetupVerdict) -> None:
     step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
     (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
-    expected = {"OK": OK, "DONE": OK, "OPTIONAL": UNUSED, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
+    expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
     assert item.state is expected.get(verdict.name, FAILED)
     assert item.fix == "gh api x\nsudo ./svc.sh start"
 

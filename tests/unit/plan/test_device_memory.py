@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, device_memory
 from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
-from trainyard.training.model import attention, loss
+from trainyard.training.model import attention, loss, packing, parallel
 
 ROOT = Path(__file__).resolve().parents[3]
 Build = Callable[..., TrainingWorkload]
@@ -195,6 +196,53 @@ def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..
     ours, theirs = at(compressed, "optimizer step"), at(plain, "optimizer step")
     assert ours.moments - theirs.moments == weights
     assert training_workload(load("smoke", *settings), on_gpu=False).layout == Layout()
+
+
+def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head(workload: Build) -> None:
+    together = workload(compiled=False, on_gpu=False)
+    apart = replace(together, separate=True)
+    mask, repeated = 2 * 2048, 2 * 2 * (2048 - 4 * 64)
+    assert activations.block_bytes(apart) - activations.block_bytes(together) == mask + repeated
+    turns = 2 * 4 * 64
+    assert activations.shared_bytes(apart) == turns
+    kept = at(apart, "loss").activations - at(together, "loss").activations
+    assert kept == apart.tokens * (22 * (mask + repeated) + turns)
+    again = replace(apart, recomputation=Recomputation.FULL)
+    assert activations.shared_bytes(again) == turns + 2048, "which token sees which, as bytes"
+    assert activations.block_bytes(again) == 4 * 2048
+
+
+def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept(workload: Build) -> None:
+    apart = workload(on_gpu=False, separate=True)
+    assert activations.shared_bytes(apart) == 2 * 2048
+    short = replace(apart, sequence_length=512)
+    assert activations.shared_bytes(short) == 0
+    assert activations.block_bytes(short) == activations.block_bytes(replace(short, separate=False))
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
+        "no grouped heads are left"
+    )
+
+
+def test_flex_attention_on_compiled_gpus_takes_no_mask_and_groups_its_heads(workload: Build) -> None:
+    together = workload(compiled=True, on_gpu=True)
+    apart = replace(together, separate=True)
+    assert activations.block_bytes(apart) == activations.block_bytes(together)
+    assert activations.shared_bytes(apart) == 8 + 2
+    long = replace(apart, sequence_length=1 << 17)
+    assert activations.shared_bytes(long) == 8 + 128, "bytes per token: far below one per key"
+    eager = replace(apart, compiled=False)
+    assert activations.block_bytes(eager) - activations.block_bytes(replace(eager, separate=False)) > 2 * 2048
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("compiled", ["true", "false"])
+def test_the_plan_attends_by_blocks_where_the_trainer_does(
+    load: Callable[..., Any], compiled: str, device: str
+) -> None:
+    config = load("smoke", f"compute.compile={compiled}", "data.packing=separate")
+    planned = training_workload(config, on_gpu=device == "cuda").attends_by_blocks
+    assert planned == parallel._has_block_kernels(config.compute, torch.device(device))
+    assert activations._BLOCK == packing.BLOCK
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:

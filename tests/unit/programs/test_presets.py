@@ -1,104 +1,71 @@
-"""Presets of programs: their templates, and a program that is added by one file."""
+"""Presets of programs: a program that is added by one module and one line."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cases import each_case
 from tests.unit.jobs.plans import request
 
 from trainyard.config.load import load_config
-from trainyard.config.registries import PRESETS
+from trainyard.config.registries import PRESETS, PresetEntry
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.programs.presets import ABSENT, evaluate, fill, load_preset
+from trainyard.programs.metrics.log_reader import FORMS
+from trainyard.programs.presets.preset import load_preset
 
-VALUES = {
-    "a": {"b": 3, "text": "x.y", "nothing": None, "global_": 8},
-    "absent": ABSENT,
-    "none": None,
-    "max": max,
-}
 PLANTED = """
-meaning: a program of our own
-command: [python, own.py]
-launcher: torchrun
-log: json
-formats: [torch.save]
-memory: sharded
-required: {program.script: the script}
-checks:
-  - when: training.seed == 13
-    problem: "training.seed: {training.seed} brings bad luck"
-defaults: {training: {batch_size: 3}}
-options:
-  batch: "{batch.global}"
-  replicas: "{parallel.data}"
-  out: "{run.checkpoints}"
-  steps: "{run.steps}"
-planned: {batch: training.batch_size}
-environment: {OWN_SEED: "{training.seed}"}
-files:
-  own.json: {layers: "{model.architecture.num_layers}"}
-  note.txt: "{as it is}"
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.presets.preset import Preset, PresetCommand
+
+
+def problems(config, run):
+    if config.training.seed == 13:
+        yield f"training.seed: {config.training.seed} brings bad luck"
+
+
+def command(config, run):
+    return PresetCommand(
+        ("python", "own.py"),
+        {
+            "batch": run.degrees.global_batch,
+            "replicas": run.degrees.data,
+            "out": run.checkpoints,
+            "steps": config.training.max_steps,
+        },
+        {"OWN_SEED": str(config.training.seed)},
+        {"own.json": {"layers": config.model.architecture.num_layers}, "note.txt": "{as it is}"},
+    )
+
+
+PRESET = Preset(
+    "own",
+    command,
+    problems,
+    launcher="torchrun",
+    log="json",
+    formats=(CheckpointFormat.FILES,),
+    memory=lambda config: "sharded",
+    required={"program.script": "the script"},
+    defaults={"training": {"batch_size": 3}},
+    planned={"batch": "training.batch_size"},
+)
 """
 
 
-@each_case("name", PRESETS)
-def test_every_preset_can_be_loaded(name: str) -> None:
-    assert load_preset(name).name == name
-    assert PRESETS[name].meaning
-
-
-@each_case(
-    ("template", "value"),
-    [
-        ("{a.b}", 3),
-        ("{a.b + 1}", 4),
-        ("{a.b % 2 and a.text}", "x.y"),
-        ("{a.nothing or 1e9}", 1e9),
-        ("{not a.nothing}", True),
-        ("{a.b if a.b > 3 else absent}", ABSENT),
-        ("{a.text in ('x.y', 'z')}", True),
-        ("{max(2, a.b)} of {a.b}", "3 of 3"),
-        ("{a.b / 2}, {0.1}, {1e9}", "1.5, 0.1, 1000000000"),
-        ("{{step}}", "{step}"),
-        (["{a.b}", {"c": "{absent}", "d": "{none}"}], [3, {"d": None}]),
-        ("{batch.global}", 16),
-    ],
-)
-def test_templates_are_filled(template: Any, value: Any) -> None:
-    assert fill(template, {**VALUES, "batch": {"global_": 16}}) == value
-
-
-@each_case(
-    "text",
-    [
-        "a.c",
-        "c",
-        "a.b.c",
-        "a.b +",
-        "a.text % 2",
-        "a.__class__",
-        "(1).real",
-        "[x for x in a]",
-        "max.call(1)",
-        "1 / 0",
-    ],
-)
-def test_an_expression_without_a_value_is_a_wrong_preset(text: str) -> None:
-    with pytest.raises(ConfigError, match="a preset's expression"):
-        evaluate(text, VALUES)
+def test_every_preset_has_its_name_and_a_form_of_log_that_is_read() -> None:
+    for name in PRESETS:
+        preset = load_preset(name)
+        assert (preset.name, preset.log in (None, *FORMS)) == (name, True)
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Somebody's repository with its own preset."""
-    (tmp_path / "configs/programs").mkdir(parents=True)
-    (tmp_path / "configs/programs/own.yaml").write_text(PLANTED)
+    """A folder with a preset, which is one line of the registry."""
+    (tmp_path / "own_preset.py").write_text(PLANTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(PRESETS, "own", PresetEntry("a program of our own", "own_preset"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -109,9 +76,8 @@ def configured(folder: Path, *overrides: str, recipe: str = "own") -> Config:
     return load_config(folder / "run.yaml", given).config
 
 
-def test_a_program_is_added_by_one_file(own: Path) -> None:
+def test_a_program_is_added_by_one_module_and_one_line(own: Path) -> None:
     """The program is a recipe of the configuration, a job of a cluster, and a program of this machine."""
-    assert "own" in PRESETS
     config = configured(own, "program.settings=more=1")
     assert config.training.batch_size == 3  # the preset's default, not the schema's
     plan = plan_job(config, request(nodes=2))
@@ -149,12 +115,6 @@ def test_its_rules_hold_in_a_job_and_here(own: Path, overrides: tuple[str, ...],
         plan_job(config, request())
     with pytest.raises(ConfigError, match=problem):
         program_here(config, own / "runs/one", processes=2)
-
-
-def test_a_file_that_is_no_preset_is_refused_by_its_keys(own: Path) -> None:
-    (own / "configs/programs/own.yaml").write_text("meaning: own\ncommand: train\nlunch: now\n")
-    with pytest.raises(ConfigError, match=r"own\.yaml: command: [^\n]*\n[^\n]*own\.yaml: lunch: "):
-        load_preset("own")
 
 
 def test_a_configuration_wins_over_the_defaults_of_a_preset(own: Path) -> None:

@@ -13,6 +13,7 @@ from tests.cases import each_case
 
 from trainyard.programs.program_events import (
     LoggedFigures,
+    ObservedFact,
     ProgramEvent,
     ProgramEvents,
     TrainingBegin,
@@ -20,6 +21,7 @@ from trainyard.programs.program_events import (
     WrittenCheckpoint,
     parse_event,
 )
+from trainyard.programs.sources import Source
 
 EVENTS: list[tuple[dict[str, Any], ProgramEvent]] = [
     (
@@ -41,6 +43,18 @@ EVENTS: list[tuple[dict[str, Any], ProgramEvent]] = [
     ),
     ({"event": "end", "step": 9, "steps": 9, "finished": True}, TrainingEnd(9, 9, finished=True)),
     ({"event": "end", "step": 9, "finished": 1}, TrainingEnd(9)),
+    (
+        {"event": "row", "source": "observed", "pid": 7, "rank": 1, "step": 4, "loss": 2.5},
+        LoggedFigures(4, {"loss": 2.5}, source=Source.OBSERVED, rank=1, pid=7),
+    ),
+    (
+        {"event": "saved", "source": "observed", "pid": 7, "path": "/o/a.pt", "call": "torch.save"},
+        WrittenCheckpoint(None, Path("/o/a.pt"), source=Source.OBSERVED, call="torch.save", pid=7),
+    ),
+    (
+        {"event": "exception", "source": "observed", "pid": 7, "step": 4, "type": "ValueError"},
+        ObservedFact("exception", 7, 0, {"type": "ValueError"}, 4),
+    ),
 ]
 BAD = [
     "text",
@@ -54,6 +68,8 @@ BAD = [
     '{"event": "row", "step": 9223372036854775808}',
     '{"event": "row", "step": 1, "step": 2}',
     '{"event": "other", "step": 1}',
+    '{"event": "loaded"}',
+    '{"event": "saved", "path": "/a"}',
     '{"event": ["row"], "step": 1}',
     json.dumps({"event": "row", "step": 1, **{f"f{i}": i for i in range(2000)}}),
     json.dumps({"event": "row", "step": 1, "n" * 300: 1}),

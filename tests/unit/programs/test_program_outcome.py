@@ -1,19 +1,20 @@
 """The outcome of any program by one rule, for every way to end × planned steps × recorded steps."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
+from trainyard.programs.observations import ProgramError
 from trainyard.programs.program_records import (
     COST_LIMIT,
     ProgramEnd,
     Reach,
     program_outcome,
 )
+from trainyard.programs.sources import Source
 
 CODES = (0, 1, 2, 75, 130, 137, 143)
 STOPS = (None, "SIGTERM", "SIGINT", "the deadline")
@@ -36,7 +37,7 @@ def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
     total = planned or end.announced
     ended_well = end.exit_code == 0 and end.fault is None
     did_all = total is not None and done >= total
-    own_decision = planned is None and end.stopped_by is None
+    own_decision = total is None and end.stopped_by is None
     if ended_well and logged and (did_all or own_decision):
         return "succeeded"
     asked_to_stop = end.stopped_by is not None or end.exit_code == 75
@@ -47,6 +48,18 @@ def expected(end: ProgramEnd, planned: int | None, logged: int) -> str:
 
 
 CASES = list(product(CODES, STOPS, PLANNED, ANNOUNCED, LOGGED, SAVED, RESUMED, FAULTS))
+
+
+def test_an_exception_is_named_first_and_no_exit_code_hides_it() -> None:
+    error = ProgramError("ValueError", "bad batch", "train.py:12")
+    rows = [{"step": 10, "loss": 1.0}]
+    for code, stop, planned in product((0, 1, 134), (None, "SIGTERM"), (None, 10)):
+        end = ProgramEnd(code, stopped_by=stop, error=error, optimizer_steps=10)
+        outcome = program_outcome(end, rows, planned)
+        assert outcome["status"] == "failed" and outcome["exit_code"] == max(code, 1)
+        assert outcome["reason"].startswith("ValueError: bad batch (train.py:12); the program ended with")
+        assert outcome["exception"] == {"type": "ValueError", "message": "bad batch", "place": "train.py:12"}
+        assert outcome["optimizer_steps"] == 10
 
 
 def test_a_known_cause_is_not_hidden_behind_missing_rows() -> None:
@@ -133,20 +146,25 @@ def test_a_program_that_stopped_at_the_limit_of_its_cost_has_a_checkpoint_and_is
     assert outcome["reason"].startswith("stopped by limits.cost_usd after step 4 of 10")
 
 
-@each_case("fault", ["beyond", "weights"])
 @each_case("stopped_by", [None, "SIGTERM"])
 def test_a_checkpoint_that_cannot_be_the_last_state_is_a_failure_with_its_reason(
-    fault: str, stopped_by: str | None
+    stopped_by: str | None,
 ) -> None:
-    faults: dict[str, Any] = {fault: "what is wrong with it"}
-    end = ProgramEnd(0, checkpoint=taken(5000), stopped_by=stopped_by, **faults)
+    end = ProgramEnd(0, checkpoint=taken(5000), stopped_by=stopped_by, weights="what is wrong with it")
     outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
-    assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
+    assert (outcome["status"], outcome["exit_code"], outcome["reason"], outcome["steps"]) == (
         "failed",
         1,
         "what is wrong with it",
+        5000,
     )
-    assert outcome["steps"] == (30 if fault == "beyond" else 5000)
+
+
+@each_case(("source", "steps"), [(Source.OBSERVED, 5000), (Source.CHECKPOINT, 5000), (Source.GUESSED, 30)])
+def test_a_guessed_step_is_none_that_was_done(source: Source, steps: int) -> None:
+    end = ProgramEnd(0, checkpoint=TakenCheckpoint(5000, "0" * 64, source))
+    outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
+    assert (outcome["steps"], outcome["checkpoint"]["source"]) == (steps, source)
 
 
 @each_case(

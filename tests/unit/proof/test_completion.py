@@ -34,7 +34,7 @@ def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zer
     problem = completion_problem(
         run,
         rows,
-        Course(None, "no retries", 0, {}, frozenset()),
+        Course(None, "no retries", (), 0, {}, frozenset()),
         settings={"recipe": "command", "program": {"steps": planned}},
     )
 
@@ -42,3 +42,25 @@ def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zer
     is_wrong = claim is True and not is_true
     done = 9 + (claim is True)
     assert (problem is None) == (not is_wrong and (planned is None or done >= planned)), problem
+
+
+@each_case(
+    ("claims", "problem"),
+    [
+        ({}, None),
+        ({"announced_steps": 9}, None),
+        ({"announced_steps": 12}, "9 of 12 steps"),
+        (
+            {"exception": {"type": "ValueError", "message": "x", "place": "a.py:1"}},
+            "the outcome says succeeded, but ValueError ended the program",
+        ),
+    ],
+)
+def test_steps_that_the_program_stated_are_done_and_no_exception_ended_it(
+    claims: dict[str, Any], problem: str | None
+) -> None:
+    outcome = {"status": "succeeded", "exit_code": 0, "steps": 9, "first_loss": 3.0, "final_loss": 1.0}
+    run = {"recipe": "command", "program": {"command": "x"}, "plan": {}, "outcome": {**outcome, **claims}}
+    rows = [{"step": 1, "loss": 3.0}, {"step": 9, "loss": 1.0}]
+    course = Course(None, "no retries", (), 0, {}, frozenset())
+    assert completion_problem(run, rows, course, settings={"recipe": "command"}) == problem

@@ -11,7 +11,7 @@ from tests.cases import each_case
 from tests.unit.proof.test_proof import SAVED, part, proven_run
 
 from trainyard.proof.gates import ComparedRun, Learned, judge_learning, missed_thresholds
-from trainyard.proof.learning import Curves, change_of
+from trainyard.proof.learning import Curves, change_of, curves_of
 from trainyard.proof.proof import Configuration, prove
 from trainyard.run.run_settings import setting
 
@@ -48,7 +48,7 @@ def judge(
     run: dict[str, Any] | None = None,
     **more: Any,
 ) -> Learned:
-    curves = Curves()
+    curves = curves_of(settings or {})
     list(curves.collect(rows))
     return judge_learning(
         proven_run() if run is None else run, curves, begins_after=0, settings=settings or {}, **more
@@ -342,6 +342,30 @@ def test_a_figure_can_be_named(figure: str) -> None:
     learned = judge(rows, gates(figure=figure))
     assert learned.is_red is (figure == "loss")
     assert learned.is_judged is (figure in ("loss", "reward"))
+
+
+@pytest.mark.parametrize(("rises", "higher"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("axis", ["step", "epoch"])
+def test_any_figure_can_be_named_with_its_direction(axis: str, rises: bool, higher: bool) -> None:
+    values = enumerate(series("rising" if rises else "falling", 40), 1)
+    rows = [{axis: place, "eval/f1": value} for place, value in values]
+    run = proven_run()
+    run["outcome"]["sources"] = {"steps": "observed", "eval/f1": "structured"}
+    settings = gates(figure="eval/f1", higher_is_better=higher)
+    learned = judge([{"step": 1, "loss": 2.0}, *rows], settings, run=run)
+    assert learned.is_red is (rises is not higher)
+    assert re.match(r"eval/f1 [\d.]+ → [\d.]+ \(from the program's files\)", learned.evidence), (
+        learned.evidence
+    )
+
+
+def test_a_figure_of_epochs_decides_only_if_none_has_steps_or_it_is_named() -> None:
+    epochs = [{"epoch": place, "val_loss": 2.0 + place} for place in range(12)]
+    losses = rows_of(series("falling", 40))
+    assert judge([*losses, *epochs]).evidence.startswith("loss ")
+    assert judge(epochs).is_red
+    assert judge([*losses, *epochs], gates(figure="val_loss")).is_red
+    assert judge([*losses, *epochs], gates(max_validation_loss=5.0)).is_red
 
 
 def _curves(rows: Iterable[dict[str, Any]]) -> Curves:

@@ -12,6 +12,7 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
+from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.run.identity import read_origin
 
 STEPS = 600
@@ -294,8 +295,50 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
     assert trained.passed
-    words = "no retries; it was given the checkpoint of step 200 and began at step 50"
-    assert trained.evidence.endswith(words)
+    words = "given the checkpoint of step 200 and did not resume from it: trained again from step 50"
+    assert trained.evidence.endswith(f"no retries; it was {words}")
+
+
+def test_a_retry_that_trained_again_is_not_called_resumed() -> None:
+    again, anew = {"event": "resumed", "step": 30}, {"event": "not_resumed", "step": 1}
+    trained = part(judge(events=[STARTED, again, anew, SAVED, FINISHED]), "trained")
+    assert trained.passed and "resumed after" not in trained.evidence
+    assert trained.evidence.endswith(
+        "it was given the checkpoint of step 30 and did not resume from it: trained again from step 1"
+    )
+
+
+def test_a_checkpoint_whose_step_is_a_guess_is_no_step_that_was_resumed_after() -> None:
+    saved = {"event": "checkpoint_saved", "step": 30, "manifest_sha256": "b" * 64, "source": "guessed"}
+    again = {"event": "resumed", "step": 30, "manifest_sha256": "b" * 64}
+    trained = part(judge(events=[STARTED, saved, again, SAVED, FINISHED]), "trained")
+    assert trained.evidence.endswith("1 retry")
+
+
+@pytest.mark.parametrize(
+    ("losses", "rates", "words"),
+    [
+        ((2.0, 2.1), (1e-3, 1e-3), None),
+        ((2.0, 3.1), (1e-3, 1e-3), "the loss jumped from 2 to 3.1 where it was resumed after step 10"),
+        (
+            (2.0, 2.0),
+            (1e-3, 4e-4),
+            "the learning rate jumped from 0.001 to 0.0004 where it was",
+        ),
+        ((2.0, 2.0), (1e-3, 2e-3), None),
+    ],
+)
+def test_a_figure_that_jumps_at_a_resume_is_a_remark(
+    losses: tuple[float, float], rates: tuple[float, float], words: str | None
+) -> None:
+    rows = [
+        {"step": step, "loss": losses[step > 10], "learning_rate": rates[step > 10]} for step in range(1, 15)
+    ]
+    jumps = ResumeJumps([10])
+    assert list(jumps.collect(rows)) == rows
+    assert (words or "") in "".join(jumps.remarks) and bool(jumps.remarks) == bool(words)
+    few = ResumeJumps([3])
+    assert list(few.collect(rows[:3] + rows[11:])) and few.remarks == []
 
 
 @pytest.mark.parametrize(
@@ -657,6 +700,32 @@ def test_outside_git_nothing_can_be_repeated() -> None:
     repeatable = part(judge(run), "repeatable")
     assert repeatable.evidence == "not on record: commit"
     assert "git repository" in str(repeatable.next_step)
+
+
+@each_case(
+    ("changes", "missing", "step"),
+    [
+        ({"data": {}}, "data", "trainyard init program -- python train.py"),
+        ({"lock_sha256": None}, "lock", "trainyard init program -- python train.py"),
+        (
+            {"data": {}, "git": {"commit": "a" * 40, "dirty": True}},
+            "a clean working tree, data",
+            "ignore files that do not matter in .gitignore; then: trainyard init program -- python train.py",
+        ),
+        ({"git": {"commit": "a" * 40, "dirty": True}}, "a clean working tree", "commit the changes"),
+        ({"data": {}, "recipe": "hf-trainer"}, "data", "name the files that it reads in program.data"),
+    ],
+)
+def test_what_a_program_lacks_is_written_into_a_configuration_and_never_runs_again_as_it_is(
+    changes: dict[str, Any], missing: str, step: str
+) -> None:
+    program = {"command": ["python", "train.py"]}
+    run = {**proven_run(), "recipe": "command", "program": program, "program_sha256": "e" * 64, **changes}
+    repeatable = part(judge(run), "repeatable")
+    assert repeatable.evidence == f"not on record: {missing}"
+    assert step in str(repeatable.next_step)
+    runs_again_as_it_is = "config.yaml" in str(repeatable.next_step)
+    assert runs_again_as_it_is == (missing == "a clean working tree")
 
 
 def test_a_configuration_that_was_changed_after_the_run_is_noticed() -> None:

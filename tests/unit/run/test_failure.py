@@ -22,6 +22,7 @@ from trainyard.run.failure import (
     FailureKind,
     failure_of,
     next_command,
+    next_step,
     read_failure,
     short_reason,
     where_it_ended,
@@ -140,3 +141,39 @@ def test_advice_follows_the_reason_only_where_something_has_to_change() -> None:
     assert with_advice("loss nan.", nan) == "loss nan. Lower it."
     assert with_advice("full", {"failure": Failure(FailureKind.STORAGE, 2, "Free space").to_json()}) == "full"
     assert with_advice("full", {}) == "full"
+
+
+def ended(code: int, **outcome: Any) -> dict[str, Any]:
+    facts = {"status": "failed", "program_exit_code": code, "steps": 400, **outcome}
+    return {"program": {"command": ["x"]}, "plan": {"steps": 1000}, "outcome": facts}
+
+
+def test_a_program_that_ended_by_itself_is_changed_before_it_runs_again() -> None:
+    again, said = next_command(ended(1), Path("r")), {}
+    cases: dict[str, dict[str, Any]] = {
+        "fix the ValueError in train.py:12": ended(
+            1, exception={"type": "ValueError", "place": "train.py:12"}
+        ),
+        "fix the error that its output shows": ended(3),
+        "let the program do 1,000 steps, or state in program.steps how many it does": ended(0),
+        "let the program report its loss: print it, or name its file in program.metrics": ended(0, steps=0),
+        "change what the program does, as said above": ended(0, steps=1000),
+        "free the port": ended(1, failure={"class": "x", "fix": "free the port"}),
+    }
+    for change, run in cases.items():
+        said[change] = next_step(run, Path("r"))
+    assert said == {change: f"{change}; then: {again}" for change in cases}
+
+
+@each_case(
+    "run",
+    [
+        ended(137),
+        ended(1, stopped_by="SIGTERM"),
+        ended(75, status="stopped"),
+        {**ended(1), "program": None},
+        {"program": {"command": ["x"]}},
+    ],
+)
+def test_what_something_else_ended_resumes_as_it_is(run: dict[str, Any]) -> None:
+    assert next_step(run, Path("r")) == next_command(run, Path("r"))

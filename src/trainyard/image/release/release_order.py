@@ -1,6 +1,6 @@
 """The order in which an image is released to one or several registries, so that a failure sets no tag.
 
-    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach  ──>  everywhere: tag
+    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach, sign  ──>  everywhere: tag
 
 If a registry refuses, holds another digest or finds too much in its scan, no tag is set anywhere.
 """
@@ -33,6 +33,8 @@ class ReleasePlace:
     """Pushes the image under this complete name; returns the digest that the builder reports."""
     scan: Callable[[str], str]
     """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
+    sign: Callable[[str], bool] = lambda _digest: False
+    """Signs a digest; returns whether it is signed."""
 
 
 @dataclass
@@ -47,6 +49,7 @@ class ReleaseResult:
     """Whether BuildKit's SBOM and provenance were pushed with the image."""
     record_digest: str = ""
     """The digest of the record that is attached."""
+    signed: bool = False
 
     @property
     def uri(self) -> str:
@@ -60,6 +63,7 @@ class ReleaseResult:
             "scan": self.scan,
             "attested": self.is_attested,
             "record": self.record_digest,
+            "signed": self.signed,
             "tags": [vars(step) for step in self.steps],
         }
 
@@ -85,6 +89,7 @@ def release(
         for one in found:
             registry, repository = one.place.registry, one.place.repository
             one.record_digest = registry.attach(repository, one.digest, facts=facts, files=files)
+            one.signed = one.place.sign(one.digest)
     except TrainyardError as error:
         nowhere = " in any registry" if len(places) > 1 else ""
         raise type(error)(f"{error}\nNo tag was set{nowhere}.") from None

@@ -1,7 +1,7 @@
 """The recipes say what pods run: the trainer, any program, a preset of a program, or a command after `--`.
 
-In: a configuration and a `JobPlan` without its program. Out: the `Program`. A new program is a preset,
-`configs/programs/NAME.yaml`.
+In: a configuration and a `JobPlan` without its program. Out: the `Program`. A new program is a preset, a
+module of `programs/presets/`.
 """
 
 from collections.abc import Iterator

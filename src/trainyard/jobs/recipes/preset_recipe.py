@@ -1,14 +1,13 @@
-"""Run the program of a preset (`configs/programs/NAME.yaml`): check its configuration, render its command.
+"""Run the program of a preset (`programs/presets/`): check its configuration, make its command.
 
 In a job, the plan writes the command of a preset with `log` into a file, because it decides the steps and how
 often they are logged. Other presets are rendered where they run, as `recipe: command` is. What the command
 means is in the preset; the arithmetic of batches, degrees and memory is in `plan`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
@@ -22,61 +21,53 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
 from trainyard.plan.parallel_degrees import Degrees, degree_problems, degrees_of, unused_degrees
-from trainyard.programs.presets import (
+from trainyard.programs.presets.preset import (
     Preset,
-    Values,
-    evaluate,
-    fill,
+    PresetRun,
     load_preset,
-    preset_values,
+    own_settings,
     render_preset,
     settings_problems,
 )
 from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_of, program_with
 from trainyard.programs.program import Program as RunProgram
+from trainyard.run.run_settings import setting
 
 _GIB = 2**30
 _MEMORY = {
     "megatron": (MEGATRON, "raise compute.tensor_parallel or compute.pipeline_parallel, or take more GPUs"),
     "sharded": (SHARDED, "take more GPUs"),
 }
-_DEGREES = {
-    "tensor_parallel": "parallel.tensor",
-    "pipeline_parallel": "parallel.pipeline",
-    "context_parallel": "parallel.context",
-    "expert_parallel": "parallel.expert",
-}
-"""Key of section compute -> the name that a preset may use instead."""
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 
 
 def problems(config: Config, plan: JobPlan) -> Iterator[str]:
-    preset, values, kind = load_preset(config.recipe), _values_in_pods(config, plan), KINDS[plan.kind]
+    preset, run, kind = load_preset(config.recipe), _run_in_pods(config, plan), KINDS[plan.kind]
     processes, gpus = plan.processes_per_node, plan.resources.gpus
-    degrees = _degrees(preset, config, nodes=plan.nodes, processes=processes)
     if preset.launcher == "auto":
         yield from any_program.ray_problems(config, plan)
     if preset.launcher == "ray" and not kind.on_ray and plan.nodes > 1:
         yield (f"--kind {kind.name}: {preset.name} runs on Ray; use --kind rayjob or raycluster")
     if preset.launcher == "torchrun" and gpus and processes != gpus:
         yield (f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}")
-    yield from preset_problems(preset, config, values, degrees)
+    yield from preset_problems(preset, config, run)
     for key, what in preset.paths.items() if preset.log else ():
-        path = evaluate(key, config.to_plain())
+        path = setting(config.to_plain(), key)
         if path is not None and not PurePosixPath(path).is_absolute():
             yield (
                 f"{key}: {path} is not absolute; name {what}, as a place in the pods such as "
                 f"{plan.run_directory}/{path}"
             )
     instance = instance_called(plan.instance_type)
-    if instance is not None and gpus and (needed := fill(preset.memory, values)) is not None:
-        yield from _memory_problems(config, degrees, needed, instance)
+    if instance is not None and gpus and (division := preset.memory(config)) is not None:
+        yield from _memory_problems(config, run.degrees, division, instance)
 
 
 def program(config: Config, plan: JobPlan) -> Program:
     preset = load_preset(config.recipe)
     if not preset.log:
         return any_program.program(config, plan)
-    rendered = render_preset(preset, config, _values_in_pods(config, plan))
+    rendered = render_preset(preset, config, _run_in_pods(config, plan))
     torchrun = preset.launcher == "torchrun"
     return make_described_program(
         preset.name,
@@ -90,9 +81,8 @@ def program(config: Config, plan: JobPlan) -> Program:
     )
 
 
-def _values_in_pods(config: Config, plan: JobPlan) -> Values:
-    return _values(
-        load_preset(config.recipe),
+def _run_in_pods(config: Config, plan: JobPlan) -> PresetRun:
+    return _run(
         config,
         nodes=plan.nodes,
         processes=plan.processes_per_node,
@@ -118,20 +108,17 @@ def program_here(
     if config.recipe == COMMAND:
         return program_of(config, base)
     preset, processes = load_preset(config.recipe), processes or config.program.processes
-    directory = str(run_directory)
-    values = _values(
-        preset,
+    run = _run(
         config,
         nodes=nodes,
         processes=processes,
         name=run_directory.name,
-        directory=directory,
-        files=f"{directory}/{FILES_FOLDER}",
+        directory=str(run_directory),
+        files=f"{run_directory}/{FILES_FOLDER}",
     )
-    degrees = _degrees(preset, config, nodes=nodes, processes=processes)
-    if problems := [*preset_problems(preset, config, values, degrees)]:
+    if problems := [*preset_problems(preset, config, run)]:
         raise ConfigError("\n".join([*problems, f"recipe: {preset.name} cannot run. Nothing was started."]))
-    rendered = render_preset(preset, config, values)
+    rendered = render_preset(preset, config, run)
     program = program_with(config, base, rendered.command)
     given = config.program
     return replace(
@@ -139,7 +126,9 @@ def program_here(
         files=rendered.files,
         environment={**rendered.environment, **given.environment},
         steps=given.steps or config.training.max_steps,
-        checkpoints=rendered.checkpoints if given.checkpoints == "auto" else given.checkpoints,
+        checkpoints=f"{run.checkpoints}/{preset.checkpoints}"
+        if given.checkpoints == "auto"
+        else given.checkpoints,
         metrics=rendered.metrics if given.metrics == "auto" else given.metrics,
         resume=given.resume or preset.resume,
         torchrun=True if preset.launcher == "torchrun" else None if preset.launcher == "auto" else False,
@@ -147,7 +136,7 @@ def program_here(
     )
 
 
-def preset_problems(preset: Preset, config: Config, values: Values, degrees: Degrees) -> Iterator[str]:
+def preset_problems(preset: Preset, config: Config, run: PresetRun) -> Iterator[str]:
     """Yield why the program of a preset cannot train with this configuration, wherever it runs."""
     yield from _key_problems(preset, config)
     if preset.log:
@@ -158,18 +147,16 @@ def preset_problems(preset: Preset, config: Config, values: Values, degrees: Deg
             f"training.warmup_steps: {training.warmup_steps} is not below training.max_steps, "
             f"{training.max_steps}"
         )
-    yield from degree_problems(config, degrees)
+    yield from degree_problems(config, run.degrees)
     yield from settings_problems(preset, config)
-    for check in preset.checks:
-        if evaluate(check.when, values):
-            yield fill(check.problem, values)
+    yield from preset.problems(config, run)
 
 
-def _memory_problems(config: Config, degrees: Degrees, kind: str, instance: InstanceType) -> Iterator[str]:
+def _memory_problems(
+    config: Config, degrees: Degrees, division: str, instance: InstanceType
+) -> Iterator[str]:
     """Yield a problem if the model alone, without the program's other data, does not fit."""
-    if kind not in _MEMORY:
-        raise ConfigError(f"a preset's memory is {kind!r}; take {', '.join(_MEMORY)} or leave it out")
-    state, remedy = _MEMORY[kind]
+    state, remedy = _MEMORY[division]
     needs, device = least_bytes(config, degrees, state), gpu_of(instance)
     if needs > device.usable_bytes:
         yield (
@@ -181,9 +168,9 @@ def _memory_problems(config: Config, degrees: Degrees, kind: str, instance: Inst
 def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
     """Yield the keys that are missing, and those that are set although the program has no use for them."""
     for key, what in preset.required.items():
-        if evaluate(key, config.to_plain()) is None:
+        if setting(config.to_plain(), key) is None:
             yield f"{key}: not set; name {what}"
-    unused = [name for name, other in _DEGREES.items() if not preset.uses(f"compute.{name}", other)]
+    unused = [name for name in _DEGREES if f"compute.{name}" not in preset.uses]
     yield from unused_degrees(config, preset.name, *unused)
     compute = config.compute
     for key, found, kept in (
@@ -193,7 +180,7 @@ def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
         ("data.hugging_face.dataset", config.data.hugging_face.dataset, None),
         ("checkpointing.shared", config.checkpointing.shared, True),
     ):
-        if found != kept and not preset.uses(key):
+        if found != kept and key not in preset.uses:
             yield f"{key}: {found} is for the trainer of this repository; leave it out with this recipe"
 
 
@@ -213,46 +200,16 @@ def _step_problems(config: Config) -> Iterator[str]:
         )
 
 
-def _degrees(preset: Preset, config: Config, *, nodes: int, processes: int) -> Degrees:
-    found = degrees_of(config, nodes=nodes, per_node=processes)
-    return replace(found, tensor=1, pipeline=1, context=1) if preset.only_data_parallel else found
-
-
-def _values(
-    preset: Preset,
-    config: Config,
-    *,
-    nodes: int,
-    processes: int,
-    name: str,
-    directory: str,
-    files: str,
-) -> Values:
-    """Return the names for the templates of a preset."""
-    degrees = _degrees(preset, config, nodes=nodes, processes=processes)
-    derived: Mapping[str, Mapping[str, Any]] = {
-        "parallel": {
-            "world": degrees.world,
-            "nodes": nodes,
-            "processes": processes,
-            "tensor": degrees.tensor,
-            "pipeline": degrees.pipeline,
-            "context": degrees.context,
-            "expert": degrees.expert,
-            "data": degrees.data,
-        },
-        "batch": {
-            "micro": degrees.micro_batch,
-            "global_": degrees.global_batch,
-            "accumulation": degrees.micro_batches,
-        },
-        "run": {
-            "name": name,
-            "directory": directory,
-            "checkpoints": f"{directory}/{CHECKPOINTS_FOLDER}",
-            "tensorboard": f"{directory}/tensorboard",
-            "files": files,
-            "steps": config.training.max_steps or 0,
-        },
-    }
-    return preset_values(config, derived)
+def _run(config: Config, *, nodes: int, processes: int, name: str, directory: str, files: str) -> PresetRun:
+    degrees = degrees_of(config, nodes=nodes, per_node=processes)
+    if load_preset(config.recipe).only_data_parallel:
+        degrees = replace(degrees, tensor=1, pipeline=1, context=1)
+    return PresetRun(
+        name=name,
+        directory=directory,
+        files=files,
+        checkpoints=f"{directory}/{CHECKPOINTS_FOLDER}",
+        nodes=nodes,
+        degrees=degrees,
+        settings=own_settings(config),
+    )

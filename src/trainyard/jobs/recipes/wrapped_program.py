@@ -15,7 +15,7 @@ from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
-from trainyard.programs.presets import load_preset
+from trainyard.programs.presets.preset import load_preset
 from trainyard.programs.program import CHECKPOINTS_FOLDER
 from trainyard.programs.program import Program as RunProgram
 from trainyard.run.launch_environment import nccl_log
@@ -59,7 +59,7 @@ class ProgramDescription:
             checkpoints=f"{self.checkpoints}/*",
             torchrun=self.torchrun,
             log_form=preset.log,
-            rows_on_first_node=preset.rows == "first-node",
+            rows_on_first_node=preset.rows_on_first_node,
             formats=preset.formats or None,
         )
 

@@ -113,6 +113,8 @@ class JobState:
     state: State
     reason: str
     """The reason in one sentence."""
+    uid: str = ""
+    """Kubernetes' id of the object, which a later job of the same name does not have."""
     failure: JobFailure | None = None
     waiting: Waiting | None = None
     retries: int = 0
@@ -154,6 +156,7 @@ class JobState:
             "job": self.job,
             "namespace": self.namespace,
             "kind": self.kind,
+            "uid": self.uid or None,
             "state": self.state.value,
             "reason": self.reason,
             "failure": self.failure.record() if self.failure else None,

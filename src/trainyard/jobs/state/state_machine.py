@@ -17,7 +17,7 @@ from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_f
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
-from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of
+from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ class _Judge:
             kind=observed.kind.name,
             state=state,
             reason=_sentence(reason),
+            uid=uid_of(observed.job or {}),
             waiting=waiting,
             retries=_number(notes.get(RETRIES)),
             auto_retry=_number(notes.get(AUTO_RETRY)),

@@ -1,4 +1,4 @@
-"""One checkpoint, whether it is complete and whether training resumes from it: the record of all formats."""
+"""One checkpoint, and whether it is complete: the record of all formats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from trainyard.programs.checkpoints.volume_listing import VolumeFile
+from trainyard.programs.sources import Source
 
 
 class CheckpointFormat(StrEnum):
@@ -24,24 +25,22 @@ class CheckpointFormat(StrEnum):
     ACCELERATE = "accelerate"
     LIGHTNING = "lightning"
     NANOGPT = "nanogpt"
-    NANOCHAT = "nanochat"
     AUTOMODEL = "automodel"
     """NeMo AutoModel."""
     COMPOSER = "composer"
     OLMO_CORE = "olmo-core"
-    TORCH_SAVE = "torch.save"
-    """One file of torch.save."""
-    SAFETENSORS = "safetensors"
-    """One file of safetensors."""
+    ORBAX = "orbax"
+    FILES = "files"
+    """Files of any other kind."""
 
 
 class Wholeness(StrEnum):
     """The verdict on a checkpoint, reached without reading all of its bytes."""
 
     COMPLETE = "complete"
-    """Its writer marked it as done, and every file that it names is present with its size."""
+    """No file that its format requires is missing or short."""
     PARTIAL = "partial"
-    """A file is missing, or nothing marks it as done: its save may be in progress."""
+    """A file is missing or short, or a mark shows that its save is in progress."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +51,30 @@ class FoundCheckpoint:
     path: str
     """The path of its folder or of its one file, relative to the listed folder."""
     step: int | None
-    """Optimizer steps done; None if neither its name nor its files show it."""
+    """Optimizer steps done; None if neither its files nor its format show it."""
     files: tuple[VolumeFile, ...]
     why: str
     """The sign that it is complete, or the missing parts."""
-    wholeness: Wholeness = Wholeness.PARTIAL
+    wholeness: Wholeness = Wholeness.COMPLETE
+    source: Source = Source.CHECKPOINT
+    """`guessed` if the step is only a number in a name."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """Path of a file -> its digest, if the checkpoint's own manifest has it."""
     trackers: tuple[VolumeFile, ...] = ()
     """Files beside the folder that its framework reads to find it."""
-    resumable: bool | None = None
-    """Whether training resumes from it as if it had not stopped; None if its files do not show that."""
-    resumable_why: str = ""
-    """The reason for `resumable`."""
+    is_weights_alone: bool = False
+    """Whether the framework that wrote it saved no optimizer: resumed from, that would start from zero."""
     needs_quiet: bool = False
-    """Whether its format writes no file last, so that it is complete only once its files stop changing."""
+    """Whether its format writes no file last, so that other signs must show that no file is to follow."""
 
     @property
     def is_complete(self) -> bool:
         return self.wholeness is Wholeness.COMPLETE
+
+    @property
+    def shows_end(self) -> bool:
+        """Return whether all its files show their end by their own format."""
+        return all(file.whole for file in self.files)
 
     @property
     def size(self) -> int:
@@ -92,6 +96,5 @@ class FoundCheckpoint:
             "bytes": self.size,
             "verdict": self.wholeness.value,
             "why": self.why,
-            "resumable": self.resumable,
-            "resumable_why": self.resumable_why,
+            "weights_alone": self.is_weights_alone,
         }

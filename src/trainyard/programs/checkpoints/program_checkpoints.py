@@ -1,48 +1,65 @@
-"""Find the checkpoints of a program that a pattern names, folders or files, complete or not, newest first.
+"""The checkpoints of a program in its folder: the files of one save are one unit, a file or a folder.
 
-    pattern ──> folders and files ──format──> complete | partial, resumable | not ──> newest, newest_resumable
+    a pattern, a report or a search names files and folders
+      ──in a folder of a known format, or that is called by a step──> that folder with everything in it
+      ──files of a folder: saved at one step, with one number in their names, or written together──> these
 
-The newest has the highest step, even if its files are older. Checkpoints without a known step come after
-those with one, by the time of their last change. If a format writes no file last, a checkpoint that changed
-in the last seconds is listed twice, and counts only if both lists are equal. Nothing is written here, except
-by `move_partial_aside`, which renames folders before the start of a program that resumes from the highest
-number.
+A unit of one file has its path; one of several has that of their folder. Nothing is written here, except by
+`move_partial_aside`, which renames folders before the start of a program that resumes from the newest.
 """
 
 import contextlib
 import glob
 import hashlib
+import itertools
 import re
-import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.programs.checkpoints.checkpoint_formats import judge_checkpoint
+from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint, Wholeness
-from trainyard.programs.checkpoints.volume_listing import VolumeListing, list_beside
+from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
+from trainyard.programs.program_events import WrittenCheckpoint
+from trainyard.programs.sources import Source
 
 ASIDE = "partial-checkpoints"
 """The folder for checkpoints whose save did not finish, beside the others."""
-_QUIET_SECONDS = 2.0
+WEIGHTS = (".pt", ".pth", ".tar", ".ckpt", ".safetensors", ".keras")
+"""Endings by which a search knows checkpoints; what is named or was seen to be saved may have any."""
+_OF_WEIGHTS = (*WEIGHTS, ".bin", ".distcp", ".pkl")
+_LOGS = re.compile(r".*\.(log|csv|tsv|jsonl|out|err|lock|py|pid)|events\.out\.tfevents.*|\..*", re.IGNORECASE)
+"""Files beside a checkpoint that are none of its parts."""
 _NUMBERED = re.compile(r"checkpoint[-_]\d{1,12}")
 """The Trainer, and scripts of Accelerate, resume from the one of these folders with the highest number."""
-_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+_OF_A_STEP = re.compile(
+    r"(.*[-_])?(checkpoint|ckpt|global_step|step|iter|epoch|ep)[-_=]?\d{1,12}([-_.].*)?", re.IGNORECASE
+)
+"""Names of folders that hold one save."""
+_OF_ORBAX = ("_CHECKPOINT_METADATA", "_METADATA")
+_RANK = re.compile(r"[-_]?rank[-_]?\d+")
+_MOST_DEPTH, _MOST_FILES = 4, 2_000
+_TOGETHER_SECONDS = 20.0
+"""Files of a folder without numbers in their names that are written within this time are of one save."""
 
 
 @dataclass(frozen=True)
 class ProgramCheckpoint:
-    """A folder or a file that a program wrote as a checkpoint."""
+    """A folder or files that a program wrote as a checkpoint."""
 
     path: Path
     found: FoundCheckpoint
     """The verdict; its paths are relative to the folder that holds the checkpoint."""
-    world_size: int | None = None
-    """The number of processes that wrote it, as far as known."""
+    event: WrittenCheckpoint | None = None
+    """The last report of its save, if the files are as they were then."""
+    is_named: bool = False
+    """Whether a setting or a report names it, so that it is certainly a checkpoint."""
+    lacks: str = ""
+    """A file that the save before in its folder had, and this one has not."""
 
     @property
     def step(self) -> int | None:
-        """Optimizer steps done; None if neither its name nor its files show it."""
+        """Optimizer steps done; None if that is not known."""
         return self.found.step
 
     @property
@@ -52,35 +69,52 @@ class ProgramCheckpoint:
 
     @property
     def base(self) -> Path:
-        """The folder that its files are in: the checkpoint itself, or the folder that holds its files."""
-        below = f"{self.found.path}/"
-        inside = all(file.path.startswith(below) for file in self.found.files)
-        return self.path if inside else self.path.parent
+        """The folder that its files are in: the checkpoint itself, or the folder that holds its file."""
+        return self.path.parent if self.is_file else self.path
+
+    @property
+    def paths(self) -> list[Path]:
+        """Its files; its own path if it has none."""
+        return [self.base / name for name in self.files()] or [self.path]
+
+    @property
+    def written_at(self) -> float:
+        """When its newest file was written in Unix seconds, or its folder created if it has none."""
+        times = [file.modified for file in self.found.files]
+        with contextlib.suppress(OSError):  # it was removed
+            return max(times) if times else self.path.stat().st_mtime
+        return 0.0
+
+    @property
+    def order(self) -> tuple[bool, int, bool, bool, float]:
+        """Return what a newer one has more of: the step decides, if it is known, and no time of a file."""
+        found = self.found
+        step = -1 if found.step is None else found.step
+        return step >= 0, step, found.source.proves, not found.is_weights_alone, self.written_at
 
     def files(self) -> dict[str, tuple[int, float]]:
         """Name relative to `base` -> size and time of the last change."""
         below = f"{self.found.path}/"
         return {file.path.removeprefix(below): (file.size, file.modified) for file in self.found.files}
 
-    def judge_again(self) -> "ProgramCheckpoint | None":
-        """Return the checkpoint as it is now; None if it is gone."""
-        listing = list_beside(self.path.parent, [self.found.path])
-        found = judge_checkpoint(
-            listing, self.found.path, world_size=self.world_size, formats=(self.found.format,)
-        )
-        return None if found is None else replace(self, found=found)
+    def partial(self, why: str) -> "ProgramCheckpoint":
+        """Return it with the reason why it is not complete."""
+        return replace(self, found=replace(self.found, wholeness=Wholeness.PARTIAL, why=why))
+
+    def is_unchanged(self) -> bool:
+        """Return whether its files have the sizes and times that they had. Raises OSError if one is gone."""
+        now = {name: (self.base / name).stat() for name in self.files()}
+        return self.files() == {name: (found.st_size, found.st_mtime) for name, found in now.items()}
 
 
 @dataclass(frozen=True)
 class ProgramCheckpoints:
     """The checkpoints of a program."""
 
-    complete: tuple[ProgramCheckpoint, ...]
+    complete: tuple[ProgramCheckpoint, ...] = ()
     """The newest first."""
     partial: tuple[ProgramCheckpoint, ...] = ()
     """The newest first."""
-    unrecognized: tuple[Path, ...] = ()
-    """Folders and files that the pattern names, in which no known format was found."""
     set_aside: tuple[str, ...] = ()
     """Why others do not count as checkpoints of this run, a line each."""
 
@@ -90,24 +124,15 @@ class ProgramCheckpoints:
         return self.complete[0] if self.complete else None
 
     @property
-    def newest_resumable(self) -> ProgramCheckpoint | None:
-        """The newest complete one from which training resumes, as far as its files show.
-
-        A file of the program's own layout does not show it (`resumable` is None): it counts, because the
-        program may know it.
-        """
-        return next((each for each in self.complete if each.found.resumable is not False), None)
-
-    @property
     def skipped(self) -> tuple[ProgramCheckpoint, ...]:
-        """Partial ones that are newer than the newest complete one: by step, or by time if they have none."""
+        """Partial ones that are newer than the newest complete one, by step or by time."""
         newest = self.newest
-        if newest is None:
-            return self.partial
         return tuple(
             each
             for each in self.partial
-            if _order(each) > _order(newest) or (each.step is None and _modified(each) > _modified(newest))
+            if newest is None
+            or each.order > newest.order
+            or (each.step is None and each.written_at > newest.written_at)
         )
 
     def rejections(self) -> tuple[str, ...]:
@@ -117,140 +142,275 @@ class ProgramCheckpoints:
         partial = (f"{each.path.name} is not complete: {each.found.why}; {instead}" for each in self.skipped)
         return (*partial, *self.set_aside)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return `rejections`; if no checkpoint was recognised, also a line for each path that matched."""
-        notes = list(self.rejections())
-        if not self.complete and not self.partial:
-            notes += [
-                f"{path}: no format of checkpoints was recognised; name the checkpoints themselves, such as "
-                "out/checkpoint-* or out/*.ckpt"
-                for path in self.unrecognized
-            ]
-        return tuple(notes)
 
-    def resume_notes(self) -> tuple[str, ...]:
-        """Return a line for each newer complete checkpoint that training cannot resume from."""
-        resumable = self.newest_resumable
-        newer = self.complete[: self.complete.index(resumable) if resumable else None]
-        instead = "there is no other" if resumable is None else f"{resumable.path.name} is used instead"
-        return tuple(
-            f"{each.path.name} is complete, but training cannot resume from it: "
-            f"{each.found.resumable_why}; {instead}"
-            for each in newer
+def newest_first(found: Iterable[ProgramCheckpoint], set_aside: Iterable[str] = ()) -> ProgramCheckpoints:
+    """Return checkpoints in their order."""
+    ordered = sorted(found, key=lambda each: each.order, reverse=True)
+    complete = tuple(each for each in ordered if each.found.is_complete)
+    partial = tuple(each for each in ordered if not each.found.is_complete)
+    return ProgramCheckpoints(complete, partial, tuple(set_aside))
+
+
+@dataclass
+class UnitFinder:
+    """Puts files together to checkpoints; a file is opened once until it changes."""
+
+    is_own: Callable[[Path], bool] = lambda _: True
+    """Whether the run has written a file."""
+    formats: Collection[CheckpointFormat] | None = None
+    """The only formats that count; None: any, and files of no format."""
+    reader: FolderReader = field(default_factory=FolderReader)
+
+    def named(self, directory: Path, pattern: str) -> list[ProgramCheckpoint]:
+        """Return the checkpoints that a pattern names, relative to `directory` or absolute: `out/*.ckpt`.
+
+        A folder that holds several saves gives each of them; any other is one. A link counts once, as the
+        file or folder that it leads to.
+        """
+        found, files, paths = list[ProgramCheckpoint](), dict[Path, list[str]](), list[Path]()
+        for match in sorted(glob.glob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
+            path = directory / match
+            path = path.resolve() if path.is_symlink() else path
+            if path.exists() and path.name and ASIDE not in path.parts:
+                paths.append(path)
+        for path in dict.fromkeys(paths):
+            if path.is_dir():
+                found += self._in_folder(path)
+            elif self.is_own(path):
+                files.setdefault(path.parent, []).append(path.name)
+        for folder, names in files.items():
+            if not any(folder.is_relative_to(each.path) for each in found):
+                found += self.of_files(folder, names, more=False)
+        return [replace(each, is_named=True) for each in outermost(found)]
+
+    def _in_folder(self, folder: Path) -> list[ProgramCheckpoint]:
+        """Return the saves in a folder that is named; the folder itself if it holds only one."""
+        made = self.of_folder(folder)
+        listing = self.reader.list_beside(folder.parent, [folder.name])
+        parts = set(made.paths if made else ())
+        paths = [folder.parent / file.path for file in listing.below(folder.name)]
+        files = [path for path in paths if not _LOGS.fullmatch(path.name) and self.is_own(path)]
+        files = [path for path in files if path not in parts]
+        inner = [home for home in folders_of_saves(files, folder) if home != folder]
+        found = [each for home in inner if (each := self.of_folder(home)) is not None]
+        if made is not None:
+            return [made, *found]
+        names = [path.name for path in files if path.parent == folder]
+        if found or self.formats is not None or len({_numbers(name) for name in names}) > 1:
+            return [*found, *self.of_files(folder, names, more=False)]
+        if len(files) == 1:
+            return self.of_files(files[0].parent, [files[0].name], more=False)
+        own = [file for file in listing.below(folder.name) if folder.parent / file.path in files]
+        return [ProgramCheckpoint(folder, judge_files(folder.name, own))] if own else []
+
+    def of_folder(self, folder: Path) -> ProgramCheckpoint | None:
+        """Return a folder that is one save: of a known format, or called by a step."""
+        listing = self.reader.list_beside(folder.parent, [folder.name])
+        found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
+        if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
+            if (
+                not below and _NUMBERED.fullmatch(folder.name) and folder.is_dir()
+            ):  # a save that ended before its first file
+                why, form = "it has no file", CheckpointFormat.HUGGING_FACE
+                found = FoundCheckpoint(form, folder.name, None, (), why, Wholeness.PARTIAL)
+            elif below:
+                found = judge_files(folder.name, below)
+        if found is None:
+            return None
+        if not found.source.proves:  # only a number in the name
+            found = replace(found, step=None, source=Source.CHECKPOINT)
+        if found.format is CheckpointFormat.HUGGING_FACE and not _OF_A_STEP.fullmatch(folder.name):
+            files = tuple(file for file in found.files if not _LOGS.fullmatch(Path(file.path).name))
+            found = replace(found, files=files)  # the Trainer logs in the folder of its last weights
+        made = ProgramCheckpoint(folder, found)
+        weights = [path for path in made.paths if path.name.endswith(_OF_WEIGHTS)] or made.paths
+        is_own = all if found.is_complete else any
+        return made if is_own(map(self.is_own, weights)) else None
+
+    def of_files(
+        self, folder: Path, names: Collection[str], *, more: bool = True, is_one: bool = False
+    ) -> list[ProgramCheckpoint]:
+        """Return the saves of which the files are, in one folder; with `more` also what was saved with them.
+
+        Files with the same number in their names are one save; those without, if they were written together;
+        with `is_one` all are.
+        """
+        listing = self.reader.list_beside(folder, [*names, *(name.partition("/")[0] for name in names)])
+        known = {file.path: file for file in listing.files if file.path in names or "/" not in file.path}
+        wanted = sorted((known[name] for name in names if name in known), key=lambda each: each.modified)
+        groups: list[list[VolumeFile]] = [wanted] if is_one and wanted else []
+        for file in () if is_one else wanted:
+            group = next((each for each in groups if _is_together(each, file)), None)
+            groups.append([file]) if group is None else group.append(file)
+        for file in known.values() if more else ():
+            is_part = file.path not in names and not _LOGS.fullmatch(file.path)
+            if is_part and file.path.endswith((".json", *_OF_WEIGHTS)) and self.is_own(folder / file.path):
+                group = next((each for each in reversed(groups) if _is_together(each, file)), None)
+                if group is not None:
+                    group.append(file)
+        return [made for group in groups if (made := self._unit(folder, group)) is not None]
+
+    def _unit(self, folder: Path, files: Collection[VolumeFile]) -> ProgramCheckpoint | None:
+        """Return the checkpoint of files in a folder; None if only other formats count."""
+        files = sorted(files, key=lambda each: each.path)
+        path = folder / files[0].path if len(files) == 1 else folder
+        if len(files) > 1:
+            files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
+        found = judge_files(path.name, files)
+        return (
+            ProgramCheckpoint(path, found) if self.formats is None or found.format in self.formats else None
         )
 
+    def saved(self, events: Iterable[WrittenCheckpoint], root: Path) -> list[ProgramCheckpoint]:
+        """Return the checkpoints that a program has reported, or whose saves the observer has seen end.
 
-def find_program_checkpoints(
-    directory: Path,
-    pattern: str,
-    *,
-    world_size: int | None = None,
-    formats: Collection[CheckpointFormat] | None = None,
-    quiet_seconds: float = _QUIET_SECONDS,
-    now: Callable[[], float] = time.time,
-    sleep: Callable[[float], None] = time.sleep,
-) -> ProgramCheckpoints:
-    """Return the checkpoints that `pattern` names, relative to `directory` or absolute, such as `out/*.ckpt`.
+        Files that were saved at one step in one folder are one, with what was written beside them. No folder
+        from `root` up is one itself.
+        """
+        found, of_file, events = list[ProgramCheckpoint](), dict[Path, WrittenCheckpoint](), list(events)
+        for event in events:
+            if event.source is Source.DECLARED:
+                units = UnitFinder(reader=self.reader).named(Path("/"), glob.escape(str(event.path)))
+                found += [replace(each, event=event if _covers(event, each) else None) for each in units]
+        declared = {path for each in found for path in each.paths}
+        known = any(event.step is not None for event in events)
+        for event in events:  # what was saved before the first step is data, or weights that were given
+            if event.source is Source.OBSERVED and (event.step is not None or not known):
+                of_file |= dict.fromkeys(_files_of(event), event)
+        files = [path for path in of_file if path not in declared]
+        groups = dict[tuple[Path, int | None], list[str]]()
+        for home, inside in folders_of_saves(files, root).items():
+            if (made := self.of_folder(home)) is not None:
+                found.append(_with_event(made, of_file))
+            else:
+                for path in inside:
+                    groups.setdefault((path.parent, of_file[path].step), []).append(path.name)
+        for (folder, step), names in groups.items():
+            others = [name for (other, _), each in groups.items() if other == folder for name in each]
+            made_of = self.of_files(folder, names, is_one=step is not None, more=set(others) == set(names))
+            lacks, lost = _lacking(folder, step, events), _overwritten(folder, step, events, of_file)
+            made_of = [replace(_with_event(each, of_file), lacks=lacks) for each in made_of]
+            found += [
+                each.partial(f"{lost} of its save was written again") if lost else each for each in made_of
+            ]
+        return [replace(each, is_named=True) for each in outermost(found)]
 
-    `world_size` is the number of processes that wrote them, if known; other formats than `formats` are left
-    out. A link counts once, as the file or folder that it leads to. Checkpoints of formats that write no file
-    last must not have changed for `quiet_seconds`, for which it waits at most once; use 0 after the program
-    has ended.
+    def searched(self, files: Iterable[Path], root: Path) -> list[ProgramCheckpoint]:
+        """Return the checkpoints of which the files are that a search below `root` has found."""
+        found = list[ProgramCheckpoint]()
+        for home, inside in folders_of_saves(files, root).items():
+            made = self.of_folder(home)
+            names = [path.name for path in inside if path.parent == home and self.is_own(path)]
+            found += [made] if made else self.of_files(home, names)
+        return outermost(found)
+
+
+def folders_of_saves(files: Iterable[Path], root: Path) -> dict[Path, list[Path]]:
+    """Return the folders that may be saves as a whole, each with the files in it: below `root` at most.
+
+    That is the outermost folder above a file that is called by a step, or else its own.
     """
-    found: dict[Path, ProgramCheckpoint] = {}
-    unrecognized: list[Path] = []
-    for parent, names in _candidates(directory, pattern).items():
-        listing = list_beside(parent, names)
-        for name in names:
-            made = judge_checkpoint(listing, name, world_size=world_size, formats=formats)
-            path = parent / name
-            if made is None and formats is None and _NUMBERED.fullmatch(name) and path.is_dir():
-                made = _first_save(listing, name)
-            if made is not None:
-                found.setdefault(parent / made.path, ProgramCheckpoint(parent / made.path, made, world_size))
-            elif path.is_dir() or path.suffix in _FILES:
-                unrecognized.append(path)
-    checkpoints = _require_quiet(_outermost(found.values()), quiet_seconds, now=now, sleep=sleep)
-    ordered = sorted(checkpoints, key=_order, reverse=True)
-    return ProgramCheckpoints(
-        tuple(each for each in ordered if each.found.is_complete),
-        tuple(each for each in ordered if not each.found.is_complete),
-        tuple(unrecognized),
-    )
-
-
-def _first_save(listing: VolumeListing, name: str) -> FoundCheckpoint:
-    """Return the checkpoint of a save that ended before its first known file; its folder may be empty."""
-    trainer = name.startswith("checkpoint-")
-    form = CheckpointFormat.HUGGING_FACE if trainer else CheckpointFormat.ACCELERATE
-    why = "it has no model file"
-    return FoundCheckpoint(
-        form,
-        name,
-        int(name.removeprefix("checkpoint-")) if trainer else None,
-        listing.below(name),
-        why,
-        resumable=False,
-        resumable_why=f"it is not complete: {why}",
-    )
-
-
-def _candidates(directory: Path, pattern: str) -> dict[Path, list[str]]:
-    """Return folder -> the names in it that the pattern matches; links are resolved."""
-    seen: set[Path] = set()
-    found: dict[Path, list[str]] = {}
-    for match in sorted(glob.glob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
-        path = directory / match
-        real = path.resolve()
-        path = real if path.is_symlink() else path
-        if real in seen or not real.exists() or not path.name or ASIDE in path.parts:
-            continue
-        seen.add(real)
-        found.setdefault(path.parent, []).append(path.name)
+    found = dict[Path, list[Path]]()
+    for file in files:
+        above = [each for each in file.parents[:_MOST_DEPTH] if each != root and each.is_relative_to(root)]
+        if not file.is_relative_to(root):
+            above = list(file.parents[:_MOST_DEPTH])
+        home = next((each for each in reversed(above) if _is_a_save(each)), file.parent)
+        found.setdefault(home, []).append(file)
     return found
 
 
-def _outermost(found: Collection[ProgramCheckpoint]) -> list[ProgramCheckpoint]:
-    """Return those that are not part of another one; a pattern such as `out/**` names the parts too."""
-    folders = {each.path for each in found}
-    return [each for each in found if not folders.intersection(each.path.parents)]
+def _is_a_save(folder: Path) -> bool:
+    if _OF_A_STEP.fullmatch(folder.name):
+        return True
+    return folder.name.isdecimal() and any((folder / name).exists() for name in _OF_ORBAX)
 
 
-def _require_quiet(
-    found: Iterable[ProgramCheckpoint],
-    seconds: float,
-    *,
-    now: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> list[ProgramCheckpoint]:
-    """Wait until checkpoints that need it are `seconds` old; those that change meanwhile are partial."""
-    checkpoints, start = list(found), now()
-    fresh = [
-        each
-        for each in checkpoints
-        if each.found.is_complete and each.found.needs_quiet and start - _modified(each) < seconds
-    ]
-    if not fresh:
-        return checkpoints
-    sleep(min(seconds, max(seconds - (start - _modified(each)) for each in fresh)))
-    judged = []
-    for each in checkpoints:
-        again = each.judge_again() if each in fresh else each
-        if again is not None and again.files() != each.files():
-            why = f"its files changed within {seconds:g} s: its save is in progress"
-            changed = replace(again.found, wholeness=Wholeness.PARTIAL, why=why, resumable=False)
-            again = replace(again, found=replace(changed, resumable_why=f"it is not complete: {why}"))
-        if again is not None:
-            judged.append(again)
-    return judged
+def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint]) -> ProgramCheckpoint:
+    """Return a checkpoint with the last report of its files, if they are as they were then."""
+    events = [of_file[path] for path in made.paths if path in of_file]
+    if not events or not all(_covers(event, made) for event in events):
+        return made
+    return replace(made, event=max(events, key=lambda each: (each.step or 0, each.time or 0.0)))
 
 
-def _order(each: ProgramCheckpoint) -> tuple[bool, int, float]:
-    return each.step is not None, each.step or 0, _modified(each)
+def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
+    """Yield the files of a save that was observed; one that was renamed since is found by its inode."""
+    base = event.path if event.path.is_dir() else event.path.parent
+    for name, facts in event.files.items():
+        path, wanted = base / name, tuple(facts[2:])
+        with contextlib.suppress(OSError):
+            if not wanted or _inode(path) == wanted:
+                yield path
+                continue
+        if not path.exists():
+            near = itertools.chain(path.parent.glob("*"), path.parent.parent.glob("*/*"))
+            yield from (each for each in itertools.islice(near, _MOST_FILES) if _inode(each) == wanted)
 
 
-def _modified(each: ProgramCheckpoint) -> float:
-    return max((file.modified for file in each.found.files), default=0.0)
+def _overwritten(
+    folder: Path,
+    step: int | None,
+    events: Iterable[WrittenCheckpoint],
+    of_file: dict[Path, WrittenCheckpoint],
+) -> str:
+    """Return the name of a file that was saved into a folder at `step`, and again at another one."""
+    saved = (each.path for each in events if each.step == step and each.path.parent == folder)
+    return next((path.name for path in saved if path in of_file and of_file[path].step != step), "")
+
+
+def _lacking(folder: Path, step: int | None, events: Collection[WrittenCheckpoint]) -> str:
+    """Return the name of a file that was saved into a folder at the step before `step`, and not at `step`."""
+    names = dict[int, dict[tuple[str, ...], str]]()
+    for event in events:
+        if event.step is not None and event.source is Source.OBSERVED and event.path.parent == folder:
+            plain = tuple(re.split(r"\d+", event.path.name))
+            names.setdefault(event.step, {})[plain] = event.path.name
+    before = max((each for each in names if step is not None and each < step), default=None)
+    if before is None or step not in names or not names[before].keys() & names[step].keys():
+        return ""
+    return next((name for plain, name in names[before].items() if plain not in names[step]), "")
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return 0, 0
+
+
+def _covers(event: WrittenCheckpoint, made: ProgramCheckpoint) -> bool:
+    """Return whether the files that a report names are as they were when it was written."""
+    if not event.files:
+        return event.time is None or made.written_at <= event.time + 2.0
+    wanted = [tuple(facts[:2]) for facts in event.files.values()]
+    with contextlib.suppress(OSError):
+        there = [(found.st_size, found.st_mtime_ns) for found in (path.stat() for path in made.paths)]
+        return any(each in there for each in wanted)
+    return False
+
+
+def _is_together(group: Collection[VolumeFile], file: VolumeFile) -> bool:
+    """Return whether a file is of the same save as a group of files."""
+    numbers, others = _numbers(file.path), {_numbers(each.path) for each in group}
+    near = min(abs(each.modified - file.modified) for each in group) <= _TOGETHER_SECONDS
+    steps = {step for each in (*group, file) if (step := step_inside([each])) is not None}
+    return others == {numbers} and (near or bool(numbers)) and len(steps) <= 1
+
+
+def _numbers(name: str) -> tuple[str, ...]:
+    """Return the numbers in the name of a file, without that of a rank."""
+    return tuple(re.findall(r"\d+", _RANK.sub("", Path(name).stem)))
+
+
+def outermost(found: Iterable[ProgramCheckpoint]) -> list[ProgramCheckpoint]:
+    """Return those whose files are not all part of another one, each once."""
+    kept, owners = list[ProgramCheckpoint](), dict[Path, int]()
+    for each in sorted(found, key=lambda each: (-len(each.found.files), each.path)):
+        known = {owners.setdefault(path, len(kept)) for path in each.paths}
+        if len(known) > 1 or len(kept) in known:
+            kept.append(each)
+    return kept
 
 
 def is_numbered(path: Path) -> bool:
@@ -261,7 +421,7 @@ def is_numbered(path: Path) -> bool:
 def state_of(checkpoint: ProgramCheckpoint) -> str:
     """Return a digest of the names, sizes and times of its files; it changes when they are written again."""
     digest, base = hashlib.sha256(), checkpoint.base
-    for path in sorted(base / name for name in checkpoint.files()):
+    for path in sorted(checkpoint.paths):
         with contextlib.suppress(OSError):  # it is being removed
             found = path.stat()
             digest.update(f"{path.relative_to(base)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())

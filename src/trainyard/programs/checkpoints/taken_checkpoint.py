@@ -17,6 +17,7 @@ from pathlib import Path
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, summary_of
+from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
@@ -40,22 +41,21 @@ class TakenCheckpoint:
 
     step: int
     manifest_sha256: str
+    source: Source = Source.CHECKPOINT
+    """The source of its step; `guessed` if the step is only the last one on record when it was saved."""
     tensors: Tensors | None = field(default=None, compare=False)
     """None if they were read when it was taken before."""
 
 
 def take_checkpoint(
-    checkpoint: ProgramCheckpoint, directory: RunDirectory, run_id: str, *, step: int | None = None
+    checkpoint: ProgramCheckpoint, directory: RunDirectory, run_id: str, *, step: int, source: Source
 ) -> TakenCheckpoint:
     """Copy the checkpoint into `checkpoints/`, write its manifest last, and return its step and digest.
 
     If the same bytes were taken before, nothing is copied, and its tensors are not read. Raises
-    CheckpointError if it changed while it was copied, if a file is damaged, if its step is not known, or if
-    it has a file of the manifest's name; OSError if a file is gone.
+    CheckpointError if it changed while it was copied, if a file is damaged, or if it has a file of the
+    manifest's name; OSError if a file is gone.
     """
-    step = checkpoint.step if checkpoint.step is not None else step
-    if step is None:
-        raise CheckpointError(f"{checkpoint.path}: neither its name nor its files show its step")
     names = checkpoint.files()
     if MANIFEST_NAME in names:
         raise CheckpointError(
@@ -80,7 +80,7 @@ def take_checkpoint(
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         write_manifest(target, manifest)
-    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME), tensors)
+    return TakenCheckpoint(step, sha256_of_file(target / MANIFEST_NAME), source, tensors)
 
 
 def tensors_of(checkpoint: ProgramCheckpoint) -> Tensors:
@@ -126,12 +126,9 @@ def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
 
 
 def _require_unchanged(checkpoint: ProgramCheckpoint) -> None:
-    """Raise CheckpointError if its files have changed, or if it is no longer complete."""
-    again = checkpoint.judge_again()
-    if again is None or again.files() != checkpoint.files():
+    """Raise CheckpointError if its files have changed; OSError if one is gone."""
+    if not checkpoint.is_unchanged():
         raise CheckpointError(f"{checkpoint.path} changed while it was copied")
-    if not again.found.is_complete:
-        raise CheckpointError(f"{checkpoint.path} is not complete: {again.found.why}")
 
 
 def _copy_file(source: Path, target: Path) -> None:

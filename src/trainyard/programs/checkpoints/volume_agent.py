@@ -28,11 +28,11 @@ PIECE = 1 << 20
 MOST_FILES = 200_000
 MOST_TEXT, MOST_INDEX, MOST_HEADER = 8 << 20, 128 << 20, 100 << 20
 ARCHIVE_BEGINS, ARCHIVE_ENDS, END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
-TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt", "latest", "fsdp_config.json", "metadata.json")
-STATE = "trainer_state.json"
-JSONS = (STATE, "config.json", "adapter_config.json", "fsdp_config.json", "metadata.json", ".metadata.json")
-META = re.compile(r"meta_\d{6}\.json")
-ARCHIVES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
+TEXTS = ("manifest.json", "latest_checkpointed_iteration.txt", "latest", "metadata.json")
+JSONS = re.compile(
+    r"(trainer_state|config|adapter_config|fsdp_config|metadata|\.metadata|meta_\d{6})\.json", re.ASCII
+)
+ARCHIVES = (".pt", ".pth", ".tar", ".bin", ".pkl", ".ckpt", ".npz", ".keras")
 SIZED = ("_model_states.pt", "model_optim_rng.pt")
 """Endings of files in which DeepSpeed and Megatron-LM record how many ranks wrote them."""
 COUNTS = (
@@ -43,8 +43,8 @@ COUNTS = (
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json", ".metadata")
 OPTIMIZER = re.compile(r"optim|exp_avg|momentum", re.IGNORECASE)
 # Names of an optimizer and its tensors, as programs give them to torch's distributed checkpoint.
-STEPS = ("iter_num", "global_step")
-# Keys under which nanoGPT and Lightning save the optimizer steps done.
+STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps", "epoch")
+# Keys under which programs save the optimizer steps and the epochs done.
 
 
 def list_below(root: Path, out: BinaryIO, most: int = MOST_FILES) -> None:
@@ -78,15 +78,10 @@ def entry_of(path: Path) -> dict[str, Any] | None:
         return None
     found = path.stat()
     entry: dict[str, Any] = {"s": found.st_size, "m": found.st_mtime}
-    if path.name in JSONS and found.st_size <= MOST_TEXT:
+    if JSONS.fullmatch(path.name) and found.st_size <= MOST_TEXT:
         content = json_in(path)
         entry["whole"] = isinstance(content, dict)
-        if path.name == STATE:
-            entry["text"] = str(content.get("global_step", "")) if isinstance(content, dict) else ""
-    if META.fullmatch(path.name) and found.st_size <= MOST_TEXT:
-        content = json_in(path)
-        entry["whole"] = isinstance(content, dict)
-        entry["text"] = str(content.get("step", "")) if isinstance(content, dict) else ""
+        entry["counts"] = steps_in(members_of(content))
     if path.name in TEXTS and found.st_size <= MOST_TEXT:
         entry["text"] = path.read_bytes().decode("utf-8", "replace")
     elif path.name == ".metadata" and found.st_size <= MOST_INDEX:
@@ -156,12 +151,17 @@ def counts_in(path: Path) -> dict[str, int]:
 
 
 def saved_facts(path: Path) -> dict[str, Any]:
-    """Return the keys at the top of a torch.save file, those below `state` as `state.KEY`, and its step."""
-    top = saved_members(path)
+    """Return the keys at the top of a torch.save file or of JSON, those below `state` as `state.KEY`, and its
+    step."""
+    top = members_of(json_in(path)) if path.suffix == ".json" else saved_members(path)
     keys = [key for key in top if isinstance(key, str)]
     keys += [f"state.{key}" for key in members_of(top.get("state")) if isinstance(key, str)]
-    steps = {name: top[name] for name in STEPS if type(top.get(name)) is int and top[name] >= 0}
-    return {"keys": sorted(keys), "counts": steps}
+    return {"keys": sorted(keys), "counts": steps_in(top)}
+
+
+def steps_in(top: dict[Any, Any]) -> dict[str, int]:
+    """Return the numbers of optimizer steps among members."""
+    return {name: top[name] for name in STEPS if type(top.get(name)) is int and top[name] >= 0}
 
 
 def saved_members(path: Path) -> dict[Any, Any]:

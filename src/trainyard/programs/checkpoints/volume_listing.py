@@ -114,24 +114,40 @@ def list_checkpoint_folder(folder: Path) -> VolumeListing:
     return VolumeListing(tuple(map(_file_of, volume_agent.entries_below(folder))))
 
 
-def list_beside(parent: Path, names: Collection[str]) -> VolumeListing:
-    """Return the files directly in a folder of this machine, and those below its folders in `names`.
+class FolderReader:
+    """Lists files of this machine, and what torch.save and JSON files hold; an unchanged one is read once."""
 
-    Files in `names` are opened for their keys. A file that disappears meanwhile is left out.
-    """
-    files: list[VolumeFile] = []
-    links: dict[str, str] = {}
-    for path in sorted(parent.iterdir()) if parent.is_dir() else ():
-        with suppress(OSError):
-            if path.is_symlink():
-                links[path.name] = str(path.readlink())
-            elif path.is_dir():
-                entries = volume_agent.entries_below(path) if path.name in names else ()
-                files += [_file_of({**entry, "p": f"{path.name}/{entry['p']}"}) for entry in entries]
-            elif (entry := volume_agent.entry_of(path)) is not None:
-                saved = volume_agent.saved_facts(path) if path.name in names and entry.get("whole") else {}
-                files.append(_file_of({**entry, **saved, "p": path.name}))
-    return VolumeListing(tuple(files), links)
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], dict[str, Any]] = {}
+
+    def list_beside(self, parent: Path, names: Collection[str]) -> VolumeListing:
+        """Return the files directly in a folder, and those below its folders in `names`.
+
+        The files in `names`, and those in these folders, are opened for their keys. A file that disappears
+        meanwhile is left out.
+        """
+        files: list[VolumeFile] = []
+        links: dict[str, str] = {}
+        for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+            with suppress(OSError):
+                if path.is_symlink():
+                    links[path.name] = str(path.readlink())
+                elif path.is_dir():
+                    entries = volume_agent.entries_below(path) if path.name in names else ()
+                    files += [self._file(parent, f"{path.name}/{entry['p']}", entry) for entry in entries]
+                elif (entry := volume_agent.entry_of(path)) is not None:
+                    files.append(self._file(parent, path.name, entry, is_open=path.name in names))
+        return VolumeListing(tuple(files), links)
+
+    def _file(self, parent: Path, name: str, entry: dict[str, Any], *, is_open: bool = True) -> VolumeFile:
+        path, saved = parent / name, dict[str, Any]()
+        is_json = path.suffix == ".json" and entry["s"] <= volume_agent.MOST_TEXT
+        if is_open and (is_json or (entry.get("whole") and path.suffix in volume_agent.ARCHIVES)):
+            with suppress(OSError):
+                key = str(path), entry["s"], path.stat().st_mtime_ns
+                saved = self._known.get(key) or self._known.setdefault(key, volume_agent.saved_facts(path))
+        counts = {**entry.get("counts", {}), **saved.get("counts", {})}
+        return _file_of({**entry, **saved, "counts": counts, "p": name})
 
 
 def _file_of(given: Mapping[str, Any]) -> VolumeFile:

@@ -1,30 +1,29 @@
-"""Read rows of metrics from files of a program: JSON lines, CSV, TensorBoard events, trainer_state.json.
+"""Read rows of metrics from files of a program: what its library for logging writes.
 
-    folder ──names, times──> files ──what is new since the last poll──> rows
+    folder ──names, times──> files ──what is new since the last poll──> rows with a step or an epoch
 
-A poll reads what was added. A last line without its end waits for the next poll, and a file that was
-truncated or written anew is read from its start. What a file had before the program started is not reported.
+JSON lines, CSV, trainer_state.json, TensorBoard, W&B offline, MLflow's file store, trackio. A poll reads what
+was added. A last line without its end waits for the next poll, and a file that was truncated or written anew
+is read from its start. What a file had before the program started is not reported. A row has the `time` that
+it states, else that of its file.
 """
 
 import csv
+import json
 import os
 import re
+import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.programs.metrics.figure_names import (
-    figure_of,
-    flat_figures,
-    is_about_training,
-    row_of_figures,
-)
+from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
 from trainyard.programs.metrics.log_reader import AUTO, LogReader
 from trainyard.run.directory import is_run_directory
 from trainyard.run.records import Row
@@ -32,11 +31,11 @@ from trainyard.run.untrusted_files import open_regular, parse_json_line, read_by
 
 READABLE = (
     "JSON lines (.jsonl, .ndjson, .json), CSV (.csv, .tsv), a log (.log, .txt), trainer_state.json, "
-    "TensorBoard events"
+    "TensorBoard events, W&B offline (.wandb), MLflow's mlruns, trackio (.db)"
 )
 STATE_NAME = "trainer_state.json"
 _EVENTS = "events.out.tfevents."
-_NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "venv", "wandb"))
+_NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
 _MOST_ENTRIES, _MOST_FILES, _MOST_DEPTH = 50_000, 200, 10
 _MOST_BYTES = 64 << 20
 """Most bytes that one poll reads of one file."""
@@ -46,15 +45,17 @@ _CLOCK_SECONDS = 2.0
 """How much a clock may be set back while a program runs."""
 _SAMPLE_BYTES = 256
 _TIMES = ("time", "timestamp", "_timestamp", "wall_time")
-_ROW_TIME = "\0time"
-"""Where a reader puts the time of a row, until it is judged."""
 _MOST_ZONE_SECONDS = 14 * 3600.0
 """A time without a zone may be that of any zone."""
 _LEAST_TIME = 1e9
 """A smaller number is no Unix time, but seconds since some start."""
 _LINES_WITHOUT_ROW = 50
 """A file that may be data, not metrics, is given up after this many lines without a row."""
-_COMPOSER_TAG = "time/batch"
+_OF_TRAINING = re.compile(r"loss|reward|return|acc|grad|lr|learning|perplexity|ppl|bpb", re.IGNORECASE)
+"""A table or JSON lines that a search finds are metrics only with such a name; others may be data."""
+_MLFLOW = re.compile(r"mlruns/[^/]+/[^/]+/metrics/(.+)$")
+_GROWTH = 1.1
+"""A file that is read from its start each time is read again when it has grown by this factor."""
 _LIGHTNING_FOLDER = re.compile(r"version_\d+")
 
 
@@ -135,19 +136,20 @@ class MetricFiles:
             self._readers[path] = kind(path)
         try:
             found = self._readers[path].new_rows(at_end=at_end)
-        except ImportError:
-            self._notes[
-                f"{path.parent}: TensorBoard events were not read, because the package tensorboard is not "
-                "installed beside Trainyard"
-            ] = None
+            changed = path.stat().st_mtime
+        except ImportError as error:
+            package = (error.name or "").partition(".")[0]
+            self._notes[f"{path.parent}: not read, because {package} is not installed beside Trainyard"] = (
+                None
+            )
             return []
-        except (OSError, DamagedFileError) as error:
+        except (OSError, DamagedFileError, sqlite3.Error) as error:
             self._notes[f"{path}: {error}"] = None
             return []
-        own = [row for row in found if row.pop(_ROW_TIME, self._created) >= self._created]
+        own = [row for row in found if row.setdefault("time", changed) >= self._created]
         if len(own) < len(found):
             self._notes[f"{path}: rows with a time before the start of the run are of another run"] = None
-        return list(_merged(own))
+        return own
 
     def _kind(self, path: Path) -> "Callable[[Path], _Reader] | None":
         """Return the reader for a file by its name, or for a named one by its first bytes, if any."""
@@ -156,11 +158,18 @@ class MetricFiles:
             return lambda path: _TrainerState(path, self._states)
         if name.startswith(_EVENTS):
             return lambda path: _Events(path, self._started)
+        if ending == ".wandb":
+            return _OfflineRun
+        if _MLFLOW.search(str(path)):
+            return _MlflowFigure
+        if ending == ".db" and (self._is_named or path.parent.name == "trackio"):
+            return _Trackio
         if ending in (".jsonl", ".ndjson") or (ending == ".json" and self._is_named):
             return lambda path: _JsonLines(path, is_named=self._is_named)
         if ending in (".csv", ".tsv"):
             # DeepSpeed's monitor counts samples in the column `step` of these.
-            return None if name.startswith("Train_Samples_") else _Table
+            is_of_samples = name.startswith("Train_Samples_")
+            return None if is_of_samples else lambda path: _Table(path, is_named=self._is_named)
         if path != self._place or ending not in (".log", ".txt", ".out", ""):
             return None
         try:
@@ -201,6 +210,8 @@ class MetricFiles:
                 is_searched = not entry.name.startswith(".") and entry.name not in _NOT_OF_PROGRAMS
                 if depth and is_searched and path.absolute() not in self._ignored:
                     yield from self._files_below(path, depth - 1)
+            elif "wandb" in path.parts and path.suffix != ".wandb":
+                continue
             elif entry.is_file() and path.absolute() not in self._ignored:
                 yield path
 
@@ -215,15 +226,15 @@ def _clock_difference(place: Path) -> float:
 
 
 def _row_time(figures: Mapping[str, Any]) -> Row:
-    """Return the time of a row in Unix seconds, under `_ROW_TIME`; empty if it has none."""
+    """Return the `time` of a row in Unix seconds; empty if it states none."""
     for name in _TIMES:
         value = figures.get(name)
         with suppress(ValueError, TypeError, OverflowError):
             if isinstance(value, str) and not value.replace(".", "", 1).isdecimal():
                 moment = datetime.fromisoformat(value)
-                return {_ROW_TIME: moment.timestamp() + (0.0 if moment.tzinfo else _MOST_ZONE_SECONDS)}
+                return {"time": moment.timestamp() + (0.0 if moment.tzinfo else _MOST_ZONE_SECONDS)}
             if (number := float(value or 0)) > _LEAST_TIME:
-                return {_ROW_TIME: number / 1000 if number > _LEAST_TIME * 1000 else number}
+                return {"time": number / 1000 if number > _LEAST_TIME * 1000 else number}
     return {}
 
 
@@ -233,21 +244,6 @@ def _age(path: Path) -> tuple[float, str]:
         return path.stat().st_mtime, str(path)
     except OSError:
         return 0.0, str(path)
-
-
-def _merged(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield one row for rows of the same step that follow each other and have different figures."""
-    open_row: Row = {}
-    for row in rows:
-        same = open_row and open_row["step"] == row["step"]
-        if same and all(open_row.get(name, value) == value for name, value in row.items() if name != "epoch"):
-            open_row |= row
-            continue
-        if open_row:
-            yield open_row
-        open_row = dict(row)
-    if open_row:
-        yield open_row
 
 
 class _Reader:
@@ -316,9 +312,7 @@ class _LogLines(_Lines):
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
         lines = self.new_lines(at_end=at_end)
-        rows = self._log.take("".join(f"{line}\n" for line in lines))
-        self.steps_asked = self._log.steps_asked
-        return [row for row in rows if "step" in row]
+        return self._log.take("".join(f"{line}\n" for line in lines))
 
     def start_anew(self) -> None:
         self._log = LogReader()
@@ -340,7 +334,7 @@ class _JsonLines(_Lines):
         rows = []
         for line in self.new_lines(at_end=at_end):
             row = self._row_of(line)
-            if row is not None and "step" in row and is_about_training(row):
+            if has_figures(row) and not (self._may_be_data and not any(map(_OF_TRAINING.search, row))):
                 rows.append(row)
                 self._may_be_data = False
             elif self._may_be_data:
@@ -349,16 +343,15 @@ class _JsonLines(_Lines):
                     break
         return rows
 
-    def _row_of(self, line: str) -> Row | None:
-        found = parse_json_line(line.encode())
-        if found is None:
-            return None
+    def _row_of(self, line: str) -> Row:
+        if (found := parse_json_line(line.encode())) is None:
+            return {}
         if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
             self.steps_asked = total
         row = row_of_figures(flat_figures(found))
         if self._is_automodel and "timestamp" in found and "step" in row:
             row["step"] += 1
-        return row | _row_time(found)
+        return row | _row_time(found) if row else row
 
     def start_anew(self) -> None:
         self._lines_without_row = 0
@@ -367,34 +360,31 @@ class _JsonLines(_Lines):
 class _Table(_Lines):
     """Reads a CSV file with a header. Lightning's has several sparse rows a step, and counts from 0."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_named: bool) -> None:
         super().__init__(path)
         self._header: list[str] | None = None
+        self._is_named = is_named
         self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         self._first = int(_is_of_lightning(path))
-        self._known: dict[tuple[int, bool], Row] = {}
 
     def new_rows(self, *, at_end: bool) -> list[Row]:
         lines = self.new_lines(at_end=at_end)
         if self._header is None and lines:
-            self._header = next(csv.reader(lines[:1], delimiter=self._delimiter), [])
+            self._header = [
+                name.strip() for name in next(csv.reader(lines[:1], delimiter=self._delimiter), [])
+            ]
             lines = lines[1:]
         names = self._header or []
-        columns = {found[0]: 0 for name in names if (found := figure_of(name))}
-        if "step" not in columns or not is_about_training(columns):
+        if not self._is_named and not any(map(_OF_TRAINING.search, names)):
             return []
         rows = []
         for cells in csv.reader(lines, delimiter=self._delimiter):
-            given = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell]
+            given = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell.strip()]
             row = row_of_figures(given)
-            if "step" not in row or len(row) == 1:
-                continue
-            row["step"] += self._first
-            # A rewritten file repeats its old rows: Lightning rewrites it when a column is added.
-            kind = (row["step"], "val_loss" in row and "loss" not in row)
-            if not row.items() <= self._known.get(kind, {}).items():
-                self._known[kind] = {**self._known.get(kind, {}), **row}
-                rows.append(row | _row_time({name.strip().lower(): cell for name, cell in given}))
+            if has_figures(row):
+                if "step" in row:
+                    row["step"] += self._first
+                rows.append(row | _row_time({name.lower(): cell for name, cell in given}))
         return rows
 
     def start_anew(self) -> None:
@@ -430,21 +420,14 @@ class _TrainerState(_Reader):
             self.steps_asked = total
         rows = []
         for found in history:
-            row = history_row(found) if isinstance(found, dict) else {}
+            # The trainer's summary has the mean of all losses.
+            is_row = isinstance(found, dict) and not ("train_loss" in found and "loss" not in found)
+            row = row_of_figures(found.items()) if is_row else {}
             kind = (row.get("step", 0), "loss" not in row)
-            if "step" in row and is_about_training(row) and self._known.get(kind) != row:
+            if "step" in row and has_figures(row) and self._known.get(kind) != row:
                 self._known[kind] = row
-                rows.append(row)
+                rows.append(dict(row))
         return rows
-
-
-def history_row(found: Mapping[str, Any]) -> Row:
-    """Return the row of an entry of the Hugging Face trainer's history; its summary is none."""
-    if "train_loss" in found and "loss" not in found:
-        return {}
-    if "loss" not in found:
-        found = {name: found[name] for name in ("step", "epoch", "eval_loss", "reward") if name in found}
-    return row_of_figures(found.items())
 
 
 class _Events(_Reader):
@@ -462,20 +445,19 @@ class _Events(_Reader):
 
             self._loader = LegacyEventFileLoader(str(self.path))
         steps: dict[int, dict[str, float]] = {}
+        moment = 0.0
         for event in self._loader.Load():
             if event.HasField("summary") and event.wall_time >= self._started:
+                moment = event.wall_time
                 for value in event.summary.value:
-                    if (figure_of(value.tag) or value.tag == _COMPOSER_TAG) and (
-                        number := _scalar(value)
-                    ) is not None:
+                    if (number := _scalar(value)) is not None:
                         steps.setdefault(event.step, {})[value.tag] = number
         rows = []
         for step, figures in steps.items():
-            row = row_of_figures(figures.items())
             # Composer and NeMo 2 count from 0, too.
-            first = self._first or int(_COMPOSER_TAG in figures or "reduced_train_loss" in figures)
-            rows.append({**row, "step": step + first})
-        return [row for row in rows if len(row) > 1]
+            first = self._first or int("time/batch" in figures or "reduced_train_loss" in figures)
+            rows.append({**row_of_figures(figures.items()), "step": step + first, "time": moment})
+        return rows
 
 
 def _scalar(value: Any) -> float | None:
@@ -489,3 +471,71 @@ def _scalar(value: Any) -> float | None:
 
     array = make_ndarray(value.tensor)
     return float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else None
+
+
+class _OfflineRun(_Reader):
+    """Reads a run of W&B that was not sent yet, with W&B's own reader, from its start when it has grown."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._size = self._count = 0
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        size = self.path.stat().st_size
+        if size == self._size or not (at_end or size > _GROWTH * self._size):
+            return []
+        from wandb.proto import wandb_internal_pb2
+        from wandb.sdk.internal.datastore import DataStore
+
+        self._size, rows = size, list[Row]()
+        store: Any = DataStore()
+        # Its end may not be written yet: then the reader asserts.
+        with suppress(AssertionError):
+            store.open_for_scan(str(self.path))
+            while (data := store.scan_data()) is not None:
+                record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+                record.ParseFromString(data)
+                if record.HasField("history"):
+                    items = {"/".join(each.nested_key) or each.key: each for each in record.history.item}
+                    figures = {name: json.loads(each.value_json) for name, each in items.items()}
+                    step = {"step": int(figures.get("_step", record.history.step.num))}
+                    rows.append(step | row_of_figures(flat_figures(figures)) | _row_time(figures))
+        store.close()
+        new, self._count = rows[self._count :], len(rows)
+        return new
+
+
+class _MlflowFigure(_Lines):
+    """Reads one figure of MLflow's file store: `milliseconds value step`, a line a value."""
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:
+        found = _MLFLOW.search(str(self.path))
+        assert found is not None
+        rows = []
+        for line in self.new_lines(at_end=at_end):
+            with suppress(ValueError):
+                moment, value, step = line.split()
+                place = {"step": int(step), "time": int(moment) / 1000}
+                rows.append(
+                    place | {k: v for k, v in row_of_figures([(found[1], value)]).items() if k != "step"}
+                )
+        return rows
+
+
+class _Trackio(_Reader):
+    """Reads the rows of a trackio project, a table of SQLite."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._last = 0
+
+    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+        rows = []
+        with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as base:
+            query = "SELECT id, timestamp, step, metrics FROM metrics WHERE id > ? ORDER BY id"
+            for number, moment, step, text in base.execute(query, (self._last,)):
+                self._last = number
+                if (figures := parse_json_line(str(text).encode())) is not None:
+                    row = row_of_figures(flat_figures(figures))
+                    rows.append({"step": int(step), **row, **_row_time({"timestamp": moment})})
+        return rows

@@ -22,6 +22,7 @@ from trainyard.report.facts.quantities import (
     format_scaled,
 )
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.source_words import source_in_words
 
 
 class FigureGroup(StrEnum):
@@ -302,6 +303,15 @@ def _goodput_text(facts: RunFacts) -> str | None:
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 
+def _sources_text(facts: RunFacts) -> str | None:
+    """Return where the steps and figures of another program come from: `steps observed, loss printed …`."""
+    outcome = facts.section("outcome")
+    sources = outcome.get("sources")
+    if not isinstance(sources, Mapping):
+        return None
+    return ", ".join(f"{name}{source_in_words(outcome, name)}" for name in sources)
+
+
 _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
 _PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
 _training = partial(_computed, _TRAINING)
@@ -315,6 +325,12 @@ FIGURES: list[Figure] = [
     _logged(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
     _logged(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
     _share("Total Steps", "step", "steps", counted="steps_done", tile=(3, _steps_tile), brief=_steps_words),
+    Figure(
+        _TRAINING,
+        "Sources",
+        _sources_text,
+        lambda facts: {"sources": facts.section("outcome").get("sources")},
+    ),
     _share("Step in Epoch", "step_in_epoch", "steps_per_epoch"),
     _curve(_TRAINING, "Reward Curve", "reward", format_loss),
     _curve(_TRAINING, "Loss Curve", "loss", format_loss),

@@ -6,7 +6,7 @@ from enum import StrEnum
 from trainyard.report.facts.next_commands import prove_command
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
-from trainyard.run.failure import next_command, where_it_ended, with_advice
+from trainyard.run.failure import next_step, where_it_ended, with_advice
 
 
 class RunVerdict(StrEnum):
@@ -54,7 +54,7 @@ def run_headline(facts: RunFacts) -> Headline:
 
 def _of_state(facts: RunFacts) -> Headline:
     at, detail = position(facts), facts.state.detail
-    again = next_command(facts.run, facts.directory)
+    again = next_step(facts.run, facts.directory)
     match facts.state.status:
         case Status.SUCCEEDED:
             reason = "There is no proof of this run in its present state."

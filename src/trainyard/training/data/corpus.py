@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import DataError
+from trainyard.training.data.megatron_index import SUFFIX as INDEX_SUFFIX
+from trainyard.training.data.megatron_index import index_beside
 from trainyard.training.data.skipped_counts import SkipTally, skip_sentence
 
 OTHER_SUFFIX = "files with another suffix"
 NOT_UTF8 = "files that are not UTF-8"
-# The index names the type of the tokens, and read as another type they would be wrong without an error.
-_INDEXED = ".bin files with a Megatron index"
 _FIXES = {
     NOT_UTF8: " Save it as UTF-8 (iconv -f latin1 -t utf-8 OLD.txt > NEW.txt).",
-    _INDEXED: " If it is bare tokens of data.bin_dtype, move its .idx file away.",
     OTHER_SUFFIX: " Convert PDF and Word documents to .txt first.",
 }
 SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet", ".bin")
@@ -45,6 +44,8 @@ class CorpusFile:
     size: int
     """In bytes."""
     modified_ns: int
+    index: Path | None = None
+    """The `.idx` file beside a Megatron `.bin` file."""
 
     @property
     def suffix(self) -> str:
@@ -81,10 +82,12 @@ def standard_library(root: Path | None = None) -> Corpus:
 def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """Find the usable files at `path`, which is a file or a folder that is searched recursively.
 
+    A Megatron dataset counts as its `.bin` file; `path` may name it without the suffix or by its index.
     `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
     out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
     file.
     """
+    path = _megatron_tokens(path)
     if not path.exists():
         raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
     if path.is_dir():
@@ -96,6 +99,13 @@ def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally
     if not files:
         raise DataError(unusable_message(key, path, skips))
     return Corpus(str(path), files)
+
+
+def _megatron_tokens(path: Path) -> Path:
+    """The `.bin` file that `path` means if it is the prefix or the index of a Megatron dataset."""
+    tokens = path.with_suffix(".bin") if path.suffix == INDEX_SUFFIX else Path(f"{path}.bin")
+    named = path.suffix == INDEX_SUFFIX or not path.exists()
+    return tokens if named and tokens.is_file() and index_beside(tokens) else path
 
 
 def unusable_message(key: str, path: Path | str, skips: SkipTally) -> str:
@@ -173,16 +183,17 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
     files = []
     for path in paths:
         relative = path.relative_to(root).as_posix()
+        if path.suffix == INDEX_SUFFIX and path.with_suffix(".bin").is_file():
+            continue
         if path.suffix.lower() not in SUFFIXES:
             skips.add(OTHER_SUFFIX, relative)
-        elif path.suffix == ".bin" and path.with_suffix(".idx").is_file():
-            skips.add(_INDEXED, relative)
         elif (status := _status(path)) is None:
             skips.add("unreadable files", relative)
         elif status.st_size == 0:
             skips.add("empty files", relative)
         else:
-            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns))
+            index = index_beside(path) if path.suffix == ".bin" else None
+            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns, index))
     return tuple(sorted(files, key=lambda file: os.fsencode(file.relative)))
 
 

@@ -142,7 +142,7 @@ def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], s
     width = np.dtype(data.bin_dtype).itemsize
     files = []
     for file in corpus.files:
-        if file.suffix == ".bin" and file.size % width:
+        if file.suffix == ".bin" and not file.index and file.size % width:
             skips.add(f".bin files that are not a multiple of {data.bin_dtype} in size", file.relative)
         else:
             files.append(file)
@@ -160,8 +160,19 @@ def _key(
     split: str | None,
 ) -> str:
     """A digest of everything that determines the tokens. A file with unchanged size and time is unchanged."""
-    files = [[(str(f.path.absolute()), f.relative, f.size, f.modified_ns) for f in part] for part in parts]
+    files = [[_state(file) for file in part] for part in parts]
     facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
+    if data.packing == "separate":
+        facts.append(data.packing)
     if split == "within":
         facts.append([split, data.validation_fraction])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _state(file: CorpusFile) -> tuple[str | int, ...]:
+    """Values that change when somebody writes to a file or to the index beside it."""
+    state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
+    if file.index is None:
+        return state
+    index = file.index.stat()
+    return (*state, index.st_size, index.st_mtime_ns)

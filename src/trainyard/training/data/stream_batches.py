@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.training.data.batches import count_targets
 from trainyard.training.data.order import Permutation
 from trainyard.training.data.token_stream import Position, StreamLane, Tokens, TokenStream
 from trainyard.training.runtime.world import DataShare, attempt
@@ -40,6 +41,10 @@ class _Block:
     start: Positions
     end: Positions
 
+    def target_counts(self) -> list[int]:
+        """The number of targets of each step that count in the loss."""
+        return [count_targets(rows) for rows in self.rows]
+
 
 class StreamBatches:
     """The batches of a run, by step. Steps may come in any order, but going back reads the stream again."""
@@ -56,13 +61,15 @@ class StreamBatches:
         self._lane_count = 0
         self._origin: tuple[int, Positions] = (0, {})
         self._block: _Block | None = None
+        self._targets: list[int] = []
+        """The targets of each step of the block, over all processes."""
         self._lanes: dict[int, StreamLane] = {}
         self._stop = Event()
         self._ahead: Future[_Block] | None = None
         self._thread: Thread | None = None
 
-    def share(self, step: int, groups: DataShare, *, size: int) -> list[np.ndarray]:
-        """The micro batches of this process at `step`.
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes.
 
         Every process must call it. An error of reading in one of them is raised in all.
         """
@@ -73,7 +80,7 @@ class StreamBatches:
         while self._block is None or self._block.number < number:
             self._block = self._next_block(groups)
         rows = self._block.rows[place]
-        return [rows[first : first + size] for first in range(0, len(rows), size)]
+        return [rows[first : first + size] for first in range(0, len(rows), size)], self._targets[place]
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The JSON value of this process's lanes at `step`, the step after the last batch."""
@@ -111,10 +118,14 @@ class StreamBatches:
             self._read_ahead(number, groups)
         assert self._ahead is not None
         error, block = attempt(self._ahead.result)
-        answers = groups.world.gather(error)
-        if first := error or next((other for other in answers if other is not None), None):
+        answers = groups.world.gather((error, groups.rank, block and block.target_counts()))
+        if first := error or next((other for other, _, _ in answers if other is not None), None):
             raise first
         assert block is not None
+        by_group = {
+            rank: counts for _, rank, counts in answers
+        }  # the processes of a group have the same rows
+        self._targets = [sum(counts) for counts in zip(*by_group.values(), strict=True)]
         self._read_ahead(number + 1, groups)
         return block
 

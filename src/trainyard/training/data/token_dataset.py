@@ -16,7 +16,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.data.batches import TokenBatches, first_windows
+from trainyard.training.data.batches import Places, TokenBatches, first_windows
 from trainyard.training.data.skipped_counts import SkipCount
 from trainyard.training.data.token_files import FileState, TokenFile
 
@@ -76,14 +76,20 @@ class PreparedData:
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
         """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
-        tokens = self.train.open()
-        return TokenBatches(tokens, sequence_length=sequence_length, batch_size=batch_size, seed=seed)
+        return TokenBatches(
+            self.train.open(),
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            seed=seed,
+            documents=_places(self.train),
+        )
 
     def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
         if self.validation is None:
             return np.empty((0, length + 1), dtype=np.int64)
-        return first_windows(self.validation.open(), length=length, count=count)
+        documents = _places(self.validation)
+        return first_windows(self.validation.open(), length=length, count=count, documents=documents)
 
     def prompt(self, count: int) -> list[int]:
         """The first `count` validation tokens, or training tokens when there is no validation data."""
@@ -116,6 +122,7 @@ def _description(file: TokenFile, folder: Path) -> dict[str, Any]:
         "tokens": file.tokens,
         "sha256": file.sha256,
         "seen": file.seen,
+        "documents": file.documents and _description(file.documents, folder),
         **part,
     }
 
@@ -155,15 +162,23 @@ def read_index(directory: Path) -> PreparedData | None:
 def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
     path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
     seen = FileState(*value["seen"]) if value.get("seen") else None
+    documents = _token_file_of(value["documents"], directory) if value.get("documents") else None
     first, of = value.get("part_of") or (None, None)
     part_of = None if first is None or of is None else (int(first), int(of))
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, part_of)
+    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents, part_of)
+
+
+def _places(file: TokenFile) -> Places | None:
+    """The starts of the documents of `file`, memory-mapped; None when they are not recorded."""
+    return None if file.documents is None else file.documents.open().view(np.ndarray)
 
 
 def _identity(file: TokenFile) -> list[str | int]:
-    """The values that identify the tokens."""
+    """The values that identify the tokens, and the document starts where these are recorded."""
     identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
-    return identity if file.part_of is None else [*identity, "from", file.part_of[0]]
+    if file.part_of is not None:
+        identity += ["from", file.part_of[0]]
+    return identity if file.documents is None else [*identity, file.documents.sha256]
 
 
 def fingerprint_of(train: TokenFile, validation: TokenFile | None) -> str:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.errors import DataError
 from trainyard.run.atomic_files import sha256_of_file
@@ -51,6 +52,8 @@ class TokenFile:
     """The digest of the file's bytes, lower-case hex."""
     seen: FileState | None = field(default=None, compare=False)
     """The state of the file when its digest was last verified."""
+    documents: "TokenFile | None" = None
+    """The positions of the first tokens of documents, ascending; None unless requested."""
     part_of: tuple[int, int] | None = None
     """The first token of the part and the tokens of the complete file; None for a complete file.
 
@@ -72,15 +75,17 @@ class TokenFile:
             found = self.path.stat()
         except OSError:  # another process may be replacing it
             return False
-        size = self._file_tokens * np.dtype(self.dtype).itemsize
-        return stat.S_ISREG(found.st_mode) and found.st_size == size
+        has_size = (
+            stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
+        )
+        return has_size and (self.documents is None or self.documents.is_complete)
 
     def verify(self, progress: Progress = UNSEEN) -> "TokenFile | None":
         """The file with its current state; None when it is missing or its digest differs.
 
         A large file that was not written to since it was hashed is not read.
         """
-        if not self.is_complete:
+        if not self.is_complete or (self.documents and not self.documents.verify()):
             return None
         try:
             # Take the state before reading the content, so that a write in between is noticed next time.
@@ -171,16 +176,28 @@ def check_tokens(path: Path, dtype: str, vocab_size: int, progress: Progress = U
     return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest(), state)
 
 
-def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:
+def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions after each `token` in the file at `path`, ascending, in parts."""
+    for start, chunk in _chunks(path, dtype):
+        yield np.flatnonzero(chunk == token).astype(np.int64) + start + 1
+
+
+def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
+    """Yield parts of the file at `path`, each with the position of its first token."""
     tokens = np.memmap(path, dtype=_stored_type(dtype), mode="r")
     for start in range(0, tokens.size, _CHUNK_TOKENS):
-        chunk = np.asarray(tokens[start : start + _CHUNK_TOKENS])
-        if int(chunk.max()) >= vocab_size:
-            place = int(np.argmax(chunk >= vocab_size))
+        yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])
+
+
+def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:
+    for start, chunk in _chunks(path, dtype):
+        if int(chunk.max()) >= vocab_size or int(chunk.min()) < 0:
+            place = int(np.argmax((chunk >= vocab_size) | (chunk < 0)))
             raise DataError(
-                f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be below "
-                f"model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary that "
-                f"the file was written with, or data.bin_dtype to the type of its integers (read: {dtype})."
+                f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be 0 or "
+                f"more and below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the "
+                "vocabulary that the file was written with, or data.bin_dtype to the type of its integers "
+                f"(read: {dtype}); that of a Megatron dataset is in its .idx file."
             )
         yield chunk
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trainyard.errors import DataError
 from trainyard.training.data.document_reader import Piece
+from trainyard.training.data.document_starts import encode_pieces
 from trainyard.training.data.hugging_face import StreamPosition
 from trainyard.training.data.vocabulary import Vocabulary
 
@@ -48,9 +49,10 @@ class Position:
 class TokenStream:
     """The texts of a split and the vocabulary that encodes them."""
 
-    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str) -> None:
+    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
+        """Create the stream. With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
-        self._texts, self._vocabulary = texts, vocabulary
+        self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
     def lane(self, number: int, of: int, start: Position) -> "StreamLane":
         return StreamLane(self, self._texts.part(number, of), start)
@@ -68,8 +70,12 @@ class TokenStream:
 
     def encode(self, texts: list[bytes]) -> ChunkTokens:
         pieces: list[Piece] = [piece for text in texts for piece in (text, None)]
-        parts = [tokens.astype(np.int32) for tokens in self._vocabulary.token_arrays(iter(pieces))]
-        return np.concatenate([np.empty(0, np.int32), *parts])
+        parts = [np.empty(0, np.int32)]
+        for tokens, begins in encode_pieces(self._vocabulary, iter(pieces)):
+            parts.append(tokens.astype(np.int32))
+            if self._is_marked and begins:
+                parts[-1][:1] = ~parts[-1][:1]
+        return np.concatenate(parts)
 
 
 class StreamLane:

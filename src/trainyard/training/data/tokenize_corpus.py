@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, unusable_message
 from trainyard.training.data.document_reader import Piece, read_pieces
+from trainyard.training.data.document_starts import encode_pieces, starts_in
 from trainyard.training.data.folders import fill_folder, wait_for_maker
+from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
 from trainyard.training.data.skipped_counts import SkipCount, SkipTally, skip_sentence
 from trainyard.training.data.token_dataset import (
@@ -40,6 +43,7 @@ from trainyard.training.data.validation_split import Portion
 # All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
 # other machines do so unless they share the folder.
 _OTHERS_SECONDS = 5.0
+_STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
@@ -210,7 +214,7 @@ class _Part:
     plan: Preparation
     files: tuple[CorpusFile, ...]
     path: Path
-    """The token file."""
+    """The token file; the starts of its documents lie beside it."""
     skips: SkipTally
     """Counts the files and rows that are skipped."""
     portion: Portion
@@ -226,43 +230,63 @@ class _Part:
         if len(self.files) == len(bins) == 1:
             found = self._use_in_place(bins[0])
             return found, int(found is not None)
-        if not self.files:
+        types = list(map(self._stored_type, bins))
+        if len(self.files) > len(bins):
+            types.append(self.plan.vocabulary.dtype)
+        if not types:
             return None, 0
-        dtype = self.plan.vocabulary.dtype
-        if bins:
-            wider = np.result_type(self.plan.data.bin_dtype, dtype)
-            dtype = self.plan.data.bin_dtype if len(bins) == len(self.files) else str(wider)
-        with TokenWriter(self.path, dtype) as writer:
-            used = sum(self._append(file, writer) for file in self.files)
-            result = writer.finish()
+        with TokenWriter(self.path, str(np.result_type(*types))) as writer, self._starts_writer() as starts:
+            used = sum(self._append(file, writer, starts) for file in self.files)
+            result = replace(writer.finish(), documents=None if starts is None else starts.finish())
         return (result, used) if result.tokens else (None, 0)
 
     def _use_in_place(self, file: CorpusFile) -> TokenFile | None:
-        dtype = self.plan.data.bin_dtype
-        found = check_tokens(file.path, dtype, self.plan.vocab_size, self.progress)
-        if self.portion.is_complete:
-            return found
-        first, end = self.portion.span(found.tokens)
-        return found.part(first, end) if first < end else None
+        found = check_tokens(file.path, self._stored_type(file), self.plan.vocab_size, self.progress)
+        if not self.portion.is_complete:
+            first, end = self.portion.span(found.tokens)
+            if first == end:
+                return None
+            found = found.part(first, end)
+        with self._starts_writer() as starts:
+            if starts is None:
+                return found
+            for places in starts_in(self.plan, file, self.portion):
+                starts.write(places)
+            return replace(found, documents=starts.finish())
 
-    def _append(self, file: CorpusFile, writer: TokenWriter) -> bool:
-        """Write the tokens of `file`; return whether it had any."""
+    def _starts_writer(self) -> AbstractContextManager[TokenWriter | None]:
+        """A writer for the document starts; None unless data.packing is `separate`."""
+        separate = self.plan.data.packing == "separate"
+        return TokenWriter(self.path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
+
+    def _append(self, file: CorpusFile, writer: TokenWriter, starts: TokenWriter | None) -> bool:
+        """Write the tokens of `file`, and its document starts to `starts`; return whether it had tokens."""
         before = writer.tokens
         if file.suffix == ".bin":
+            if starts is not None:
+                for places in starts_in(self.plan, file, self.portion):
+                    starts.write(places + before)
             copy_tokens(
                 file.path,
                 writer,
-                dtype=self.plan.data.bin_dtype,
+                dtype=self._stored_type(file),
                 vocab_size=self.plan.vocab_size,
                 portion=self.portion,
                 progress=self.progress,
             )
         else:
             pieces = read_pieces(file, self.plan.data.text_field, self.skips, self.portion)
-            reported = _report_pieces(pieces, file.size, self.progress)
-            for tokens in self.plan.vocabulary.token_arrays(reported):
+            for tokens, begins in encode_pieces(
+                self.plan.vocabulary, _report_pieces(pieces, file.size, self.progress)
+            ):
+                if starts is not None and begins:
+                    starts.write(np.array([writer.tokens]))
                 writer.write(tokens)
         return writer.tokens > before
+
+    def _stored_type(self, file: CorpusFile) -> str:
+        """The type of the tokens in a `.bin` file. Raises DataError when its index does not fit it."""
+        return read_megatron_index(file.index, file.path).dtype if file.index else self.plan.data.bin_dtype
 
 
 def _report_pieces(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:

@@ -8,6 +8,7 @@ import numpy as np
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.training.data.mixture import find_prepared_mixture, prepare_mixture
 from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 from trainyard.training.runtime.world import DataShare, World
@@ -20,8 +21,11 @@ class Batches(Protocol):
     def steps_per_epoch(self) -> int | None:
         """None when the length of the data is not known."""
 
-    def share(self, step: int, groups: DataShare, *, size: int) -> list[np.ndarray]:
-        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0."""
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0.
+
+        Also returns the number of targets that count in the loss, over all processes.
+        """
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
@@ -58,14 +62,14 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
     if data.hugging_face.dataset:
         progress.begin(f"opening {data.hugging_face.dataset}")
         return open_stream(data, model)
-    return prepare_data(data, model, progress)
+    return prepare_mixture(data, model, progress) if data.mixture else prepare_data(data, model, progress)
 
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
     if data.hugging_face.dataset:
         return open_stream(data, model)
-    return find_prepared_data(data, model)
+    return find_prepared_mixture(data, model) if data.mixture else find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: TrainingData, world: World) -> str:

@@ -6,6 +6,7 @@ The choice is a pure function of device, compilation and length, so that a resum
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 LONGEST_WRITTEN_OUT = 512
 """Tokens; for longer ones the scores `[batch, heads, seq, seq]`, kept for backward, take too much memory."""
@@ -29,32 +30,46 @@ def unseen_keys(length: int) -> Tensor:
     return torch.full((length, length), -torch.inf).triu(1)
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | BlockMask | None = None) -> Tensor:
     """Attention output `[batch, heads, seq, head_dim]`; a key and value head serves a group of query heads.
 
-    A query sees the keys up to its own. `unseen` is that mask from `unseen_keys`, if there is one already.
+    A query sees the keys up to its own, or those that the mask `visible` `[batch, 1, query, key]` selects.
+    The mask holds booleans, or floats that are added to the scores; a `BlockMask` chooses flex attention.
     """
-    if is_written_out(q.device, q.shape[2]):
-        return written_out_attention(q, k, v, unseen)
     grouped = q.shape[1] != k.shape[1]
+    if isinstance(visible, BlockMask):
+        mixed: Tensor = flex_attention(q, k, v, block_mask=visible, enable_gqa=grouped)
+        return mixed
+    if is_written_out(q.device, q.shape[2]):
+        return written_out_attention(q, k, v, visible)
+    if visible is not None:
+        # On GPUs only the memory-efficient kernel takes a mask, and it does not support grouped heads.
+        k, v = _repeat_heads(q, k, v)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 
 
-def written_out_attention(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:
+def written_out_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
     """Compute `causal_attention` with explicit products and a softmax.
 
     Only the attention weights are kept for the backward pass, in the precision of the values. If they were
     float32, the compiler would recompute the softmax of some layers, which is slower.
     """
-    if (group := q.shape[1] // k.shape[1]) > 1:
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    k, v = _repeat_heads(q, k, v)
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-    if unseen is None:
+    if visible is None:
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~visible, -torch.inf)
-    else:
-        scores = scores + unseen
+    is_truth = visible.dtype == torch.bool
+    scores = scores.masked_fill(~visible, -torch.inf) if is_truth else scores + visible
     with torch.autocast(q.device.type, enabled=False):
         shares = scores.to(v.dtype).softmax(-1)
     mixed: Tensor = shares @ v
     return mixed
+
+
+def _repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat the key and value heads so that each query head has its own."""
+    group = q.shape[1] // k.shape[1]
+    if group == 1:
+        return k, v
+    return k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)

@@ -67,6 +67,7 @@ class PretrainingSegment:
     ) -> TrainingState:
         """Build model and optimizer at step 0. With `resumes` a checkpoint replaces all values afterwards."""
         self._parallel = parallel = put_on_devices(self._config, world, device, draw=not resumes)
+        parallel.model.model.separates_documents = self._config.data.packing == "separate"
         if weights:
             load_weights(parallel.model, weights)
         optimizer = build_optimizer(parallel.model, self._config.training)

@@ -31,6 +31,8 @@ class _OwnBatch:
     """This process's part of a step's batch."""
 
     step: int
+    tokens: int
+    """Targets that count in the loss, over all processes."""
     sequences: list[Tensor]
     """`[batch, seq + 1]` tokens on the device, one per forward pass."""
 
@@ -113,13 +115,13 @@ class TrainStep:
 
         The gradients do not depend on the number of forward passes that the step is divided into.
         """
-        parallel, tokens = self._parallel, self._context.length.tokens_per_step
+        parallel = self._parallel
         batch = self._own_batch(self._state.step)
         total = torch.zeros((), device=self._device)
         self._clock.lap("data")
         for number, sequences in enumerate(batch.sequences, start=1):
             with parallel.accumulate(last=number == len(batch.sequences)):
-                loss = self._loss(sequences) / tokens
+                loss = self._loss(sequences) / batch.tokens
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -154,8 +156,8 @@ class TrainStep:
         batches, size = self._batches, self._context.config.training.batch_size
         # A stream may wait for the network, so it counts as slow work.
         with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
-            own = batches.share(step, self._parallel.share, size=size)
-        return _OwnBatch(step, [self._on_device(part) for part in own])
+            own, targets = batches.share(step, self._parallel.share, size=size)
+        return _OwnBatch(step, max(1, targets), [self._on_device(part) for part in own])
 
     def _on_device(self, sequences: np.ndarray) -> Tensor:
         tokens = torch.from_numpy(sequences)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainyard.training.data.batches import count_targets
 from trainyard.training.data.vocabulary import Vocabulary
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.run.step_loop import ValidationResult
@@ -22,8 +23,8 @@ class Validation:
     def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
         """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
-        self._tokens = sum(batch[:, 1:].size for batch in batches)
-        self._bytes = sum(text_bytes(batch[:, 1:]) for batch in batches)
+        self._tokens = max(1, sum(count_targets(batch) for batch in batches))
+        self._bytes = sum(_target_bytes(batch, text_bytes) for batch in batches)
 
     @torch.no_grad()
     def run(
@@ -49,6 +50,15 @@ class Validation:
     def _result(self, total: float) -> ValidationResult:
         bits = total / math.log(2) / self._bytes if self._bytes else None
         return ValidationResult(total / self._tokens, bits)
+
+
+def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
+    """The bytes of the targets that count, without the first token of each later document in a sample."""
+    targets = batch[:, 1:]
+    if not (targets < 0).any():
+        return text_bytes(targets)
+    documents = (part for row in targets for part in np.split(row, np.flatnonzero(row < 0)))
+    return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())
 
 
 @torch.no_grad()

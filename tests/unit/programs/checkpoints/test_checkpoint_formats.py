@@ -2,8 +2,7 @@
 
 import io
 import json
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -59,105 +58,6 @@ def test_the_newest_complete_one_of_each_run_is_found_whoever_wrote_it(tmp_path:
     assert newest_step([]) is None
 
 
-MODEL = "model_optim_rng.pt"
-Plant = Callable[..., Path]
-WRITERS: dict[str, Plant] = {
-    "trainyard": lambda root: shapes.ours(root, 7),
-    "verl": lambda root: shapes.verl(root, 7),
-    "megatron": lambda root: shapes.megatron(root, 7),
-    "dcp": lambda root: shapes.dcp(root / "step-7"),
-    "huggingface": lambda root: shapes.safetensors(root / "step-7"),
-}
-FREE_TO_LACK = {"config.json", "mp_rank_01/model_optim_rng.pt", "actor/fsdp_config.json"}
-"""Nothing shows that these must exist: Megatron's file names do not show the number of ranks."""
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_without_any_one_of_its_files_it_is_partial(name: str, tmp_path: Path) -> None:
-    whole = WRITERS[name](tmp_path / "whole")
-    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
-    for number, lacking in enumerate(sorted(files)):
-        root = tmp_path / str(number)
-        shutil.copytree(tmp_path / "whole", root)
-        (root / whole.relative_to(tmp_path / "whole") / lacking).unlink()
-        (each,) = found(root).values()
-        assert each.format.value == name
-        assert each.is_complete == (str(lacking) in FREE_TO_LACK), (lacking, each.why)
-        assert each.why
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_file_that_is_cut_short_makes_it_partial(name: str, tmp_path: Path) -> None:
-    """A file of DCP does not show where it must end, but an empty file is not complete."""
-    whole = WRITERS[name](tmp_path / "whole")
-    big = [path for path in whole.rglob("*") if path.is_file() and path.stat().st_size > 200]
-    assert big
-    for number, path in enumerate(sorted(big)):
-        root = tmp_path / str(number)
-        shutil.copytree(tmp_path / "whole", root)
-        copy = root / path.relative_to(tmp_path / "whole")
-        copy.write_bytes(
-            b"" if path.suffix == ".distcp" or path.name == ".metadata" else path.read_bytes()[:-100]
-        )
-        (each,) = found(root).values()
-        assert not each.is_complete, path
-
-
-@each_case(
-    ("said", "complete"),
-    [("7", True), ("9", True), ("6", False), ("release", False), ("", False), ("٧", False), ("7.0", False)],
-)
-@each_case("writer", ["verl", "megatron"])
-def test_the_tracker_decides_and_no_time_of_a_file(
-    writer: str, said: str, complete: bool, tmp_path: Path
-) -> None:
-    WRITERS[writer](tmp_path)
-    (tmp_path / TRACKER).write_text(said)
-    (each,) = found(tmp_path).values()
-    assert each.is_complete == complete, each.why
-
-
-def test_megatron_without_a_step_and_with_a_dcp_index(tmp_path: Path) -> None:
-    release = shapes.megatron(tmp_path / "a", 1).rename(tmp_path / "a" / "release")
-    (tmp_path / "a" / TRACKER).write_text("release\n")
-    shapes.dcp(tmp_path / "b" / "iter_0000005")
-    (tmp_path / "b" / TRACKER).write_text("5")
-    newest = newest_of_each_run(found(tmp_path).values())
-    assert [(each.path, each.step) for each in newest] == [("a/release", None), ("b/iter_0000005", 5)]
-    shutil.rmtree(release / "mp_rank_00")
-    assert not found(tmp_path)["a/release"].is_complete
-
-
-def test_all_ranks_of_tensor_and_pipeline_are_needed(tmp_path: Path) -> None:
-    for tensor, pipeline in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        shapes.archive(tmp_path / "iter_0000003" / f"mp_rank_{tensor:02d}_{pipeline:03d}" / MODEL, 10)
-    (tmp_path / TRACKER).write_text("3")
-    assert found(tmp_path)["iter_0000003"].is_complete
-    shutil.rmtree(tmp_path / "iter_0000003" / "mp_rank_01_000")
-    assert found(tmp_path)["iter_0000003"].why == "mp_rank_01_000 is missing"
-    shutil.rmtree(tmp_path / "iter_0000003")
-    (tmp_path / "iter_0000003").mkdir()
-    (tmp_path / "iter_0000003" / "note").write_text("x")
-    assert "neither" in found(tmp_path)["iter_0000003"].why
-
-
-def test_verl_with_a_critic_two_worlds_and_megatron_below(tmp_path: Path) -> None:
-    run = shapes.verl(tmp_path, 4)
-    shapes.archive(run / "critic" / "model_world_size_2_rank_0.pt", 10)
-    assert found(tmp_path)["global_step_4"].why == "critic: model of rank 1 of 2 is missing"
-    shapes.archive(run / "critic" / "model_world_size_4_rank_0.pt", 10)
-    assert "2 different world sizes" in found(tmp_path)["global_step_4"].why
-    shutil.rmtree(run / "critic")
-    shutil.rmtree(run / "actor")
-    assert found(tmp_path)["global_step_4"].why == "it has no actor"
-    shapes.dcp(run / "actor" / "dist_ckpt")
-    shapes.safetensors(run / "actor" / "huggingface")
-    (each,) = found(tmp_path).values()
-    assert each.is_complete, "what lies below belongs to it"
-    shutil.rmtree(run / "actor" / "dist_ckpt")
-    assert found(tmp_path)["global_step_4"].why == "actor: no model file"
-
-
 @pytest.mark.parametrize(
     ("name", "step"),
     [
@@ -184,14 +84,11 @@ def test_steps_are_compared_as_numbers(tmp_path: Path) -> None:
 
 
 def test_weights_in_one_file_and_in_the_folder_that_is_listed(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(shapes.safetensors_bytes(50))
-    assert found(tmp_path)["."].is_complete
-    (tmp_path / "model.safetensors").write_bytes(shapes.safetensors_bytes(50)[:-1])
-    assert found(tmp_path)["."].why == "model.safetensors is cut short"
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    assert found(tmp_path)["."].why == "model.safetensors is empty"
-    (tmp_path / "model.safetensors.index.json").write_text("{")
-    assert "cannot be read" in found(tmp_path)["."].why
+    weights = shapes.safetensors_bytes(50)
+    for content, why in ((weights, ""), (weights[:-1], "is cut off"), (b"", "is empty")):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        each = found(tmp_path)["."]
+        assert each.is_complete is (not why) and each.why.endswith(why)
 
 
 def test_our_own_manifest_is_believed_only_where_it_fits(tmp_path: Path) -> None:
@@ -291,4 +188,3 @@ def test_an_index_that_names_no_file_proves_nothing(folder: str) -> None:
     lines = [json.dumps(line).encode() for line in [*files, {"end": len(files)}]]
     [found] = find_checkpoints(listing_of(lines))
     assert not found.is_complete
-    assert found.why.endswith("its .metadata names no .distcp file")

@@ -1,31 +1,35 @@
-"""The files that each format owes: every format × world size × every file × every damage to it.
+"""The files that each format requires: every format × world size × every file × every damage to it.
 
-The rule: a checkpoint is complete unless a file that its format owes is missing or short. The files that may
-be missing are named for each format; it owes all others.
+The rule: a checkpoint is complete unless a file that its format requires is missing, empty or cut off. The
+files that may be missing are named for each format; it requires all others.
 """
 
 import argparse
-import collections
 import fnmatch
+import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
 import pytest
-import torch
 from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
-from trainyard.programs.checkpoints.program_checkpoints import find_program_checkpoints
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
+from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint, Wholeness
+from trainyard.programs.checkpoints.program_checkpoints import (
+    ProgramCheckpoint,
+    ProgramCheckpoints,
+    UnitFinder,
+    newest_first,
+)
 from trainyard.programs.checkpoints.volume_agent import counts_in
 from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
-from trainyard.programs.presets import load_preset
+from trainyard.programs.presets.preset import load_preset
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""
@@ -33,35 +37,33 @@ Plant = Callable[[Path, int, int], Path]
 
 @dataclass(frozen=True)
 class Writer:
-    """A format, and the rule for the files that it owes."""
+    """A format as one program writes it."""
 
-    format: CheckpointFormat
+    format: Format
+    pattern: str
     plant: Plant
-    optional: tuple[str, ...] = ()
-    """Files that may be missing."""
+    free: tuple[str, ...] = ()
+    """Files that may be missing; `{last}` is the last rank."""
     unread: tuple[str, ...] = ()
-    """Files that do not show where they must end: they may be short or empty."""
+    """Files that do not show where they must end."""
+    step: int | None = 7
+    is_volume: bool = True
+    """Whether it is a folder, which is found on a volume, too."""
+    one_rank: bool = False
+    """Only one process writes."""
 
 
-def _torchtitan(run: Path, step: int, world: int) -> Path:
-    return shapes.dcp(run / f"step-{step}", world=world)
-
-
-def _megatron(run: Path, step: int, world: int) -> Path:
+def megatron(run: Path, step: int, world: int) -> Path:
     (run / shapes.TRACKER).write_text(str(step))
     return shapes.torch_dist(run / f"iter_{step:07d}", world=world)
 
 
-def _trainer(run: Path, step: int, world: int) -> Path:
-    return shapes.trainer(run / f"checkpoint-{step}", world=world)
+def trainer(run: Path, step: int, world: int, *, shards: int = 0) -> Path:
+    return shapes.trainer(run / f"checkpoint-{step}", world=world, shards=shards)
 
 
-def _trainer_sharded(run: Path, step: int, world: int) -> Path:
-    return shapes.trainer(run / f"checkpoint-{step}", world=world, shards=world)
-
-
-def _trainer_fsdp(run: Path, step: int, world: int) -> Path:
-    folder = _trainer(run, step, world)
+def trainer_fsdp(run: Path, step: int, world: int) -> Path:
+    folder = trainer(run, step, world)
     for name in ("model.safetensors", "config.json", "optimizer.pt", "tokenizer.json"):
         (folder / name).unlink()
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
@@ -69,123 +71,250 @@ def _trainer_fsdp(run: Path, step: int, world: int) -> Path:
     return folder
 
 
-def _trainer_deepspeed(run: Path, step: int, world: int) -> Path:
-    folder = _trainer(run, step, world)
+def trainer_deepspeed(run: Path, step: int, world: int) -> Path:
+    folder = trainer(run, step, world)
     (folder / "optimizer.pt").unlink()
     (folder / "scheduler.pt").unlink()
     shapes.deepspeed(folder, step, world=world)
     return folder
 
 
-def _weights(run: Path, step: int, world: int) -> Path:
-    return shapes.safetensors(run / f"step-{step}", world=world)
-
-
-def _accelerate(run: Path, step: int, world: int) -> Path:
-    return shapes.accelerate(run / f"checkpoint-{step}", world=world)
-
-
-def _adapter(run: Path, step: int, _world: int) -> Path:
+def adapter(run: Path, step: int, _world: int) -> Path:
     folder = run / f"adapter-step-{step}"
     folder.mkdir()
     (folder / "adapter_model.safetensors").write_bytes(shapes.safetensors_bytes(1000))
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    (folder / "README.md").write_text("x" * 300)
     return folder
 
 
-_TEXT = ("tokenizer.json", "README.md", "zero_to_fp32.py", "context/io.json")
-_HUGGING_FACE = ("config.json", *_TEXT)
-_LAST_RANK = ("rng_state_{last}.pth", "training_args.bin")
+def orbax(run: Path, step: int, _world: int) -> Path:
+    folder = run / str(step)
+    (folder / "default" / "d").mkdir(parents=True)
+    for name in ("_CHECKPOINT_METADATA", "default/_METADATA", "default/d/0a1b"):
+        (folder / name).write_bytes(b"x" * 100)
+    return folder
+
+
+def one_file(name: str) -> Plant:
+    def plant(run: Path, step: int, _world: int) -> Path:
+        if name.endswith(".safetensors"):
+            (run / name).write_bytes(shapes.safetensors_bytes(500))
+        else:
+            shapes.archive(run / name, 500, {"model": {}, "step": step})
+        return run / name
+
+    return plant
+
+
+TEXT = ("tokenizer.json", "zero_to_fp32.py", "context/io.json")
+HUGGING_FACE = ("config.json", *TEXT)
+LAST_RANK = ("rng_state_{last}.pth", "training_args.bin")
 """No file of the Trainer shows the number of ranks, and training resumes without the arguments."""
-_ONE_RANK = ("actor/optim_world_size_1_*", "actor/extra_state_world_size_1_*")
-"""verl saves the parts in `save_contents`; with several ranks, the other ranks show which are owed."""
 WRITERS = {
-    "trainyard": Writer(CheckpointFormat.TRAINYARD, lambda run, step, _world: shapes.ours(run, step)),
     "deepspeed-0": Writer(
-        CheckpointFormat.DEEPSPEED, lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=0)
+        Format.DEEPSPEED,
+        "global*",
+        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=0),
     ),
     "deepspeed-2": Writer(
-        CheckpointFormat.DEEPSPEED, lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=2)
+        Format.DEEPSPEED,
+        "global*",
+        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=2),
     ),
     "deepspeed-3": Writer(
-        CheckpointFormat.DEEPSPEED, lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=3)
+        Format.DEEPSPEED,
+        "global*",
+        lambda run, step, world: shapes.deepspeed(run, step, world=world, stage=3),
     ),
-    "megatron": Writer(CheckpointFormat.MEGATRON, _megatron),
+    "megatron": Writer(Format.MEGATRON, "iter_*", megatron, ("common.pt",)),
     "megatron-ranks": Writer(
-        CheckpointFormat.MEGATRON,
+        Format.MEGATRON,
+        "iter_*",
         lambda run, step, world: shapes.megatron_ranks(run, step, tensor=world, pipeline=min(world, 2)),
     ),
     "nemo": Writer(
-        CheckpointFormat.NEMO, lambda run, step, world: shapes.nemo(run, step, world=world), _TEXT, _TEXT
+        Format.NEMO,
+        "step=*",
+        lambda run, step, world: shapes.nemo(run, step, world=world),
+        (*TEXT, "weights/common.pt"),
+        TEXT,
     ),
     "verl": Writer(
-        CheckpointFormat.VERL,
+        Format.VERL,
+        "global_step_*",
         lambda run, step, world: shapes.verl(run, step, world=world),
-        (*_ONE_RANK, "actor/fsdp_config.json"),
+        ("actor/optim_world_size_1_*", "actor/extra_state_world_size_1_*", "actor/fsdp_config.json"),
     ),
-    "torchtitan": Writer(CheckpointFormat.DCP, _torchtitan),
-    "trainer": Writer(CheckpointFormat.HUGGING_FACE, _trainer, (*_HUGGING_FACE, *_LAST_RANK), _TEXT),
+    "torchtitan": Writer(
+        Format.DCP, "step-*", lambda run, step, world: shapes.dcp(run / f"step-{step}", world=world)
+    ),
+    "dcp": Writer(
+        Format.DCP, "state", lambda run, step, world: shapes.dcp(run / "state", world=world), step=None
+    ),
+    "trainer": Writer(Format.HUGGING_FACE, "checkpoint-*", trainer, (*HUGGING_FACE, *LAST_RANK), TEXT),
     "trainer-sharded": Writer(
-        CheckpointFormat.HUGGING_FACE, _trainer_sharded, (*_HUGGING_FACE, *_LAST_RANK), _TEXT
+        Format.HUGGING_FACE,
+        "checkpoint-*",
+        lambda run, step, world: trainer(run, step, world, shards=world),
+        (*HUGGING_FACE, *LAST_RANK),
+        TEXT,
     ),
-    "trainer-fsdp": Writer(CheckpointFormat.HUGGING_FACE, _trainer_fsdp, _LAST_RANK, _TEXT),
+    "trainer-fsdp": Writer(Format.HUGGING_FACE, "checkpoint-*", trainer_fsdp, LAST_RANK, TEXT),
     "trainer-deepspeed": Writer(
-        CheckpointFormat.HUGGING_FACE,
-        _trainer_deepspeed,
-        ("model.safetensors", *_HUGGING_FACE, *_LAST_RANK),
-        _TEXT,
+        Format.HUGGING_FACE,
+        "checkpoint-*",
+        trainer_deepspeed,
+        ("model.safetensors", *HUGGING_FACE, *LAST_RANK),
+        (*TEXT, "latest"),
     ),
-    "weights": Writer(CheckpointFormat.HUGGING_FACE, _weights, _HUGGING_FACE, _TEXT),
-    "adapter": Writer(CheckpointFormat.HUGGING_FACE, _adapter, _HUGGING_FACE, _TEXT),
+    "weights": Writer(
+        Format.HUGGING_FACE,
+        "final",
+        lambda run, _step, world: shapes.safetensors(run / "final", world=world),
+        HUGGING_FACE,
+        TEXT,
+        step=None,
+    ),
+    "adapter": Writer(Format.HUGGING_FACE, "adapter*", adapter, step=None, one_rank=True),
+    "accelerate": Writer(
+        Format.ACCELERATE,
+        "checkpoints/checkpoint_*",
+        lambda run, step, world: shapes.accelerate(run / "checkpoints" / f"checkpoint_{step}", world=world),
+        ("optimizer.bin", "scheduler.bin", "random_states_{last}.pkl"),
+        step=None,
+    ),
+    "diffusers": Writer(
+        Format.ACCELERATE,
+        "checkpoint-*",
+        lambda run, step, _world: shapes.accelerate_diffusers(run / f"checkpoint-{step}"),
+        ("optimizer.bin", "scheduler.bin", "unet/config.json"),
+        step=None,
+        one_rank=True,
+    ),
+    "lightning-fsdp": Writer(
+        Format.LIGHTNING, "*.ckpt", lambda run, step, world: shapes.lightning_fsdp(run, step, world=world)
+    ),
+    "lightning-deepspeed": Writer(
+        Format.LIGHTNING,
+        "*.ckpt",
+        lambda run, step, world: shapes.lightning_deepspeed(run, step, world=world),
+        TEXT,
+        (*TEXT, "latest"),
+    ),
+    "automodel": Writer(
+        Format.AUTOMODEL,
+        "epoch_*_step_*",
+        lambda run, step, world: shapes.automodel(run, step, world=world),
+        ("rng.pt", "config.yaml", "model/config.json"),
+        ("config.yaml",),
+    ),
+    "olmo-core": Writer(
+        Format.OLMO_CORE,
+        "step*",
+        lambda run, step, world: shapes.olmo_core(run, step, world=world),
+        ("train/rank{last}.pt",),
+    ),
+    "composer-sharded": Writer(
+        Format.COMPOSER, "ep*", lambda run, step, world: shapes.dcp(run / f"ep0-ba{step}", world=world)
+    ),
+    "orbax": Writer(Format.ORBAX, "7", orbax, ("default/*",), ("*",), one_rank=True),
+    "lightning": Writer(
+        Format.LIGHTNING,
+        "*.ckpt",
+        lambda run, step, _world: shapes.lightning_file(run, step),
+        is_volume=False,
+        one_rank=True,
+    ),
+    "nanogpt": Writer(
+        Format.NANOGPT,
+        "ckpt.pt",
+        lambda run, step, _world: shapes.nanogpt(run, step),
+        is_volume=False,
+        one_rank=True,
+    ),
+    "nanochat": Writer(
+        Format.FILES,
+        "*_0*",
+        lambda run, step, world: shapes.nanochat(run, step, world=world).parent,
+        ("*_000007*",),
+        is_volume=False,
+    ),
+    "composer": Writer(
+        Format.COMPOSER,
+        "ep*-rank*.pt",
+        lambda run, step, _world: shapes.composer_file(run, step),
+        is_volume=False,
+        one_rank=True,
+    ),
+    **{
+        name: Writer(Format.FILES, name, one_file(name), step=step, is_volume=False, one_rank=True)
+        for name, step in (
+            ("model.pt", 7),
+            ("weights.bin", 7),
+            ("best.pth.tar", 7),
+            ("a.npz", 7),
+            ("b.keras", 7),
+            ("c.safetensors", None),
+        )
+    },
 }
-CASES = [(name, world) for name in WRITERS for world in (1, 2, 4)]
+CASES = [(name, world) for name, each in WRITERS.items() for world in ((1,) if each.one_rank else (1, 3))]
+NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", Wholeness.PARTIAL)
 
 
-def judged(run: Path) -> FoundCheckpoint:
-    """The only checkpoint below the folder; a partial one where none of its files is recognised."""
+def find(run: Path, pattern: str) -> ProgramCheckpoints:
+    return newest_first(UnitFinder().named(run, pattern))
+
+
+def newest(found: ProgramCheckpoints) -> ProgramCheckpoint:
+    assert found.newest is not None, [each.found.why for each in found.partial]
+    return found.newest
+
+
+def on_volume(run: Path) -> FoundCheckpoint:
+    """The only checkpoint below the folder."""
     found = find_checkpoints(list_checkpoint_folder(run))
     assert len(found) <= 1, found
-    return found[0] if found else FoundCheckpoint(CheckpointFormat.DCP, "", None, (), "not recognised")
-
-
-def is_named(name: str, patterns: tuple[str, ...], world: int) -> bool:
-    return any(fnmatch.fnmatch(name, pattern.format(last=world - 1)) for pattern in patterns)
-
-
-def is_owed(writer: str, world: int, name: str, damage: str) -> bool:
-    """The rule; `name` is the file's path in the checkpoint, or the name of a file beside it."""
-    rule = WRITERS[writer]
-    if damage == "removed":
-        return not is_named(name, (*rule.optional, *_TEXT), world)
-    if damage == "emptied" and name.endswith(".json"):
-        return True  # no program writes an empty JSON file
-    return not is_named(name, (*rule.unread, *_TEXT), world)
+    return found[0] if found else NOT_FOUND
 
 
 @each_case(("name", "world"), CASES)
 def test_an_intact_checkpoint_is_complete(name: str, world: int, tmp_path: Path) -> None:
-    WRITERS[name].plant(tmp_path, 7, world)
-    found = judged(tmp_path)
-    assert (found.format, found.step, found.is_complete) == (WRITERS[name].format, 7, True), found.why
+    writer = WRITERS[name]
+    path = writer.plant(tmp_path, 7, world)
+    found = find(tmp_path, writer.pattern)
+    one = newest(found)
+    assert (one.path, one.found.format, one.step) == (path, writer.format, writer.step)
+    assert found.partial == () and len(found.complete) == 1
+    if writer.is_volume:
+        volume = on_volume(tmp_path)
+        assert (volume.format, volume.is_complete) == (writer.format, True), volume.why
 
 
 @each_case("damage", shapes.DAMAGES)
 @each_case(("name", "world"), CASES)
-def test_a_checkpoint_without_a_file_that_its_format_owes_is_partial(
+def test_without_a_file_that_its_format_requires_it_is_partial(
     name: str, world: int, damage: str, tmp_path: Path
 ) -> None:
-    checkpoint = WRITERS[name].plant(tmp_path, 7, world)
-    wrong = {}
-    for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
-        before = path.read_bytes()
-        shapes.DAMAGES[damage](path)
-        found = judged(tmp_path)
-        path.write_bytes(before)
-        inside = path.is_relative_to(checkpoint)
+    writer, wrong = WRITERS[name], {}
+    checkpoint = writer.plant(tmp_path, 7, world)
+    for path in sorted(path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()):
+        inside = path.is_relative_to(checkpoint) and path != checkpoint
         below = path.relative_to(checkpoint).as_posix() if inside else path.name
-        if found.is_complete == is_owed(name, world, below, damage):
-            wrong[below] = found.why
+        before, times = path.read_bytes(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+        shapes.DAMAGES[damage](path)
+        found = find(tmp_path, writer.pattern).complete
+        verdicts = {bool(found) and found[0].found.format is writer.format}
+        verdicts |= {on_volume(tmp_path).is_complete} if writer.is_volume else set()
+        path.write_bytes(before)
+        os.utime(path, ns=times)
+        names = (*writer.free, *TEXT) if damage == "removed" else (*writer.unread, *TEXT)
+        free = any(fnmatch.fnmatch(below, each.format(last=world - 1)) for each in names)
+        free &= not (damage == "emptied" and below.endswith(".json"))
+        # The only rank's file is needed.
+        free &= (below, world) not in (("random_states_0.pkl", 1), ("train/rank0.pt", 1))
+        if verdicts != {free}:
+            wrong[below] = verdicts
     assert not wrong
 
 
@@ -197,95 +326,65 @@ def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
-    formats = load_preset(recipe).formats
-    found = find_program_checkpoints(tmp_path, "*", formats=formats)
-    assert (found.newest and found.newest.path, found.skipped, found.notes()) == (newer, (), ())
+    finder = UnitFinder(formats=load_preset(recipe).formats)
+    assert newest(newest_first(finder.named(tmp_path, "*"))).path == newer
     of_last = re.compile(rf"(?:.*rank_|__){world - 1}[_.].*")
-    last = next(path for path in sorted(newer.rglob("*"), reverse=True) if of_last.fullmatch(path.name))
-    last.unlink()
-    found = find_program_checkpoints(tmp_path, "*", formats=formats)
-    assert found.newest is not None
-    assert (found.newest.step, found.newest.path) == (10, older)
-    [note] = found.notes()
-    assert note.startswith(f"{newer.name} is not complete: ") and note.endswith(f"{older.name} is the newest")
-    assert "is missing" in note
+    next(path for path in sorted(newer.rglob("*"), reverse=True) if of_last.fullmatch(path.name)).unlink()
+    found = newest_first(finder.named(tmp_path, "*"))
+    assert (newest(found).step, newest(found).path) == (10, older)
+    [note] = found.rejections()
+    assert note.startswith(f"{newer.name} is not complete: ") and "is missing" in note
     shutil.rmtree(older)
-    found = find_program_checkpoints(tmp_path, "*", formats=formats)
-    assert found.newest is None and found.notes()[0].endswith("there is no complete one")
+    assert newest_first(finder.named(tmp_path, "*")).rejections()[0].endswith("there is no complete one")
 
 
-@pytest.mark.parametrize(
-    ("said", "complete"),
+WEIGHTS_ALONE: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "lightning": (lambda run: shapes.lightning_file(run, 7, weights_only=True), True),
+    "composer": (lambda run: shapes.composer_file(run, 7, weights_only=True), True),
+    "torchtitan": (lambda run: shapes.dcp(run / "step-7"), True),
+    "save_pretrained": (lambda run: shapes.safetensors(run / "final"), True),
+    "nanogpt": (lambda run: shapes.archive(run / "ckpt.pt", 50, {"model": 1, "iter_num": 7}), True),
+    "with optimizer": (lambda run: shapes.dcp(run / "step-7", optimizer=True), False),
+    "Trainer": (lambda run: trainer(run, 7, 2), False),
+    "own": (lambda run: shapes.archive(run / "other.pt", 50, {"weights": 1}), False),
+}
+
+
+@each_case("name", WEIGHTS_ALONE)
+def test_weights_alone_of_a_known_framework_are_named(name: str, tmp_path: Path) -> None:
+    plant, is_alone = WEIGHTS_ALONE[name]
+    plant(tmp_path)
+    assert newest(find(tmp_path, "*")).found.is_weights_alone is is_alone
+
+
+@each_case(
+    ("writer", "said", "complete"),
     [
-        ("global_step7", True),
-        ("global_step7\n", True),
-        ("global_step9", True),
-        ("global_step6", False),
-        ("", False),
-        ("other", False),
+        *(("deepspeed-2", said, True) for said in ("global_step7", "global_step7\n", "global_step9")),
+        *(("deepspeed-2", said, False) for said in ("global_step6", "", "other")),
+        *((writer, said, True) for writer in ("verl", "megatron") for said in ("7", "9\n")),
+        *(
+            (writer, said, False)
+            for writer in ("verl", "megatron")
+            for said in ("6", "release", "", "٧", "7.0")
+        ),
     ],
 )
-def test_deepspeeds_tracker_must_name_it_or_a_newer_one(said: str, complete: bool, tmp_path: Path) -> None:
-    shapes.deepspeed(tmp_path, 7)
-    (tmp_path / "latest").write_text(said)
-    found = judged(tmp_path)
-    assert found.is_complete == complete, found
+def test_a_tracker_must_name_it_or_a_newer_one(
+    writer: str, said: str, complete: bool, tmp_path: Path
+) -> None:
+    WRITERS[writer].plant(tmp_path, 7, 2)
+    (tmp_path / ("latest" if writer == "deepspeed-2" else shapes.TRACKER)).write_text(said)
+    found = on_volume(tmp_path)
+    assert found.is_complete == complete, found.why
 
 
-def test_a_mark_of_an_unfinished_save_is_believed(tmp_path: Path) -> None:
-    for name, mark in (
-        ("nemo", "step=6-last-unfinished"),
-        ("trainer", "checkpoint-7/checkpoint-is-incomplete.txt"),
-    ):
-        run = tmp_path / name
-        run.mkdir()
-        WRITERS[name].plant(run, 7, 2)
-        (run / mark).touch()
-        found = judged(run)
-        assert not found.is_complete and "did not finish" in found.why
-
-
-def test_shards_of_micro_groups_are_owed_once_for_each_group(tmp_path: Path) -> None:
-    """With MiCS only the first of several groups writes, and dp_world_size counts all of them."""
-    folder = shapes.deepspeed(tmp_path, 7, world=2, stage=3)
-    zero = {"stage": 3, "mics_shard_size": 2}
-    state = {"dp_world_size": 8, "mp_world_size": 1, "ds_config": {"zero_optimization": zero}}
-    for rank in range(2):
-        shapes.archive(folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", 100, state)
-    found = judged(tmp_path)
-    assert found.is_complete, found.why
-
-
-def test_other_layouts_of_megatron_core_are_complete(tmp_path: Path) -> None:
-    """The newest version has the common state in the shards, and torch_dcp has no metadata.json."""
-    new, plain = tmp_path / "new", tmp_path / "plain"
-    for run in (new, plain):
-        run.mkdir()
-        _megatron(run, 7, 2)
-        (run / "iter_0000007" / "common.pt").unlink()
-    (new / "iter_0000007" / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
-    (plain / "iter_0000007" / "metadata.json").unlink()
-    for run in (new, plain):
-        found = judged(run)
-        assert found.is_complete, found.why
-
-
-_ORDER_OF_THE_TRAINER = (
-    "config.json",
-    "model*.safetensors*",
-    "tokenizer.json",
-    "training_args.bin",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state*.pth",
-    "trainer_state.json",
+ORDER_OF_THE_TRAINER = (
+    *("config.json", "model*.safetensors*", "tokenizer.json", "training_args.bin", "optimizer.pt"),
+    *("scheduler.pt", "rng_state*.pth", "trainer_state.json"),
 )
-_ORDER_OF_ACCELERATE = (
-    "adapter_config.json",
-    "*model*.safetensors",
-    "optimizer.bin",
-    "scheduler.bin",
-    "random_states_*.pkl",
+ORDER_OF_ACCELERATE = (
+    *("adapter_config.json", "*model*.safetensors", "optimizer.bin", "scheduler.bin", "random_states_*.pkl"),
 )
 
 
@@ -293,18 +392,21 @@ _ORDER_OF_ACCELERATE = (
 @each_case(
     ("plant", "order"),
     [
-        (_trainer, _ORDER_OF_THE_TRAINER),
-        (_trainer_sharded, _ORDER_OF_THE_TRAINER),
-        (_accelerate, _ORDER_OF_ACCELERATE),
+        (trainer, ORDER_OF_THE_TRAINER),
+        (lambda run, step, world: trainer(run, step, world, shards=world), ORDER_OF_THE_TRAINER),
+        (
+            lambda run, step, world: shapes.accelerate(run / f"checkpoint-{step}", world=world),
+            ORDER_OF_ACCELERATE,
+        ),
         (
             lambda run, step, world: shapes.accelerate(run / f"checkpoint-{step}", world=world, adapter=True),
-            _ORDER_OF_ACCELERATE,
+            ORDER_OF_ACCELERATE,
         ),
     ],
 )
 @each_case("world", [1, 3])
 def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
-    plant: Callable[[Path, int, int], Path], order: tuple[str, ...], world: int, older: bool, tmp_path: Path
+    plant: Plant, order: tuple[str, ...], world: int, older: bool, tmp_path: Path
 ) -> None:
     if older:
         plant(tmp_path, 4, world)
@@ -317,42 +419,72 @@ def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
         assert complete == ({4} if older else set()) | (set() if pattern else {8}), pattern
 
 
-@pytest.mark.parametrize("damage", shapes.DAMAGES)
-@pytest.mark.parametrize("world", [1, 3])
-def test_accelerate_owes_weights_and_the_random_states_of_all_but_the_last_process(
-    world: int, damage: str, tmp_path: Path
-) -> None:
-    """accelerate saves optimizer and schedule only if it prepared them. Nothing shows the number of ranks."""
-    folder = _accelerate(tmp_path, 7, world)
-    assert judged(tmp_path).is_complete
-    free = {"optimizer.bin", "scheduler.bin"} if damage == "removed" else set()
-    if damage == "removed" and world > 1:
-        free.add(f"random_states_{world - 1}.pkl")
-    for path in sorted(folder.iterdir()):
-        before = path.read_bytes()
-        shapes.DAMAGES[damage](path)
-        assert judged(tmp_path).is_complete is (path.name in free), path.name
-        path.write_bytes(before)
+MARKS = {
+    **dict.fromkeys((".tmpa1b2c3", "x.tmp", "tmpabcd_123", "tmpabcd_123.safetensors"), "trainer"),
+    **dict.fromkeys((".incomplete", "a.incomplete", "checkpoint-is-incomplete.txt"), "torchtitan"),
+    "../step=6-last-unfinished": "nemo",
+}
 
 
-@pytest.mark.parametrize("plant", [_trainer, _accelerate, _trainer_fsdp, _trainer_deepspeed])
-def test_a_staging_folder_is_partial_whatever_is_in_it(
-    plant: Callable[[Path, int, int], Path], tmp_path: Path
-) -> None:
-    """Until 2024 the Trainer wrote everything into a staging folder and renamed it."""
-    plant(tmp_path, 8, 2).rename(tmp_path / "tmp-checkpoint-8")
+@each_case("mark", MARKS)
+def test_a_mark_of_an_unfinished_save_is_believed(mark: str, tmp_path: Path) -> None:
+    path = WRITERS[MARKS[mark]].plant(tmp_path, 7, 2)
+    for name in (mark, "deeper/" + mark) if not mark.startswith("..") else (mark,):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).touch()
+        assert "did not finish" in on_volume(tmp_path).why
+        (path / name).unlink()
+    assert on_volume(tmp_path).is_complete
+
+
+@each_case(
+    "name", ["checkpoint-7-tmp", "checkpoint-7.tmp", "last-tmp", "tmp-checkpoint-7", "tmpl.jinja", "tmp"]
+)
+def test_a_folder_without_its_final_name_is_partial(name: str, tmp_path: Path) -> None:
+    path = trainer(tmp_path, 7, 1)
+    if name.startswith(("tmpl", "tmp")) and "checkpoint" not in name:  # no temporary names of files
+        (path / name).write_text("{}")
+        assert on_volume(tmp_path).is_complete
+        return
+    path.rename(tmp_path / name)
+    assert "is still a temporary name" in on_volume(tmp_path).why
+
+
+@each_case("name", ["torchtitan", "lightning-fsdp", "olmo-core", "automodel"])
+def test_a_shard_newer_than_its_index_is_of_another_save(name: str, tmp_path: Path) -> None:
+    older, newer = (WRITERS[name].plant(tmp_path, step, 2) for step in (4, 7))
+    shard = next(newer.rglob("__1_0.distcp"))
+    os.utime(shard.with_name(".metadata"), (1000, 1000))
+    for late, complete in ((1000, True), (999, True), (1001, False)):
+        for path in shard.parent.glob("*.distcp"):
+            os.utime(path, (900, 900))
+        os.utime(shard, (late, late))
+        assert newest(find(tmp_path, WRITERS[name].pattern)).path == (newer if complete else older)
+
+
+def test_layouts_that_other_versions_write(tmp_path: Path) -> None:
+    """Megatron Core without common.pt or metadata.json, MiCS of DeepSpeed, shards of a larger world."""
+    for name, lacks in (("new", "common.pt"), ("plain", "metadata.json")):
+        (tmp_path / name).mkdir()
+        folder = megatron(tmp_path / name, 7, 2)
+        (folder / "common.pt").unlink()
+        (folder / lacks).unlink(missing_ok=True)
+        if name == "new":
+            (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    folder = shapes.deepspeed(tmp_path / "mics", 7, world=2, stage=3)
+    zero = {"stage": 3, "mics_shard_size": 2}
+    state = {"dp_world_size": 8, "mp_world_size": 1, "ds_config": {"zero_optimization": zero}}
+    for rank in range(2):
+        shapes.archive(folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt", 100, state)
+    (shapes.dcp(tmp_path / "step-7") / "__3_0.distcp").write_bytes(b"old")
     for found in find_checkpoints(list_checkpoint_folder(tmp_path)):
-        assert not found.is_complete and "tmp-checkpoint-8" in f"{found.path} {found.why}"
-    (tmp_path / "tmp-checkpoint-8").rename(tmp_path / "checkpoint-8")
-    assert judged(tmp_path).is_complete
-
-
-def test_weights_owe_a_state_where_the_name_is_that_of_a_checkpoint_of_the_trainer(tmp_path: Path) -> None:
-    for name in ("step-7", "final", "checkpoint-7-merged", "checkpoint-7"):
-        shapes.safetensors(tmp_path / name / "run" / name)
-        found = judged(tmp_path / name)
-        assert found.is_complete is (name != "checkpoint-7")
-    assert found.why == "trainer_state.json, which is written last, is missing"
+        assert found.is_complete, (found.path, found.why)
+    (release := tmp_path / "a").mkdir()
+    shapes.megatron(release, 1).rename(release / "release")
+    (release / shapes.TRACKER).write_text("release\n")
+    assert (on_volume(release).step, on_volume(release).is_complete) == (None, True)
+    shutil.rmtree(release / "release" / "mp_rank_00")
+    assert on_volume(release).why.endswith("mp_rank_00/model_optim_rng.pt is missing")
 
 
 def test_no_code_that_a_pickle_names_runs(tmp_path: Path) -> None:
@@ -360,12 +492,14 @@ def test_no_code_that_a_pickle_names_runs(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
             return Path.touch, (tmp_path / "harm",)
 
-    content = {"args": argparse.Namespace(tensor_model_parallel_size=2), "harm": Harmful()}
+    content = {"args": argparse.Namespace(tensor_model_parallel_size=2), "harm": Harmful(), "step": 7}
     folder = tmp_path / "iter_0000007"
     shapes.archive(folder / "mp_rank_00" / "model_optim_rng.pt", 10, content)
     (folder / ".metadata").write_bytes(pickle.dumps({"storage_data": Harmful()}))
+    shapes.archive(tmp_path / "plain.pt", 10, content)
     assert counts_in(folder / "mp_rank_00" / "model_optim_rng.pt") == {"tensor_model_parallel_size": 2}
     list_checkpoint_folder(tmp_path)
+    assert newest(find(tmp_path, "plain.pt")).step == 7
     assert not (tmp_path / "harm").exists()
 
 
@@ -375,21 +509,3 @@ def test_no_code_that_a_pickle_names_runs(tmp_path: Path) -> None:
 def test_a_file_without_counts_has_none(content: object, tmp_path: Path) -> None:
     shapes.archive(tmp_path / "mp_rank_00_model_states.pt", 10, content)
     assert counts_in(tmp_path / "mp_rank_00_model_states.pt") == {}
-
-
-def _real_tensors() -> Iterator[tuple[str, object]]:
-    yield "plain", {"w": torch.zeros(3), "dp_world_size": 4}
-    yield "module", {"module": torch.nn.Linear(2, 2).state_dict(), "dp_world_size": 4}
-    yield (
-        "optimizer",
-        {"o": torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()).state_dict(), "dp_world_size": 4},
-    )
-    yield "random", {"rng": [numpy.random.get_state(), torch.get_rng_state()], "dp_world_size": 4}
-    yield "ordered", collections.OrderedDict(w=torch.nn.Parameter(torch.zeros(3)), dp_world_size=4)
-
-
-def test_counts_are_read_from_what_torch_saves(tmp_path: Path) -> None:
-    for name, content in _real_tensors():
-        path = tmp_path / f"{name}_model_states.pt"
-        torch.save(content, path)
-        assert counts_in(path) == {"dp_world_size": 4}, name

@@ -1,9 +1,8 @@
-"""Which files of a program become the checkpoint of a run: its own, within its rows, undamaged."""
+"""Which files of a program become the checkpoint of a run: its own, complete, undamaged, of which step."""
 
-import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,124 +14,289 @@ from trainyard.programs import run_checkpoints
 from trainyard.programs.own_files import OwnFiles
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
-from trainyard.programs.program_records import Reach, begin
-from trainyard.programs.run_checkpoints import RunCheckpoints
+from trainyard.programs.program_records import begin
+from trainyard.programs.run_checkpoints import Ending, RunCheckpoints
+from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import read_rows
+from trainyard.run.records import append_event, read_rows
+
+WELL, KILLED = Ending(is_well=True), Ending(is_well=False)
+
+
+def make(root: Path, **changes: Any) -> RunCheckpoints:
+    directory = RunDirectory(root / "run")
+    if not directory.run_file.exists():
+        begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
+    own = changes.pop("own", OwnFiles())
+    command = changes.pop("command", ())
+    return RunCheckpoints(directory, Program("command", command, root, **changes), keep_last=9, own=own)
+
+
+def write(folder: Path, *names: str) -> None:
+    """Write files; `NAME=N` holds step N, `NAME!` is damaged inside, `NAME<` is cut off."""
+    for each in names:
+        name, _, step = each.rstrip("!<").partition("=")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in (".json", ".h5"):
+            path.write_text("{}")
+            continue
+        shapes.archive(path, 5000, {"step": int(step)} if step else {})
+        if each.endswith("!"):
+            with path.open("r+b") as file:
+                file.seek(2000)
+                file.write(bytes(1000))
+        elif each.endswith("<"):
+            os.truncate(path, 2000)
 
 
 @dataclass(frozen=True)
 class Case:
     """What lies in the folder of a program, and which step is taken."""
 
-    name: str
     before: tuple[str, ...] = ()
     """Files that were there before the run; `run/` is the run directory."""
     after: tuple[str, ...] = ()
-    checkpoints: str = "auto"
-    rows: tuple[int, ...] = (10, 20, 30)
-    declared: tuple[tuple[str, int], ...] = ()
-    command: tuple[str, ...] = ()
+    program: dict[str, Any] = field(default_factory=dict)
+    reach: int | None = 40
     step: int | None = None
     reason: str = ""
-    is_red: bool = False
 
 
-CASES = [
-    Case("found by a search", after=("out/ckpt_20.pt", "out/ckpt_30.pt"), step=30),
-    Case("of an earlier run", before=("out/ckpt_30.pt",)),
-    Case(
-        "given weights",
-        after=("pretrained/ckpt_5000.pt", "out/ckpt_30.pt"),
-        step=30,
-        reason="beyond the rows",
+CASES = {
+    "found by a search": Case(after=("out/a.pt=20", "out/b.pt=30"), step=30),
+    "of an earlier run": Case(before=("out/a.pt=30",)),
+    "given weights": Case(after=("given/a.pt=5000", "out/b.pt=30"), step=30, reason="beyond the rows"),
+    "given weights alone": Case(after=("given/a.pt=5000",), reason="beyond the rows"),
+    "named, of an earlier run": Case(
+        ("out/a.pt=30",), (), {"checkpoints": "out/*.pt"}, reason="was there before"
     ),
-    Case("given weights alone", after=("pretrained/ckpt_5000.pt",), reason="beyond the rows"),
-    Case("named, of an earlier run", ("out/ckpt_30.pt",), (), "out/*.pt", reason="was there before this run"),
-    Case("a date", after=("out/model_20261128.pt",), checkpoints="out/*.pt", step=20261128, is_red=True),
-    Case(
-        "named, and others beside", after=("out/ckpt_30.pt", "given/ckpt_31.pt"), checkpoints="out/*", step=30
+    "named, beyond the rows": Case(after=("out/a.pt=50",), program={"checkpoints": "out/*.pt"}, step=50),
+    "named, and others": Case(
+        after=("out/a.pt=30", "given/b.pt=31"), program={"checkpoints": "out/*"}, step=30
     ),
-    Case("saved after the last row", after=("out/ckpt_36.pt",), step=36),
-    Case("saved long after the last row", after=("out/ckpt_41.pt",), reason="beyond the rows"),
-    Case(
-        "another run's directory", after=("runs/b/run.json", "runs/b/config.yaml", "runs/b/output/ckpt_30.pt")
+    "named, and nothing there": Case(
+        after=("out/model.pt=30",),
+        program={"checkpoints": "out/ckpt_*.pt"},
+        reason="out/ckpt_*.pt names nothing in {root}; {root}/out has model.pt of this run",
     ),
-    Case("its output folder", after=("run/output/ckpt_20.pt", "out/ckpt_30.pt"), step=20),
-    Case(
-        "{run_dir} named", after=("out/ckpt_30.pt",), command=("{run_dir}",), reason="program.command names"
+    "named, and no folder": Case(
+        after=("a.pt=30",),
+        program={"checkpoints": "weights/x/*"},
+        reason="{root} has a.pt, marker of this run",
     ),
-    Case("{run_dir} used", after=("run/x/ckpt_30.pt", "out/ckpt_31.pt"), command=("{run_dir}/x",), step=30),
-    Case("{run_dir}", after=("run/output/ckpt_30.pt",), checkpoints="{run_dir}/output/*.pt", step=30),
-    Case("declared", after=("out/model.pt",), declared=(("out/model.pt", 20),), step=20),
-    Case("declared with a number", after=("x/m_9312.pt",), declared=(("x/m_9312.pt", 30),), step=30),
-    Case("no rows, at the end", after=("out/ckpt_30.pt",), rows=(), step=30),
-    Case("damaged", after=("out/ckpt_20.pt", "out/ckpt_30.pt!"), step=20, reason="differs from its CRC-32"),
-]
+    "data": Case(after=("data/cached_10000.pt=9", "out/a.pt=5"), program={"data": ("data",)}, step=5),
+    "a file of data": Case(after=("c.pt=9",), program={"data": ("*.pt",)}),
+    "another run's directory": Case(after=("runs/b/run.json", "runs/b/config.yaml", "runs/b/output/a.pt=30")),
+    "its output folder": Case(after=("run/output/a.pt=20", "out/b.pt=30"), step=20),
+    "{run_dir} named": Case(
+        after=("out/a.pt=30",), program={"command": ("{run_dir}",)}, reason="program.command names"
+    ),
+    "{run_dir} used": Case(
+        after=("run/x/a.pt=30", "out/b.pt=31"), program={"command": ("{run_dir}/x",)}, step=30
+    ),
+    "{run_dir}": Case(
+        after=("run/output/a.pt=30",), program={"checkpoints": "{run_dir}/output/*.pt"}, step=30
+    ),
+    "no rows": Case(after=("out/a.pt=30",), reach=None, step=30),
+    "damaged inside": Case(after=("out/a.pt=20", "out/b.pt=30!"), step=20, reason="differs from its CRC-32"),
+    "cut off": Case(
+        after=("out/step-200.pt<",), reason="step-200.pt is not complete: step-200.pt is cut off"
+    ),
+}
 
 
-def write(folder: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        path = folder / name.rstrip("!")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shapes.archive(path, 5000, {})
-        if name.endswith("!"):
-            with path.open("r+b") as file:
-                file.seek(2000)
-                file.write(bytes(1000))
-
-
-@each_case("case", CASES, ids=lambda case: case.name)
-def test_a_file_counts_that_the_run_has_written_within_its_rows(case: Case, tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    write(tmp_path, case.before)
+@each_case("name", CASES)
+def test_a_file_counts_that_the_run_has_written(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    write(tmp_path, *case.before)
     time.sleep(0.02)  # a tick of the file system's clock
     (marker := tmp_path / "marker").touch()
-    own = OwnFiles({}, marker.stat().st_ctime_ns)
-    write(tmp_path, case.after)
-    reach = Reach()
-    for step in case.rows:
-        reach.note({"step": step})
-    program = Program("command", case.command, tmp_path, checkpoints=case.checkpoints)
-    found = RunCheckpoints(directory, program, keep_last=5, own=own)
-    found.declared = {
-        tmp_path / name: WrittenCheckpoint(step, tmp_path / name, time=time.time())
-        for name, step in case.declared
-    }
+    found = make(tmp_path, own=OwnFiles({}, marker.stat().st_ctime_ns), **case.program)
+    write(tmp_path, *case.after)
 
-    found.take(lambda _: 0, reach=reach.step, is_over=True)
+    found.take(lambda _: 0, reach=case.reach, end=WELL)
 
-    assert (found.taken and found.taken.step) == case.step
-    assert case.reason in "; ".join(found.skipped) and bool(case.reason) == bool(found.skipped)
-    assert (found.beyond is not None) is case.is_red
+    assert (found.taken and found.taken.step) == case.step, found.skipped
+    reason = case.reason.format(root=tmp_path) if "{root}" in case.reason else case.reason
+    assert reason in "; ".join(found.skipped) and bool(reason) == bool(found.skipped), found.skipped
 
 
-def test_a_number_in_a_name_counts_only_when_rows_show_it(tmp_path: Path) -> None:
-    """Given weights are copied before the first row; taken early, they would displace all later ones."""
-    directory = RunDirectory(tmp_path / "run")
-    begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1, own=OwnFiles())
-    write(tmp_path, ("pretrained/ckpt_5000.pt", "out/ckpt_10.pt"))
-    for path in tmp_path.rglob("*.pt"):
-        os.utime(path, (1, 1))  # not in this moment
-    found.take(lambda _: 0, reach=None)
-    assert found.taken is None
-    found.take(lambda _: 0, reach=20)
-    assert found.taken is not None and found.taken.step == 10
+def event(path: Path, step: int | None, source: Source) -> WrittenCheckpoint:
+    facts, files = path.stat(), dict[str, tuple[int, ...]]()
+    if source is Source.OBSERVED:
+        files = {path.name: (facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino)}
+    return WrittenCheckpoint(step, path, files, facts.st_mtime, source)
 
 
-def test_a_run_does_not_resume_from_a_damaged_checkpoint(
+STEPS: dict[str, tuple[str, int | None, Source | None, bool, tuple[int, Source]]] = {
+    "declared": ("m.pt=3", 500, Source.DECLARED, True, (500, Source.DECLARED)),
+    "declared, no step of the observer's": ("m.pt=3", 500, Source.DECLARED, False, (500, Source.DECLARED)),
+    "observed": ("m.pt=3", 500, Source.OBSERVED, True, (500, Source.OBSERVED)),
+    "observed, and steps are counted otherwise": (
+        "m.pt=3",
+        500,
+        Source.OBSERVED,
+        False,
+        (3, Source.CHECKPOINT),
+    ),
+    "observed before the first step": ("m.pt", None, Source.OBSERVED, True, (900, Source.GUESSED)),
+    "inside": ("m.pt=3", None, None, True, (3, Source.CHECKPOINT)),
+    **{
+        name: (name, None, None, True, (900, Source.GUESSED))
+        for name in (
+            *("resnet18.pt", "model_20261128.pt", "best_acc_0.9312.pt", "iter_500_loss_2.31.pt", "step_7.pt"),
+            *("m.h5", "checkpoint_5.pt", "m.pth.tar"),
+        )
+    },
+}
+
+
+@each_case("name", STEPS)
+def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, tmp_path: Path) -> None:
+    file, step, source, counts, wanted = STEPS[name]
+    found = make(tmp_path, checkpoints="out/*")
+    write(tmp_path / "out", file)
+    path = tmp_path / "out" / file.partition("=")[0]
+    found.saved = [] if source is None else [event(path, step, source)]
+    found.optimizer_shift = 0 if counts else None
+    found.take(lambda _: 900, end=WELL)
+    assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
+    [saved] = [
+        each for each in read_rows(tmp_path / "run/events.jsonl") if each["event"] == "checkpoint_saved"
+    ]
+    assert (saved["source"], saved.get("on_record")) == (wanted[1], 900 if wanted[1] == "guessed" else None)
+
+
+@each_case(
+    ("content", "wanted"), [({"epoch": 3, "step": 300}, (3, "checkpoint")), ({"step": 300}, (2, "guessed"))]
+)
+def test_a_run_that_counts_epochs_takes_the_epoch_inside(
+    content: dict[str, int], wanted: tuple[int, str], tmp_path: Path
+) -> None:
+    found = make(tmp_path)
+    shapes.archive(tmp_path / "out/a.pt", 50, content)
+    found.counts_epochs = True
+    found.take(lambda _: 2, end=WELL)
+    assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
+
+
+def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    taken = []
+    for number in range(3):
+        write(tmp_path, "out/latest.ckpt")
+        os.utime(tmp_path / "out/latest.ckpt", (1000 + number, 1000 + number))
+        found.take(lambda _: 100, end=WELL)
+        assert found.taken is not None
+        taken.append(found.taken.step)
+    assert taken == [100, 101, 102]
+    again = make(tmp_path)
+    again.resume_from(None)
+    again.take(lambda _: 300, end=WELL)
+    assert again.taken is not None and again.taken.step == 102, "this state is known"
+
+
+COMPLETE: dict[str, tuple[tuple[str, ...], Source | None, dict[str, Any], bool]] = {
+    "declared": (("a.pt",), Source.DECLARED, {}, True),
+    "seen for the first time": (("a.pt",), None, {}, False),
+    "observed, the others may follow": (("a.pt",), Source.OBSERVED, {}, False),
+    "observed, and quiet": (("a.h5",), Source.OBSERVED, {"polls": 2, "last_sign": 999.0}, True),
+    "quiet": (("a.pt",), None, {"polls": 2}, True),
+    "quiet, of no known kind": (("a.h5",), None, {"polls": 2}, True),
+    "quiet, and open for writing": (("a.pt",), None, {"polls": 2, "is_open": True}, False),
+    "quiet, and the program did nothing since": (("a.pt",), None, {"polls": 2, "last_sign": 999.0}, False),
+    "ended with 0": (("a.h5",), None, {"end": WELL, "last_sign": 999.0}, True),
+    "killed, and did something later": (("a.h5",), None, {"end": KILLED, "last_sign": 1001.0}, True),
+    "killed, and nothing shows its end": (("a.h5",), None, {"end": KILLED, "last_sign": 999.0}, False),
+    "killed, and its format shows its end": (("a.pt",), None, {"end": KILLED, "last_sign": 999.0}, True),
+    "killed, and its save was seen": (("a.h5",), Source.OBSERVED, {"end": KILLED, "last_sign": 999.0}, True),
+    "killed between two files": (("a.pt", "b.pt"), None, {"end": KILLED, "last_sign": 999.0}, False),
+    "cut off": (("a.pt<",), None, {"end": WELL}, False),
+}
+
+
+@each_case("name", COMPLETE)
+def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(name: str, tmp_path: Path) -> None:
+    files, source, how, wanted = COMPLETE[name]
+    how = dict(how)
+    found = make(tmp_path, checkpoints="out/*")
+    write(tmp_path / "out", *files)
+    paths = sorted((tmp_path / "out").iterdir())
+    for path in paths:
+        os.utime(path, (1000, 1000))
+    found.saved = [event(path, 5, source) for path in paths] if source else []
+    inode = (paths[0].stat().st_dev, paths[0].stat().st_ino)
+    is_open = how.pop("is_open", False)
+    found.being_written = lambda: frozenset([inode] if is_open else [])
+    for _ in range(how.pop("polls", 1)):
+        found.take(lambda _: 7, **how)
+    assert (found.taken is not None) is wanted, found.skipped
+    assert found.is_waiting is (not wanted and "end" not in how and not is_open)
+
+
+def test_without_proc_two_equal_polls_are_recorded_as_a_guess(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    write(tmp_path, "out/a.pt=5")
+    for _ in range(2):
+        found.take(lambda _: 7)
+    saved = [each.get("complete") for each in read_rows(tmp_path / "run/events.jsonl") if "source" in each]
+    assert saved == ["guessed"]
+
+
+def test_a_problem_is_logged_once_and_while_the_program_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = RunDirectory(tmp_path / "run")
-    begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    directory.metrics_file.write_text(json.dumps({"step": 30, "time": 1.0, "loss": 1.0}) + "\n")
-    write(tmp_path, ("out/ckpt_20.pt", "out/ckpt_30.pt!"))
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1, own=OwnFiles())
+    found = make(tmp_path, checkpoints="out/ckpt_*.pt")
+    found.take(lambda _: 7)
+    assert caplog.text == "", "nothing was written yet"
+    write(tmp_path, "out/step-200.pt<")
+    for _ in range(3):
+        found.take(lambda _: 7)
+    assert caplog.text.count("out has step-200.pt of this run") == 1
+    found = make(tmp_path)
+    for _ in range(3):
+        found.take(lambda _: 7)
+    assert caplog.text.count("step-200.pt is cut off") == 1
+
+
+def test_a_step_that_is_trained_again_keeps_its_first_save_until_the_last(tmp_path: Path) -> None:
+    """The store may have listed it, and what is listed never changes."""
+    found = make(tmp_path)
+    write(tmp_path, "out/a.pt=5")
+    found.take(lambda _: 0, end=WELL)
+    first = found.taken
+    again = make(tmp_path)
+    append_event(tmp_path / "run/events.jsonl", "started")
+    again.resume_from(None)
+    write(tmp_path, "out/a.pt=5")
+    again.take(lambda _: 0)
+    again.take(lambda _: 0)
+    assert again.taken is None
+    write(tmp_path, "out/a.pt=6")
+    again.take(lambda _: 0, end=WELL)
+    assert again.taken is not None and first is not None and again.taken.step == 6
+    assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == [
+        *("step-00000005", "step-00000006")
+    ]
+
+
+@each_case(
+    ("files", "wanted"),
+    [
+        (("out/a.pt=20", "out/b.pt=30!"), "out/a.pt"),
+        (("out/a.pt=20", "new/b.pt=30<"), "out/a.pt"),
+        (("out/a.pt=20", "new/b.h5"), "out/a.pt"),
+    ],
+)
+def test_a_run_does_not_resume_from_what_is_damaged_or_may_be_incomplete(
+    files: tuple[str, ...], wanted: str, tmp_path: Path
+) -> None:
+    found = make(tmp_path, checkpoints="*/*")
+    write(tmp_path, *files)
+    RunDirectory(tmp_path / "run").metrics_file.write_text('{"epoch": 0.5, "loss": 1.0, "time": 1.0}\n')
     point = found.find_resume_point("auto")
-    assert point is not None and point.path.name == "ckpt_20.pt"
-    assert "ckpt_30.pt: " in caplog.text and "does not resume" in caplog.text
+    assert point is not None and point.path == tmp_path / wanted
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -141,13 +305,9 @@ def test_folders_of_data_hide_no_checkpoint_and_a_search_that_was_cut_says_so(
 ) -> None:
     for number in range(150):
         (tmp_path / "data" / f"n{number:08}").mkdir(parents=True)
-    write(tmp_path, ("z/a/b/c/ckpt_30.pt",))
+    write(tmp_path, "z/a/b/c/ckpt_30.pt")
     monkeypatch.setattr(run_checkpoints, "_MOST_PLACES", (0, 20 if is_cut else 1000))
-    directory = RunDirectory(tmp_path / "run")
-    begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=1).find(
-        quiet_seconds=0, is_over=True
-    )
+    found = make(tmp_path).find(is_over=True)
     assert [each.path.name for each in found.complete] == ["ckpt_30.pt"]
     assert ["was cut after 20 folders" in note for note in found.rejections()] == ([True] if is_cut else [])
 
@@ -174,17 +334,15 @@ def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
     from trainyard.programs.program_records import weights_fault
 
     states, fault = SAVES[name]
-    directory = RunDirectory(tmp_path / "run")
-    begin(directory, "llama", {}, "recipe: command\n", resumed_at=None)
-    found = RunCheckpoints(directory, Program("command", (), tmp_path), keep_last=5, own=OwnFiles())
+    found, directory = make(tmp_path), RunDirectory(tmp_path / "run")
     (tmp_path / "out").mkdir()
     for step, state in enumerate(states, 1):
         file = tmp_path / f"out/ckpt_{step}.pt"
-        torch.save({key: torch.tensor(value) for key, value in state.items()}, file)
+        torch.save({"step": step, **{key: torch.tensor(value) for key, value in state.items()}}, file)
         os.utime(file, (step, step))
         if not is_fast:
-            found.take(lambda _: 0, reach=9)
-    found.take(lambda _: 0, reach=9, is_over=True)
+            found.take(lambda _: 0, end=WELL)
+    found.take(lambda _: 0, end=WELL)
     assert found.taken is not None and found.taken.step == len(states)
     said = weights_fault(directory, found.taken, found.first, is_complete=True) or ""
     assert fault in said and bool(fault) == bool(said)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +15,9 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
+from trainyard.programs.metric_rows import row_fault
 from trainyard.programs.metrics import metric_files
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.metrics.program_metrics import row_fault
 
 Row = dict[str, Any]
 STARTED = 1_700_000_000.0
@@ -38,13 +40,15 @@ def as_json(**figures: Any) -> str:
 
 KINDS: Mapping[str, Kind] = {
     "json lines": Kind("out/metrics.jsonl", lambda step: as_json(step=step, loss=step / 4, note="x")),
-    "nested": Kind("log/run.jsonl", lambda step: as_json(step=step, data={"actor/pg_loss": step / 4})),
+    "nested": Kind(
+        "log/run.jsonl",
+        lambda step: as_json(step=step, data={"train/loss": step / 4, "f1": 2}),
+        more=lambda _: {"f1": 2},
+    ),
     "llama-factory": Kind(
         "saves/trainer_log.jsonl",
-        lambda step: as_json(
-            current_steps=step, total_steps=9, loss=step / 4, lr=0.5, epoch=0.5, percentage=1.0
-        ),
-        more=lambda _: {"learning_rate": 0.5, "epoch": 0.5},
+        lambda step: as_json(current_steps=step, total_steps=9, loss=step / 4, lr=0.5, epoch=0.5),
+        more=lambda _: {"learning_rate": 0.5, "epoch": 0.5, "total_steps": 9},
     ),
     "automodel": Kind(
         "checkpoints/training.jsonl",
@@ -62,8 +66,42 @@ KINDS: Mapping[str, Kind] = {
         "lightning_logs/version_0/metrics.csv",
         lambda step: f"0,,0.5,{step - 1},,\n0,,,{step - 1},{step / 4},\n0,9.5,,{step - 1},,2.5",
         ("epoch,train_loss_epoch,lr-AdamW,step,train_loss_step,val_loss",),
-        lambda _: {"epoch": 0.0, "learning_rate": 0.5, "val_loss": 2.5},
+        lambda _: {"epoch": 0.0, "learning_rate": 0.5, "val_loss": 2.5, "train_loss_epoch": 9.5},
     ),
+}
+EPOCHS: Mapping[str, tuple[str, str, Row]] = {
+    "keras": (
+        "log.csv",
+        "epoch,accuracy,loss,val_accuracy,val_loss\n0,0.5,2.5,0.25,2.75\n",
+        {"epoch": 0, "accuracy": 0.5, "loss": 2.5, "val_accuracy": 0.25, "val_loss": 2.75},
+    ),
+    "timm": (
+        "output/train/x/summary.csv",
+        "epoch,train_loss,eval_loss,eval_top1,lr\n1,2.5,2.75,10.5,0.5\n",
+        {"epoch": 1, "loss": 2.5, "val_loss": 2.75, "eval_top1": 10.5, "learning_rate": 0.5},
+    ),
+    "ultralytics": (
+        "runs/detect/train/results.csv",
+        "epoch,      time,train/box_loss,metrics/mAP50(B),val/box_loss,lr/pg0\n1,9.5,2.5,0.5,2.75,0.25\n",
+        {
+            "epoch": 1,
+            "train/box_loss": 2.5,
+            "metrics/mAP50(B)": 0.5,
+            "val/box_loss": 2.75,
+            "learning_rate": 0.25,
+        },
+    ),
+    "fastai": (
+        "history.csv",
+        "epoch,train_loss,valid_loss,accuracy,time\n0,2.5,2.75,0.5,00:12\n",
+        {"epoch": 0, "loss": 2.5, "val_loss": 2.75, "accuracy": 0.5},
+    ),
+    "json lines": (
+        "log.txt.jsonl",
+        '{"train_lr": 0.5, "train_loss": 2.5, "test_acc1": 10.5, "epoch": 3}\n',
+        {"learning_rate": 0.5, "loss": 2.5, "test_acc1": 10.5, "epoch": 3},
+    ),
+    "named": ("a.csv", "epoch,score\n1,0.5\n", {"epoch": 1, "score": 0.5}),
 }
 
 
@@ -93,6 +131,15 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+def polled(files: MetricFiles, **options: Any) -> list[Row]:
+    """Return new rows without their times, those of one step as one."""
+    steps: dict[Any, Row] = {}
+    for found in files.poll(**options):
+        steps.setdefault(found.get("step", found.get("epoch")), {}).update(found)
+        del steps[found.get("step", found.get("epoch"))]["time"]
+    return list(steps.values())
+
+
 def row(kind: str, step: int) -> Row:
     return {"step": step, "loss": step / 4, **KINDS[kind].more(step)}
 
@@ -110,12 +157,12 @@ def test_a_file_is_read_as_it_grows(folder: Folder, kind: str, setting: str) -> 
     if setting == "folder":
         (folder.path / name).parent.mkdir(parents=True)
     files = MetricFiles(folder.path, STARTED, settings[setting])
-    assert files.poll() == []
+    assert polled(files) == []
     folder.write(name, lines(kind, 1, 2))
-    assert files.poll() == [row(kind, 1), row(kind, 2)]
-    assert files.poll() == []
+    assert polled(files) == [row(kind, 1), row(kind, 2)]
+    assert polled(files) == []
     folder.append(name, lines(kind, 3, head=False))
-    assert files.poll() == [row(kind, 3)]
+    assert polled(files) == [row(kind, 3)]
     assert files.notes == ()
     assert files.steps_asked == (9 if kind == "llama-factory" else None)
 
@@ -127,10 +174,10 @@ def test_a_line_without_its_end_waits(folder: Folder, kind: str) -> None:
     rows: list[Row] = []
     for size in range(0, len(text), 3):
         folder.write(name, text[:size])
-        rows += files.poll()
+        rows += polled(files)
     assert {found["step"] for found in rows} <= {1, 12}
     folder.write(name, text.removesuffix("\n"))
-    rows += files.poll() + files.poll(at_end=True)
+    rows += polled(files) + polled(files, at_end=True)
     merged: dict[int, Row] = {}
     for found in rows:
         merged.setdefault(found["step"], {}).update(found)
@@ -143,18 +190,18 @@ def test_a_file_that_is_written_anew_is_read_anew(folder: Folder, kind: str, how
     name = KINDS[kind].path
     files = MetricFiles(folder.path, STARTED)
     folder.write(name, lines(kind, 1, 2, 3))
-    assert len(files.poll()) == 3
+    assert len(polled(files)) == 3
     if how == "truncated":
         folder.write(name, lines(kind, 2).replace("0.5", "0.5"))
         folder.write(name, lines(kind, 7))
-        assert files.poll() == [row(kind, 7)]
+        assert polled(files) == [row(kind, 7)]
     elif how == "replaced":
         (folder.path / name).unlink()
         folder.write(name, lines(kind, 5, 6, 7, 8))
-        assert files.poll() == [row(kind, step) for step in (5, 6, 7, 8)]
+        assert polled(files) == [row(kind, step) for step in (5, 6, 7, 8)]
     else:
         folder.write(name, lines(kind, 11, 12, 13, 14, 15))
-        assert files.poll() == [row(kind, step) for step in range(11, 16)]
+        assert polled(files) == [row(kind, step) for step in range(11, 16)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,23 +210,23 @@ def test_what_was_there_before_the_start_is_not_reported(folder: Folder, kind: s
     folder.write(name, lines(kind, 1, 2), age=60)
     folder.write("copy/" + Path(name).name, lines(kind, 1, 2), age=60)
     files = MetricFiles(folder.path, STARTED)
-    assert files.poll() == []
+    assert polled(files) == []
     folder.append(name, lines(kind, 3, head=False))
-    assert files.poll() == [row(kind, 3)]
+    assert polled(files) == [row(kind, 3)]
 
 
 @pytest.mark.parametrize(
     "hidden",
-    [".venv/lib", ".git", "venv", "a/node_modules/b", "lib/site-packages/x", "wandb/run-1", "ours/run"],
+    [".venv/lib", ".git", "a/node_modules/b", "lib/site-packages/x", "wandb/run-1", "ours/run"],
 )
 def test_files_of_others_are_not_read(folder: Folder, hidden: str) -> None:
     files = MetricFiles(folder.path, STARTED, ignored=[folder.path / "ours"])
     folder.write(f"{hidden}/metrics.jsonl", lines("json lines", 1))
     folder.write("environment/pyvenv.cfg", "")
     folder.write("environment/metrics.jsonl", lines("json lines", 1))
-    assert files.poll() == []
+    assert polled(files) == []
     folder.write("own/metrics.jsonl", lines("json lines", 1))
-    assert files.poll() == [row("json lines", 1)]
+    assert polled(files) == [row("json lines", 1)]
 
 
 def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
@@ -189,19 +236,36 @@ def test_data_is_not_taken_for_metrics(folder: Folder) -> None:
     folder.write("data/steps.csv", "step,text\n1,x\n")
     folder.write("monitor/Train_Samples_train_loss.csv", "step,train_loss\n512,2.5\n")
     folder.write("odd.jsonl", '[1]\n"x"\n{\n{"step": "a", "loss": 1}\n{"step": -1, "loss": 1}\n\x00\n')
-    assert files.poll() == []
+    assert polled(files) == []
     assert files.notes == ()
 
 
 def test_a_log_that_is_named_is_read_as_a_log(folder: Folder) -> None:
     files = MetricFiles(folder.path, STARTED, "out/debug.log")
     folder.write("out/debug.log", "iter 0: loss 2.5000, time 12.00ms, mfu 1.00%\niter 1: loss 2")
-    assert [found["loss"] for found in files.poll()] == [2.5]
+    assert [found["loss"] for found in polled(files)] == [2.5]
     folder.append("out/debug.log", ".2500, time 12.00ms, mfu 1.00%\n")
-    assert [found["loss"] for found in files.poll()] == [2.25]
+    assert [found["loss"] for found in polled(files)] == [2.25]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "metrics.parquet", "run.wandb", "picture.png"])
+@each_case("library", EPOCHS)
+def test_files_of_epochs_have_rows_with_the_names_of_the_program(library: str, tmp_path: Path) -> None:
+    name, text, expected = EPOCHS[library]
+    (tmp_path / library).mkdir()
+    folder = Folder(tmp_path / library)
+    files = MetricFiles(folder.path, STARTED, name if library == "named" else "auto")
+    folder.write(name, text)
+    assert polled(files) == [expected]
+
+
+def test_a_file_that_may_be_data_is_no_metrics_unless_it_is_named(folder: Folder) -> None:
+    files, named = MetricFiles(folder.path, STARTED), MetricFiles(folder.path, STARTED, "prices.csv")
+    folder.write("prices.csv", "step,price\n1,0.5\n")
+    folder.write("samples.jsonl", '{"step": 1, "length": 20}\n')
+    assert (polled(files), polled(named)) == ([], [{"step": 1, "price": 0.5}])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.parquet", "picture.png"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_named_file_of_another_form_is_refused(folder: Folder, name: str, exists: bool) -> None:
     if exists:
@@ -218,18 +282,18 @@ def test_a_named_log_that_is_binary_is_refused(folder: Folder) -> None:
         MetricFiles(folder.path, STARTED, "x.log")
 
 
-def test_the_column_that_lightning_adds_makes_no_row_twice(folder: Folder) -> None:
+def test_the_column_that_lightning_adds_rewrites_the_rows(folder: Folder) -> None:
     name = "lightning_logs/version_0/metrics.csv"
     files = MetricFiles(folder.path, STARTED)
     folder.write(name, "epoch,step,train_loss\n0,0,2.5\n0,1,2.25\n")
-    assert [found["step"] for found in files.poll()] == [1, 2]
+    assert [found["step"] for found in polled(files)] == [1, 2]
     folder.write(name, "epoch,step,train_loss,val_loss\n0,0,2.5,\n0,1,2.25,\n0,1,,2.75\n0,2,2.0,\n")
-    assert files.poll() == [
-        {"step": 2, "epoch": 0.0, "val_loss": 2.75},
+    assert polled(files)[1:] == [
+        {"step": 2, "epoch": 0.0, "loss": 2.25, "val_loss": 2.75},
         {"step": 3, "epoch": 0.0, "loss": 2.0},
     ]
     folder.write("lightning_logs/version_1/metrics.csv", "epoch,step,train_loss\n0,3,1.5\n")
-    assert files.poll() == [{"step": 4, "epoch": 0.0, "loss": 1.5}]
+    assert polled(files) == [{"step": 4, "epoch": 0.0, "loss": 1.5}]
 
 
 # The state of the Hugging Face trainer.
@@ -254,7 +318,7 @@ def state(*steps: int, loss: float = 0.0, total: int = 9) -> str:
 
 
 def state_row(step: int, loss: float = 0.0) -> Row:
-    validation = {"val_loss": 2.5} if step % 4 == 0 else {}
+    validation = {"val_loss": 2.5, "eval_runtime": 0.1} if step % 4 == 0 else {}
     figures = {
         "step": step,
         "epoch": step / 16,
@@ -268,12 +332,12 @@ def state_row(step: int, loss: float = 0.0) -> Row:
 def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None:
     files = MetricFiles(folder.path, STARTED)
     folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4))
-    assert files.poll() == [state_row(step) for step in (1, 2, 3, 4)]
+    assert polled(files) == [state_row(step) for step in (1, 2, 3, 4)]
     folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert files.poll() == [state_row(5), state_row(6)]
+    assert polled(files) == [state_row(5), state_row(6)]
     assert files.steps_asked == 9
     (folder.path / "out/checkpoint-4/trainer_state.json").unlink()
-    assert files.poll() == []
+    assert polled(files) == []
 
 
 def test_the_history_of_the_checkpoint_that_is_resumed_from_is_not_reported(folder: Folder) -> None:
@@ -281,16 +345,16 @@ def test_the_history_of_the_checkpoint_that_is_resumed_from_is_not_reported(fold
     ignored = [folder.path / "runs"]
     files = MetricFiles(folder.path, STARTED, ignored=ignored, resumed_from=taken)
     folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert files.poll() == [state_row(5), state_row(6)]
+    assert polled(files) == [state_row(5), state_row(6)]
 
 
 def test_the_history_before_a_resume_is_not_reported(folder: Folder) -> None:
     folder.write("out/checkpoint-4/trainer_state.json", state(1, 2, 3, 4), age=60)
     files = MetricFiles(folder.path, STARTED)
     folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6))
-    assert files.poll() == [state_row(5), state_row(6)]
+    assert polled(files) == [state_row(5), state_row(6)]
     folder.write("out/checkpoint-6/trainer_state.json", state(1, 2, 3, 4, 5, 6, 7, loss=0.125))
-    assert [found["step"] for found in files.poll()] == [1, 2, 3, 4, 5, 6, 7]
+    assert [found["step"] for found in polled(files)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
@@ -298,19 +362,19 @@ def test_a_state_that_is_being_written_waits(folder: Folder) -> None:
     text = state(1, 2)
     for size in range(0, len(text), 50):
         folder.write("trainer_state.json", text[:size])
-        assert files.poll() == []
+        assert polled(files) == []
     folder.write("trainer_state.json", text)
-    assert files.poll() == [state_row(1), state_row(2)]
+    assert polled(files) == [state_row(1), state_row(2)]
 
 
 def test_a_nan_in_a_state_is_a_fault(folder: Folder) -> None:
     files = MetricFiles(folder.path, STARTED)
     folder.write("trainer_state.json", state(1).replace('"grad_norm": 1.5', '"grad_norm": NaN'))
-    (found,) = files.poll()
+    (found,) = polled(files)
     assert row_fault(found) == "step 1: the gradient norm is nan, which is not finite"
     folder.write("trainer_state.json", '{"log_history": 3}')
     folder.write("x/trainer_state.json", "[]")
-    assert files.poll() == []
+    assert polled(files) == []
 
 
 # TensorBoard.
@@ -343,13 +407,16 @@ def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout:
     files = MetricFiles(folder.path, STARTED)
     writer = event_file(folder, "runs/Nov26")
     add(writer, 1, new_layout=new_layout, train__loss=2.5, train__grad_norm=1.5, train__epoch=0.25)
-    assert files.poll() == [{"step": 1, "loss": 2.5, "grad_norm": 1.5, "epoch": 0.25}]
+    assert polled(files) == [{"step": 1, "loss": 2.5, "grad_norm": 1.5, "epoch": 0.25}]
     add(writer, 2, new_layout=new_layout, train__loss=float("nan"))
     add(writer, 2, new_layout=new_layout, eval__loss=2.75)
     add(writer, 3, new_layout=new_layout, train__train_loss=2.0, other=1.0)
-    assert files.poll() == [{"step": 2, "loss": "nan", "val_loss": 2.75}]
+    assert polled(files) == [
+        {"step": 2, "loss": "nan", "val_loss": 2.75},
+        {"step": 3, "train/train_loss": 2.0, "other": 1.0},
+    ]
     writer.close()
-    assert (files.poll(), files.notes) == ([], ())
+    assert (polled(files), files.notes) == ([], ())
 
 
 def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
@@ -367,7 +434,7 @@ def test_events_that_are_cut_off_wait_for_their_rest(folder: Folder) -> None:
         target.write_bytes(b"") if not target.exists() else None
         with target.open("ab") as file:
             file.write(content[size : size + 7])
-        rows += files.poll()
+        rows += polled(files)
     assert [found["step"] for found in rows] == [1, 2, 3]
 
 
@@ -377,16 +444,81 @@ def test_programs_that_count_from_0_have_steps_from_1(folder: Folder, tag: str) 
     figures: dict[str, Any] = {"loss__train__total": 2.5, tag: 2.5}
     add(event_file(folder, "tb"), 0, **figures)
     add(event_file(folder, "lightning_logs/version_3"), 4, train_loss=2.5)
-    assert [(found["step"], found["loss"]) for found in files.poll()] == [(1, 2.5), (5, 2.5)]
+    assert [(found["step"], found["loss"]) for found in polled(files)] == [(1, 2.5), (5, 2.5)]
+
+
+# Other libraries.
+
+
+def test_offline_runs_of_wandb_are_read_with_its_own_reader(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is written as wandb does, by its own writer."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    path = folder.path / "wandb/offline-run-1/run-1.wandb"
+    path.parent.mkdir(parents=True)
+    store: Any = DataStore()
+    store.open_for_write(str(path))
+    files = MetricFiles(folder.path, STARTED)
+
+    def log(count: int, **figures: Any) -> None:
+        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        record.history.step.num = count
+        for name, value in {**figures, "_timestamp": STARTED + count, "_step": count}.items():
+            item = record.history.item.add()
+            item.nested_key.append(name)
+            item.value_json = json.dumps(value)
+        store.write(record)
+        store._flush_offset, _ = 0, store._fp.flush()
+
+    log(0, **{"train loss": 2.5, "epoch": 1, "step": 10, "picture": {"_type": "image-file"}})
+    assert polled(files) == [{"step": 10, "loss": 2.5, "epoch": 1}]
+    log(1, **{"val/accuracy": 0.5, "lr": 0.25})
+    assert polled(files) == [{"step": 1, "val/accuracy": 0.5, "learning_rate": 0.25}]
+    store.close()
+    monkeypatch.setitem(sys.modules, "wandb.sdk.internal.datastore", None)
+    files = MetricFiles(folder.path, 0.0)
+    assert polled(files) == []
+    assert "wandb is not installed beside Trainyard" in files.notes[0]
+
+
+def test_the_file_store_of_mlflow_is_read(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    place, now = "mlruns/0/4f1e/metrics", int(1000 * STARTED) + 5
+    folder.write(f"{place}/train/loss", f"{now} 2.5 1\n{now} 2.25 2\n")
+    folder.write(f"{place}/accuracy", f"{now} 0.5 2\n")
+    folder.write("mlruns/0/4f1e/params/lr", "0.5")
+    assert polled(files) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25, "accuracy": 0.5}]
+    folder.append(f"{place}/accuracy", f"{now} 0.75 3\n{now} 0.8")
+    assert polled(files) == [{"step": 3, "accuracy": 0.75}]
+
+
+def test_a_project_of_trackio_is_read(folder: Folder) -> None:
+    files = MetricFiles(folder.path, STARTED)
+    path = folder.path / "trackio/project.db"
+    path.parent.mkdir()
+    moment = datetime.fromtimestamp(NOW, UTC).isoformat()
+    with closing(sqlite3.connect(path)) as base:
+        base.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, "
+            "metrics TEXT)"
+        )
+        for step in (0, 1):
+            row = (moment, "a", step, as_json(loss=2.5 - step, epoch=1))
+            base.execute("INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", row)
+            base.commit()
+            assert polled(files) == [{"step": step, "loss": 2.5 - step, "epoch": 1}]
 
 
 def test_events_without_tensorboard_are_a_note(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     add(event_file(folder, "tb"), 1, loss=2.5)
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
     files = MetricFiles(folder.path, STARTED)
-    assert (files.poll(), files.poll()) == ([], [])
+    assert (polled(files), polled(files)) == ([], [])
     (note,) = files.notes
-    assert "the package tensorboard is not installed beside Trainyard" in note
+    assert "tensorboard is not installed beside Trainyard" in note
 
 
 OLD, NOW = STARTED - 1000, STARTED + 1000
@@ -417,7 +549,7 @@ def test_rows_of_an_old_log_are_not_this_runs(name: str, setting: str, tmp_path:
     folder.write(file, "step,loss,time\n" if file.endswith("csv") else "")
     row = f"1,2.5,{moment}" if file.endswith("csv") else json.dumps({"step": 1, "loss": 2.5, "time": moment})
     folder.append(file, f"{row}\n")
-    assert files.poll() == ([{"step": 1, "loss": 2.5}] if counts else [])
+    assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else [])
     assert ["of another run" in note for note in files.notes] == ([] if counts else [True])
 
 
@@ -431,7 +563,7 @@ def test_a_search_leaves_the_directories_of_runs_out(path: str, counts: bool, tm
     mine = tmp_path / "mine"
     files = MetricFiles(tmp_path, STARTED, run_directory=mine, ignored=[mine])
     folder.write(path, json.dumps({"step": 1, "loss": 2.5}) + "\n")
-    assert files.poll() == ([{"step": 1, "loss": 2.5}] if counts else [])
+    assert polled(files) == ([{"step": 1, "loss": 2.5}] if counts else [])
 
 
 def test_a_file_server_behind_this_machine_hides_no_rows(
@@ -440,4 +572,4 @@ def test_a_file_server_behind_this_machine_hides_no_rows(
     monkeypatch.setattr(metric_files, "_clock_difference", lambda _: -400.0)
     files = MetricFiles(folder.path, STARTED)
     folder.write("m.jsonl", json.dumps({"step": 1, "loss": 2.5}) + "\n", age=399)
-    assert files.poll() == [{"step": 1, "loss": 2.5}]
+    assert polled(files) == [{"step": 1, "loss": 2.5}]

@@ -90,15 +90,6 @@ def test_unusable_files_are_counted_and_named(tmp_path: Path) -> None:
     }
 
 
-def test_tokens_whose_index_names_their_type_are_never_read_as_another(tmp_path: Path) -> None:
-    root = write(tmp_path, a_txt="1", b_bin="11", b_idx="1", c_bin="11")
-    skips = SkipTally()
-    assert paths_found(root, skips) == ["a.txt", "c.bin"]
-    assert SkipCount(".bin files with a Megatron index", 1, ("b.bin",)) in skips.summary()
-    with pytest.raises(DataError, match=r"1 \.bin file with a Megatron index \(b\.bin\)\..*move its \.idx"):
-        corpus_at("data.train_path", root / "b.bin", without=(), skips=SkipTally())
-
-
 def test_hidden_names_and_excluded_folders_are_left_out(tmp_path: Path) -> None:
     root = write(tmp_path, a_txt="1", prepared__x_bin="11", _hidden="1")
     write(root / ".git", b_txt="1")

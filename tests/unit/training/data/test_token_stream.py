@@ -69,14 +69,14 @@ def batches(
 
 def rows_of(source: StreamBatches, step: int, groups: DataShare = ONE) -> np.ndarray:
     """The rows that a process trains on at a step."""
-    return np.concatenate(source.share(step, groups, size=1))
+    return np.concatenate(source.share(step, groups, size=1)[0])
 
 
 class Processes:
     """The batches of a world of `size` processes, which are called one after the other."""
 
     def __init__(self, texts: list[str], size: int, *, batch_size: int = 12, shuffled: int = 24) -> None:
-        worlds = [SilentWorld(rank, size, 0, None) for rank in range(size)]
+        worlds = [CountingWorld(rank, size, 0, None) for rank in range(size)]
         self.groups = [DataShare(world) for world in worlds]
         self.sources = [batches(texts, batch_size=batch_size, shuffled=shuffled) for _ in worlds]
 
@@ -98,11 +98,12 @@ class Processes:
             source.close()
 
 
-class SilentWorld(World):
-    """A world whose other processes report no error."""
+class CountingWorld(World):
+    """A world whose other processes found as many targets as this one."""
 
     def gather(self, value: Any) -> list[Any]:
-        return [value]
+        error, _, counts = value
+        return [(error, rank, counts) for rank in range(self.size)]
 
 
 TEXT = st.text("abcdefgh", max_size=20)
@@ -164,9 +165,26 @@ def test_a_resumed_run_draws_the_same_batches_on_any_number_of_processes() -> No
 def test_a_process_reads_its_own_lane_alone() -> None:
     source, texts = batches(MANY, batch_size=4), Texts(MANY)
     source._stream = TokenStream(texts, ByteVocabulary(), "n")
-    rows_of(source, 0, DataShare(SilentWorld(1, 4, 0, None)))
+    rows_of(source, 0, DataShare(CountingWorld(1, 4, 0, None)))
     source.close()
     assert texts.lanes == [(1, 4)]
+
+
+class OneGroup(World):
+    """A world whose processes have the same rows."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+def test_the_targets_of_a_step_are_those_of_all_groups_once() -> None:
+    two = (DataShare(CountingWorld(0, 2, 0, None)), 1), (DataShare(OneGroup(0, 2, 0, None), processes=2), 2)
+    for share, passes in two:
+        source = batches(MANY, batch_size=4)
+        own, targets = source.share(0, share, size=2)
+        source.close()
+        assert [len(part) for part in own] == [2] * passes
+        assert targets == 4 * 5
 
 
 @given(TEXTS, st.integers(0, 100))
@@ -231,7 +249,7 @@ class WorldWithBrokenPeer(World):
 
     def gather(self, value: Any) -> list[Any]:
         assert threading.current_thread() is threading.main_thread(), "a collective behind training"
-        return [value, DataError("a row of the other process is broken")]
+        return [value, (DataError("a row of the other process is broken"), 1, None)]
 
 
 def test_an_error_in_another_process_is_raised_in_this_one_too() -> None:

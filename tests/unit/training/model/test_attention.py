@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,10 +25,20 @@ def test_written_out_it_is_the_fused_kernel_forward_and_backward(queries: int, k
         torch.testing.assert_close(fused, written)
 
 
+@pytest.mark.parametrize("attention", [causal_attention, written_out_attention])
+def test_a_query_sees_the_keys_that_it_may(attention: Callable[..., Tensor]) -> None:
+    document = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    visible = (document[:, None] == document).tril().expand(2, 1, 7, 7)
+    parts = heads(queries=4, keys=2)
+    apart = [attention(*(part[:, :, at] for part in parts)) for at in (slice(4), slice(4, 7))]
+    torch.testing.assert_close(attention(*parts, visible), torch.cat(apart, dim=2))
+
+
 def test_a_table_to_add_hides_the_same_keys_to_the_bit() -> None:
     q, k, v = heads(queries=4, keys=2, dtype=torch.float32)
     table = unseen_keys(9)[:7, :7]
     assert torch.equal(written_out_attention(q, k, v, table), written_out_attention(q, k, v))
+    torch.testing.assert_close(causal_attention(q, k, v, table), causal_attention(q, k, v))
 
 
 def test_of_the_scores_only_the_shares_are_kept_in_the_precision_of_the_values() -> None:

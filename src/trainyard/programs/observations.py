@@ -1,0 +1,240 @@
+"""What the observer reported of the processes of a run, and which of its Pythons ran without the observer.
+
+    events ──note──> steps, machine, modules, exceptions ──> run.json: observed, outcome
+    processes ──check──> reasons, such as "not observed: PYTHONPATH was replaced"
+
+It reads no file and no process: both are passed in.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.programs.program_events import LoggedFigures, ObservedFact, ProgramEvent, WrittenCheckpoint
+from trainyard.programs.sources import Source
+
+OBSERVER = Path(__file__).parent / "observer"
+"""The folder on a program's PYTHONPATH."""
+EVENTS_VARIABLE = "TRAINYARD_EVENTS"
+_MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
+_ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
+
+
+@dataclass(frozen=True)
+class RunningPython:
+    """A Python of the program."""
+
+    pid: int
+    parent: int
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    """That which it was started with."""
+
+
+@dataclass(frozen=True)
+class ProgramError:
+    """An exception that ended an interpreter of the program."""
+
+    type: str
+    message: str = ""
+    place: str = ""
+    """FILE:LINE, relative to the repository."""
+
+    def __str__(self) -> str:
+        text = ": ".join(filter(None, (self.type or "an exception", self.message.split("\n")[0])))
+        return f"{text} ({self.place})" if self.place else text
+
+    def to_json(self) -> dict[str, str]:
+        return {"type": self.type, "message": self.message, "place": self.place}
+
+
+@dataclass
+class _Process:
+    """What one process reported."""
+
+    rank: int = 0
+    script: str = ""
+    parents: tuple[int, ...] = ()
+    steps: int = 0
+    last_step: int = -1
+    """The place of its last step among all events."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    error: ProgramError | None = None
+    error_at: int = -1
+    ended_at: int = -1
+
+
+@dataclass
+class Observations:
+    """Collects what the observer reports of one start of a program."""
+
+    modules: dict[str, str] = field(default_factory=dict)
+    """SHA-256 by absolute path of the files of the repository that were imported."""
+    unobserved: list[str] = field(default_factory=list)
+    """Why Pythons of the program had no observer, a reason each."""
+    _processes: dict[int, _Process] = field(default_factory=dict)
+    _waiting: set[int] = field(default_factory=set)
+    _count: int = 0
+
+    def note(self, event: ProgramEvent) -> None:
+        """Take an event; one that was declared says nothing here."""
+        if isinstance(event, LoggedFigures | WrittenCheckpoint):
+            if event.source is Source.OBSERVED:
+                self._note_step(event.pid, event.rank, event.step)
+            return
+        if not isinstance(event, ObservedFact):
+            return
+        self._note_step(event.pid, event.rank, event.step)
+        process, facts = self._processes[event.pid], dict(event.facts)
+        match event.kind:
+            case "loaded":
+                parents = facts.get("parents")
+                process.script = _text(facts.get("script"))
+                process.parents = tuple(parents) if isinstance(parents, list) else ()
+            case "machine":
+                process.machine = facts
+            case "modules" if isinstance(facts.get("files"), dict):
+                files = facts["files"].items()
+                known = {path: sha for path, sha in files if isinstance(sha, str) and len(sha) == 64}
+                self.modules |= known if len(self.modules) < _MOST_MODULES else {}
+            case "exception":
+                process.error_at = self._count
+                named = (facts.get(name) for name in ("type", "message", "place"))
+                process.error = ProgramError(*map(_text, named))
+            case "exit":
+                process.ended_at = self._count
+
+    def _note_step(self, pid: int, rank: int, step: int | None) -> None:
+        self._count += 1
+        process = self._processes.setdefault(pid, _Process())
+        process.rank = rank
+        if step is not None and step > process.steps:
+            process.steps, process.last_step = step, self._count
+
+    def leads(self, pid: int) -> bool:
+        """Return whether this process has as many steps as any: its rows are those of the run."""
+        return self._processes.setdefault(pid, _Process()).steps == (self.steps or 0)
+
+    @property
+    def steps(self) -> int | None:
+        """The optimizer steps of the process that has the most; None if none was observed."""
+        return max((each.steps for each in self._processes.values()), default=0) or None
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The machine, and the `world` that joined it, as the first rank of those that trained has them."""
+        ranks = sorted(self._processes.values(), key=lambda each: (-each.steps, each.rank))
+        return next((each.machine for each in ranks if each.machine), {})
+
+    def error(self, *, has_failed: bool) -> ProgramError | None:
+        """Return the exception that ended the program: the first one of those that trained, else of any.
+
+        Of a program that ended with 0 (not `has_failed`), one that a process survived does not count.
+        """
+        failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
+        failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
+        return failed[0][1].error if failed and (has_failed or not failed[0][0]) else None
+
+    def _is_survived(self, failed: _Process) -> bool:
+        """Return whether a process above ended later without an exception, or others trained on.
+
+        Ranks step on for a moment after one of them has failed, so that says nothing.
+        """
+        above = [each for pid, each in self._processes.items() if pid in failed.parents]
+        if any(each.ended_at > failed.error_at and each.error is None for each in above):
+            return True
+        return not failed.steps and any(each.last_step > failed.error_at for each in self._processes.values())
+
+    @property
+    def has_clean_end(self) -> bool:
+        """Return whether a process that trained was seen to end, and no exception ended the program."""
+        has_ended = any(each.steps and each.ended_at >= 0 for each in self._processes.values())
+        return has_ended and self.error(has_failed=False) is None
+
+    def check(self, running: Sequence[RunningPython]) -> None:
+        """Note why the Pythons that run now are not observed.
+
+        One that could be, and has reported nothing by the second call, did not run the observer.
+        """
+        waiting = set[int]()
+        for each in running:
+            reason = why_unobserved(each.words, each.environment)
+            if reason is None and not {each.pid, each.parent} & self._processes.keys():
+                waiting.add(each.pid)
+                reason = "its sitecustomize did not run" if each.pid in self._waiting else None
+            text = f"{_options_of(each.words)[1]}: {reason}"
+            if reason and text not in self.unobserved and len(self.unobserved) < _MOST_PROCESSES:
+                self.unobserved.append(text)
+        self._waiting = waiting
+
+    def close(self, *, is_on: bool) -> None:
+        """Say at the end why no step was observed, if nothing else does."""
+        if self.steps is None and not self.unobserved:
+            reported = "no optimizer of torch stepped" if self._processes else "no Python reported"
+            self.unobserved.append(reported if is_on else "program.observe is false")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `observed` of `run.json`."""
+        trained = [
+            {"pid": pid, "rank": each.rank, "script": each.script, "steps": each.steps}
+            for pid, each in self._processes.items()
+            if each.steps
+        ]
+        machine = dict(self.machine)
+        facts = {
+            "processes": trained[:_MOST_PROCESSES],
+            "world": machine.pop("world", None),
+            "machine": machine,
+        }
+        return {name: value for name, value in facts.items() if value} | {"unobserved": self.unobserved}
+
+
+def why_unobserved(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return why a Python that was started so has no observer; None if it has one."""
+    if kept_out := set(_options_of(words)[0]) & set("EIS"):
+        return f"python -{min(kept_out)} does not import it"
+    if EVENTS_VARIABLE not in environment:
+        return "its environment was replaced"
+    if str(OBSERVER) not in environment.get("PYTHONPATH", "").split(os.pathsep):
+        return "PYTHONPATH was replaced"
+    return None
+
+
+def _options_of(words: Sequence[str]) -> tuple[str, str]:
+    """Return the letters of a Python's own options, and the name of its script or module."""
+    letters, rest = "", list(words[1:])
+    while rest and re.match(r"-[^cm-]", rest[0]):
+        option = rest.pop(0)
+        if option[1] not in "WX":
+            letters += option[1:]
+        elif len(option) == 2:
+            del rest[:1]
+    name = rest[1] if rest[:1] == ["-m"] and rest[1:] else rest[0] if rest else words[0]
+    return letters, Path(name).name[:_MOST_TEXT]
+
+
+def last_traceback(output: str) -> ProgramError | None:
+    """Return the error of the traceback that is the last thing in a program's output; None if none is.
+
+    "Exception ignored in" is none: the program continued. More lines may follow an error of CUDA.
+    """
+    lines = [re.sub(r"^\[[^\]]*\]:\s?", "", line) for line in output.splitlines() if line.strip()]
+    at = max((number for number, line in enumerate(lines) if line.strip() == _TRACEBACK), default=None)
+    if at is None or (at and lines[at - 1].startswith("Exception ignored in")):
+        return None
+    end = next((number for number in range(at + 1, len(lines)) if not lines[number].startswith(" ")), None)
+    found = None if end is None else _ERROR.fullmatch(lines[end])
+    if end is None or found is None or (end + 1 < len(lines) and "CUDA error" not in lines[end]):
+        return None
+    frames = list(filter(None, map(_FRAME.match, lines[at:end])))
+    place = f"{Path(frames[-1][1]).name}:{frames[-1][2]}" if frames else ""
+    return ProgramError(found[1], (found[2] or "")[:_MOST_TEXT], place)
+
+
+def _text(value: object) -> str:
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""

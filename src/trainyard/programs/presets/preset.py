@@ -1,0 +1,247 @@
+"""A preset, the command that it makes for a run, and the user's own settings of its program.
+
+    load_preset ──> Preset ──render──> RenderedProgram: command, variables, files
+
+A preset translates the configuration into a program's own names. The division of the model and the batches
+are decided by `plan.parallel_degrees`, and nothing is computed here.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainyard.config.kind import RunKind
+from trainyard.config.registries import PRESETS
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
+from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+
+if TYPE_CHECKING:
+    from trainyard.plan.parallel_degrees import Degrees
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PresetRun:
+    """The run that a command is made for."""
+
+    name: str
+    directory: str
+    files: str
+    """The folder of the files that are written beside the program."""
+    checkpoints: str
+    """The folder of the program's own checkpoints."""
+    nodes: int
+    degrees: "Degrees"
+    settings: Mapping[str, str]
+    """The user's own settings of the program."""
+
+    @property
+    def tensorboard(self) -> str:
+        """The folder of TensorBoard's files."""
+        return f"{self.directory}/tensorboard"
+
+
+@dataclass(frozen=True)
+class PresetCommand:
+    """A command as a preset makes it, without the user's own settings."""
+
+    words: tuple[str, ...]
+    options: Values = field(default_factory=dict)
+    """Options by the program's own names, in order; None leaves one out."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | Values] = field(default_factory=dict)
+    """Files beside the program by name: a text as it is, a mapping as JSON."""
+    metrics: str = "auto"
+    """As program.metrics, which replaces it."""
+
+
+def _no_problems(_config: Config, _run: PresetRun) -> Iterable[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A program: how its command is made, and what its log and its checkpoints look like."""
+
+    name: str
+    command: Callable[[Config, PresetRun], PresetCommand]
+    problems: Callable[[Config, PresetRun], Iterable[str]] = _no_problems
+    """Yields what the program cannot do, with the key to change."""
+    launcher: Literal["auto", "torchrun", "ray"] = "auto"
+    """auto: torchrun starts several processes; torchrun: also one; ray: once, on the head of a cluster."""
+    log: str | None = None
+    """The form of its log (`programs.metrics.log_reader`), if it logs every monitoring.log_steps steps. Then
+    a job requires each of these rows. None: the program decides what it logs."""
+    rows_on_first_node: bool = True
+    """Whether only rows of the first node count; if not, one process on any node prints them."""
+    checkpoints: str = "*"
+    """The pattern of its checkpoints in their folder."""
+    formats: tuple[CheckpointFormat, ...] = ()
+    """The formats that its checkpoints can have; none: any."""
+    resume: tuple[str, ...] = ()
+    """Arguments that are added to resume; {checkpoint} becomes the path. Empty: it finds its own."""
+    lock: str = "requirements-training.txt"
+    """The lock of its image, a file of this repository; for a preset with `log`."""
+    option: tuple[Literal["--", ""], Literal["=", " "]] = ("--", "=")
+    """What precedes the name of an option, and its value. After a space, each word of a value is a word."""
+    switches: bool = True
+    """Whether an option with the value true is written without it, and one with false is left out."""
+    takes_settings: bool = True
+    """Whether the user's own settings are allowed."""
+    settings_file: str | None = None
+    """The file that the user's own settings change, by dotted names, instead of the options."""
+    setting_names: str = r"\S+"
+    """The regular expression of the name of a setting."""
+    refused_settings: Mapping[str, str] = field(default_factory=dict)
+    """Names of settings that the program lacks but people try, with the reason."""
+    planned: Mapping[str, str] = field(default_factory=dict)
+    """Names of settings that the plan decides, with the key of the configuration to set instead."""
+    required: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the configuration that must be set, with the meaning of each."""
+    paths: Mapping[str, str] = field(default_factory=dict)
+    """Keys that must be absolute paths in a job, if they are set, with the meaning of each."""
+    uses: tuple[str, ...] = ()
+    """Keys that most programs have no use for, and that this one has."""
+    memory: Callable[[Config], Literal["megatron", "sharded"] | None] = lambda _config: None
+    """How the program divides the model, which decides the least memory that it needs; None: not known."""
+    only_data_parallel: bool = False
+    """Whether the program ignores the degrees of parallelism in section compute."""
+    defaults: Mapping[str, Values] = field(default_factory=dict)
+    """Defaults of the configuration, in sections, for a configuration with this recipe."""
+
+
+@dataclass(frozen=True)
+class RenderedProgram:
+    """A command with the user's own settings, its environment and its files."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, str]
+    """Text by name."""
+    metrics: str
+
+
+def load_preset(name: str) -> Preset:
+    """Return the preset of a recipe."""
+    preset: Preset = PRESETS[name].preset()
+    return preset
+
+
+def render_preset(preset: Preset, config: Config, run: PresetRun) -> RenderedProgram:
+    """Return the command of a preset, for a configuration without problems."""
+    made = preset.command(config, run)
+    options, files = dict(made.options), dict(made.files)
+    if preset.settings_file is None:
+        words = {"true": True, "false": False} if preset.switches else {}
+        options |= {name: words.get(text, text) for name, text in run.settings.items()}
+    else:
+        files[preset.settings_file] = _with_values(files[preset.settings_file], run.settings)
+    return RenderedProgram(
+        command=(*made.words, *_option_words(preset, options)),
+        environment=made.environment,
+        files={
+            name: content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+            for name, content in files.items()
+        },
+        metrics=made.metrics,
+    )
+
+
+def _option_words(preset: Preset, options: Values) -> Iterator[str]:
+    dashes, joint = preset.option
+    for name, value in options.items():
+        if value is None or (preset.switches and value is False):
+            continue
+        if preset.switches and value is True:
+            yield f"{dashes}{name}"
+        elif joint == " ":
+            yield from (f"{dashes}{name}", *text_of(value).split())
+        else:
+            yield f"{dashes}{name}{joint}{text_of(value)}"
+
+
+def _with_values(content: str | Values, settings: Mapping[str, str]) -> Values:
+    """Return the content of a JSON file with settings put in by their dotted names."""
+    changed: dict[str, Any] = json.loads(json.dumps(content))
+    for dotted, text in settings.items():
+        *path, last = dotted.split(".")
+        section = changed
+        for name in path:
+            inner = section.get(name)
+            section[name] = section = inner if isinstance(inner, dict) else {}
+        section[last] = _json_value(text)
+    return changed
+
+
+def _json_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a program reads it: a number in its shortest exact text, 1000 and not 1000.0."""
+    if not isinstance(value, float):
+        return str(value)
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+# The user's own settings of a program, by its own names. Those that the plan decides cannot be replaced;
+# otherwise a job that was checked for one parallel layout would train with another.
+
+
+def with_settings(config: Config, given: Iterable[str]) -> Config:
+    """Return `config` with the settings of a command line (`KEY=VALUE`) after those of its files.
+
+    Raises ConfigError for a recipe of this repository's trainer, which would ignore them.
+    """
+    if not (given := list(given)):
+        return config
+    if config.kind is RunKind.TRAINER:
+        raise ConfigError(
+            f"--program-set {given[0][:80]}: recipe {config.recipe} runs no other program with settings; "
+            "use --set, or name the program with --recipe. Nothing was sent."
+        )
+    lines = [*([config.program.settings] if config.program.settings else []), *given]
+    program = config.program.model_copy(update={"settings": "\n".join(lines)})
+    return config.model_copy(update={"program": program})
+
+
+def own_settings(config: Config) -> dict[str, str]:
+    """Return the program's own settings by name; for the same name the last one wins."""
+    pairs = (line.partition("=") for line in _lines(config))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def settings_problems(preset: Preset, config: Config) -> Iterator[str]:
+    """Yield a message for each setting that is not KEY=VALUE, that the program lacks, or that is planned."""
+    if not preset.takes_settings and own_settings(config):
+        yield f"program.settings: recipe {preset.name} takes none; use another program, or recipe command"
+        return
+    for line in _lines(config):
+        name, equals, _ = line.partition("=")
+        if not equals or not name.strip() or any(letter.isspace() for letter in name.strip()):
+            yield f"program.settings: {line[:80]!r} is not a KEY=VALUE"
+    planned = {_plain(name): key for name, key in preset.planned.items()}
+    for name, value in own_settings(config).items():
+        if key := planned.get(_plain(name)):
+            yield f"program.settings: {name}={value[:80]} is decided by the plan; set {key} instead"
+        elif reason := preset.refused_settings.get(name.lstrip("+~")):
+            yield f"program.settings: {name}: {reason}"
+        elif name and not re.fullmatch(preset.setting_names, name):
+            yield f"program.settings: {name[:80]!r} is not the name of a setting of {preset.name}"
+
+
+def _plain(name: str) -> str:
+    """Return the name of a setting without Hydra's marks, and with `_` for `-`: programs accept either."""
+    return name.lstrip("+~").replace("-", "_")
+
+
+def _lines(config: Config) -> list[str]:
+    text = config.program.settings or ""
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]

@@ -1,0 +1,25 @@
+"""Where the facts of another program's run come from, in words; `outcome.sources` of `run.json` names it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_WORDS = {
+    "declared": "reported by the program",
+    "observed": "observed",
+    "structured": "from the program's files",
+    "checkpoint": "from its checkpoint",
+    "printed": "printed by the program",
+    "guessed": "a guess",
+}
+
+
+def source_in_words(outcome: Mapping[str, Any], fact: str) -> str:
+    """Return ` (printed by the program)` for `steps` or a figure of a run; empty where none is on record."""
+    sources = outcome.get("sources")
+    words = _WORDS.get(str(sources.get(fact))) if isinstance(sources, Mapping) else None
+    return f" ({words})" if words else ""
+
+
+def unit_of_steps(outcome: Mapping[str, Any]) -> str:
+    """Return what the steps of a run are: `steps`, or `epochs` if nothing else was counted."""
+    return "epochs" if outcome.get("unit") == "epochs" else "steps"

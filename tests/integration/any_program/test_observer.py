@@ -1,0 +1,176 @@
+"""Check the observer inside unchanged programs: every way to start one is observed, or says why it is not.
+
+Each start is a process of its own, because that is what is tested: how Python starts.
+"""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from trainyard.gateways.process_tree import find_process
+from trainyard.program_training import pythons_below
+from trainyard.programs.observations import Observations
+from trainyard.programs.program import Program, ProgramLaunch
+from trainyard.programs.program_events import LoggedFigures, ProgramEvents, WrittenCheckpoint
+from trainyard.run.directory import RunDirectory
+from trainyard.run.launch_environment import NodeLauncher
+
+PROGRAM = Path(__file__).parent / "observed_program.py"
+PYTHON, PROGRAM_NAME = sys.executable, "observed_program.py"
+OBSERVED = {
+    "shell": ("bash", "-c", f"{PYTHON} {PROGRAM_NAME} crash | tee log.txt"),
+    "torchrun": (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", PROGRAM_NAME, "distributed"),
+    "fork": (PYTHON, PROGRAM_NAME, "fork"),
+    "spawn": (PYTHON, PROGRAM_NAME, "spawn"),
+    "DataLoader": (PYTHON, PROGRAM_NAME, "workers"),
+}
+# Without torch, whose import takes seconds.
+LIGHT = {
+    "script": (PYTHON, "wait.py", "0"),
+    "module": (PYTHON, "-m", "wait", "0"),
+    "console script": ("./console", "0"),
+}
+# So many seconds are enough for a poll.
+WAIT = "import sys, time; time.sleep(float(*sys.argv[1:] or [60]))"
+UNOBSERVED = {
+    "-E": ((PYTHON, "-E", "wait.py"), "wait.py: python -E does not import it"),
+    "-I": ((PYTHON, "-uI", "wait.py"), "wait.py: python -I does not import it"),
+    "-S": ((PYTHON, "-W", "ignore", "-S", "wait.py"), "wait.py: python -S does not import it"),
+    "PYTHONPATH": (
+        ("bash", "-c", f"PYTHONPATH=elsewhere {PYTHON} wait.py"),
+        "wait.py: PYTHONPATH was replaced",
+    ),
+    "env -i": (("env", "-i", PYTHON, "wait.py"), "wait.py: its environment was replaced"),
+}
+DEADLINE = 240.0
+
+
+@dataclass
+class Start:
+    """A program that was started as `trainyard run` starts it."""
+
+    folder: Path
+    is_observed: bool = True
+    observed: Observations = field(default_factory=Observations)
+    rows: list[LoggedFigures] = field(default_factory=list)
+    saves: list[WrittenCheckpoint] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        (self.folder / PROGRAM_NAME).write_text(PROGRAM.read_text())
+        (self.folder / "wait.py").write_text(WAIT)
+        console = self.folder / "console"
+        console.write_text(f"#!{PYTHON}\nimport wait\n")
+        console.chmod(console.stat().st_mode | stat.S_IXUSR)
+
+    def start(self, words: tuple[str, ...]) -> "subprocess.Popen[str]":
+        directory = RunDirectory(self.folder / "run")
+        directory.logs.mkdir(parents=True)
+        program = Program("command", words, self.folder, observe=self.is_observed)
+        added = ProgramLaunch(program, directory, NodeLauncher(1, 0, 1)).environment(None)
+        self._events = ProgramEvents(Path(added["TRAINYARD_EVENTS"]))
+        return subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **added},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, words: tuple[str, ...]) -> str:
+        output = self.start(words).communicate(timeout=DEADLINE)[0]
+        for event in self._events.poll():
+            self.observed.note(event)
+            self.rows += [event] if isinstance(event, LoggedFigures) else []
+            self.saves += [event] if isinstance(event, WrittenCheckpoint) else []
+        return output
+
+
+@pytest.mark.slow
+def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
+    digests, wrong = set(), {}
+    plain = Start(tmp_path / "plain", is_observed=False)
+    digests.update(re.findall("digest (.*)", plain.run((PYTHON, PROGRAM_NAME))))
+    assert plain.observed.to_json() == {"unobserved": []}
+    for name, words in LIGHT.items():
+        start = Start(tmp_path / name)
+        start.run(words)
+        assert "wait.py" in {Path(each).name for each in start.observed.modules}, name
+    for name, words in OBSERVED.items():
+        start = Start(tmp_path / name)
+        output = start.run(words)
+        digests.update(re.findall("digest (.*)", output))
+        steps = [each.step for each in start.rows]
+        saved = {(each.step, each.path.name) for each in start.saves}
+        found = {
+            "steps": start.observed.steps == 24 and steps == list(range(1, 25)),
+            "one loss a step": all(0 < each.figures["loss"] < 10 for each in start.rows),
+            "no accumulation": all("accumulated" not in each.figures for each in start.rows),
+            "saves": saved
+            == {(n, f"net-{n}.pt") for n in (8, 16, 24)} | {(n, "other.pt") for n in (8, 16, 24)},
+            "files": all(
+                start.folder.joinpath(each.path).stat().st_ino == each.files[each.path.name][3]
+                for each in start.saves
+            ),
+            "world": start.observed.machine["world"]["size"] == (2 if name == "torchrun" else 1),
+            "modules": {Path(each).name for each in start.observed.modules} >= {PROGRAM_NAME},
+            "exception": str(start.observed.error(has_failed=False))
+            == ("ValueError: bad batch (observed_program.py:64)" if name == "shell" else "None"),
+        }
+        if not all(found.values()):
+            wrong[name] = ([key for key, is_right in found.items() if not is_right], output[-2000:])
+    assert wrong == {}
+    assert len(digests) == 1, "the observer changes no bit"
+
+
+@pytest.mark.process
+def test_a_python_without_the_observer_says_why(tmp_path: Path) -> None:
+    for name, (words, reason) in UNOBSERVED.items():
+        start = Start(tmp_path / name)
+        process = start.start(words)
+        try:
+            until = time.monotonic() + 30
+            while not start.observed.unobserved and time.monotonic() < until:
+                time.sleep(0.1)
+                start.observed.check(pythons_below(process.pid))
+        finally:
+            for each in [*pythons_below(process.pid)]:
+                if (found := find_process(each.pid)) is not None:
+                    os.kill(found.pid, 9)
+            process.communicate()
+        assert start.observed.unobserved == [reason], name
+
+
+def test_the_sitecustomize_of_the_environment_runs_as_it_would(tmp_path: Path) -> None:
+    """Its errors, its exit and its import path are those of a Python without the observer."""
+    contents = {
+        "prints": "import sys\nprint('mine', len(sys.path), __name__)",
+        "raises": "raise ValueError('mine')",
+        "ends": "import sys\nsys.exit(3)",
+        "needs": "import nothing_of_this_name",
+        "none": None,
+    }
+    shows = "import sys; print(sys.path, [type(each) for each in sys.path_hooks], sys.argv)"
+    for name, content in contents.items():
+        seen = []
+        for is_observed in (True, False):
+            start = Start(tmp_path / f"{name} {is_observed}", is_observed=is_observed)
+            mine = tmp_path / f"mine {name}"
+            mine.mkdir(exist_ok=True)
+            if content is not None:
+                (mine / "sitecustomize.py").write_text(content)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PYTHONPATH", str(mine))
+                process = start.start((PYTHON, "-c", shows))
+                lines = process.communicate(timeout=DEADLINE)[0].splitlines()
+                seen.append((lines[-2:], process.returncode))  # a traceback has more frames
+            start.run((PYTHON, "-c", "pass")) if False else None
+        assert seen[0] == seen[1], name

@@ -1,0 +1,295 @@
+"""One record from sources of different rank: which one counts, what the others fill, what is never a row."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.programs.metric_rows import MetricRowWriter, add_missing_rows, row_fault
+from trainyard.programs.sources import Source
+from trainyard.run.records import read_rows
+
+DECLARED, OBSERVED, STRUCTURED, PRINTED = (
+    Source.DECLARED,
+    Source.OBSERVED,
+    Source.STRUCTURED,
+    Source.PRINTED,
+)
+Row = dict[str, Any]
+
+
+class Attempt:
+    """The rows of an attempt, and what is on record."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.path, self.again = folder / "metrics.jsonl", list[int]()
+        self.writer = MetricRowWriter(self.path, on_other_row=self.again.append, **options)
+        self.merged = self.writer.merged
+
+    def add(self, source: Source, *rows: Row, at: float = 0.0) -> None:
+        """Add rows that came `at` seconds, or each at the second of its own step."""
+        for row in rows:
+            self.merged.add_all(
+                [dict(row)], source, at or 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
+            )
+
+    def record(self, *, is_over: bool = True) -> list[Row]:
+        self.writer.write(is_over=is_over)
+        return [{k: v for k, v in row.items() if k != "time"} for row in read_rows(self.path)]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return Attempt(tmp_path)
+
+
+def losses(*steps: int, of: float = 1.0, **more: Any) -> list[Row]:
+    return [{"step": step, "loss": of / (step + 1), **more} for step in steps]
+
+
+def test_the_best_source_counts_and_the_others_fill_what_it_lacks(attempt: Attempt) -> None:
+    attempt.add(PRINTED, *losses(10, 20, 30, of=7.0, learning_rate=0.5), {"step": 20, "val_loss": 2.5})
+    attempt.add(OBSERVED, *losses(*range(1, 31)))
+    record = attempt.record()
+    assert [(row["step"], row["loss"]) for row in record] == [(step, 1 / (step + 1)) for step in range(1, 31)]
+    assert {row["step"]: row["learning_rate"] for row in record if "learning_rate" in row} == {
+        10: 0.5,
+        20: 0.5,
+        30: 0.5,
+    }
+    assert [row["step"] for row in record if "val_loss" in row] == [20]
+    sources = {"steps": "observed", "loss": "observed", "learning_rate": "printed", "val_loss": "printed"}
+    assert attempt.merged.sources == sources
+
+
+NOISE: dict[str, list[Row]] = {
+    "a sanity check": losses(1, 2, 3, 4, 5, of=9.0, val_loss=3.0),
+    "the checkpoint of another run": losses(500, of=9.0, val_loss=3.0),
+    "shards": losses(1, 2, 3, of=9.0, val_loss=3.0),
+    "more steps than were done": losses(*range(0, 2001, 100), of=9.0, val_loss=3.0),
+}
+
+
+def test_printed_steps_of_another_thing_are_no_rows(tmp_path: Path) -> None:
+    wrong = list[tuple[object, ...]]()
+    for name, rows in NOISE.items():
+        for source in (DECLARED, OBSERVED, STRUCTURED):
+            for is_first in (True, False):
+                folder = tmp_path / f"{name}-{source}-{is_first}"
+                folder.mkdir()
+                attempt = Attempt(folder)
+                for row in rows if is_first else ():
+                    attempt.add(PRINTED, row, at=1.0)
+                    attempt.record(is_over=False)
+                attempt.add(source, *losses(*range(20, 1001, 20)))
+                for row in rows if not is_first else ():
+                    attempt.add(PRINTED, row, at=1001.0)
+                if attempt.record() != losses(*range(20, 1001, 20)) or attempt.merged.newest != 1000:
+                    wrong.append((name, source, is_first))
+                if attempt.merged.sources != {"steps": source, "loss": source}:
+                    wrong.append((name, source, attempt.merged.sources))
+    assert not wrong
+
+
+def test_a_better_source_that_appears_late_rewrites_the_rows_of_this_attempt(tmp_path: Path) -> None:
+    first = Attempt(tmp_path)
+    first.add(STRUCTURED, *losses(10, 20))
+    first.writer.write(is_over=True)
+    attempt = Attempt(tmp_path, resumed_at=20)
+    attempt.add(PRINTED, *losses(21, 22, 23, of=9.0))
+    attempt.record(is_over=False)
+    attempt.add(STRUCTURED, *losses(30, 40), at=41.0)
+    assert attempt.record() == losses(10, 20, 30, 40)
+    assert attempt.again == []
+
+
+def test_what_the_optimizer_did_after_a_file_was_written_counts(attempt: Attempt) -> None:
+    """trainer_state.json is written with each checkpoint, and the last one may be long ago."""
+    attempt.add(OBSERVED, *losses(*range(1, 91), of=9.0))
+    attempt.add(STRUCTURED, *losses(10, 20, 30, 40, 50), at=51.0)
+    record = attempt.record()
+    assert record == [*losses(10, 20, 30, 40, 50), *losses(*range(51, 91), of=9.0)]
+    assert (attempt.merged.newest, attempt.merged.sources["steps"]) == (90, "structured")
+
+
+def test_optimizer_steps_are_no_steps_where_a_file_counts_another_unit(attempt: Attempt) -> None:
+    """Reinforcement learning counts the steps of its environment; epochs are counted in TensorBoard."""
+    attempt.add(OBSERVED, *losses(*range(1, 11)))
+    attempt.add(STRUCTURED, *({"step": 4096 * n, "reward": n} for n in (1, 2, 3)), at=10.0)
+    record = attempt.record()
+    assert [row["step"] for row in record if "step" in row] == [4096, 8192, 12288]
+    assert [row["optimizer_steps"] for row in record if "loss" in row] == list(range(1, 11))
+    assert (attempt.merged.newest, attempt.merged.sources["loss"]) == (12288, "observed")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_epochs_are_counted_if_nothing_else_is(attempt: Attempt, first: int) -> None:
+    rows = [{"epoch": first + n, "loss": 3.0 - n, "accuracy": n / 4} for n in range(3)]
+    attempt.add(STRUCTURED, *rows)
+    assert attempt.record() == [{"step": n + 1, **row} for n, row in enumerate(rows)]
+    assert (attempt.merged.newest, attempt.merged.counts_epochs) == (3, True)
+    assert attempt.merged.reach is None
+
+
+def test_rows_of_epochs_keep_their_axis_beside_steps(attempt: Attempt) -> None:
+    for epoch in range(3):
+        attempt.add(OBSERVED, *losses(*range(10 * epoch + 1, 10 * epoch + 11)))
+        attempt.add(STRUCTURED, {"epoch": epoch, "loss": 1.0, "val_loss": 2.0 - epoch}, at=10 * epoch + 11.5)
+        attempt.record(is_over=False)
+    record = attempt.record()
+    assert [row for row in record if "step" in row] == losses(*range(1, 31))
+    assert [row for row in record if "step" not in row] == [
+        {"epoch": epoch, "val_loss": 2.0 - epoch} for epoch in range(3)
+    ]
+    assert [place for place, row in enumerate(record) if "epoch" in row] == [10, 21, 32]
+    assert attempt.merged.sources == {"steps": "observed", "loss": "observed", "val_loss": "structured"}
+
+
+@pytest.mark.parametrize(
+    ("printed", "steps"), [((), [21, 22, 23]), ((21, 22, 23), [21, 22, 23]), ((1, 2, 3), [1, 2, 3])]
+)
+def test_observed_steps_continue_those_of_the_checkpoint(
+    tmp_path: Path, printed: tuple[int, ...], steps: list[int]
+) -> None:
+    """A process counts from its own start; the printed steps show whether it resumed."""
+    first = Attempt(tmp_path)
+    first.add(OBSERVED, *losses(*range(1, 21)))
+    first.writer.write(is_over=True)
+    attempt = Attempt(tmp_path, resumed_at=20)
+    for number in range(1, 4):
+        attempt.add(OBSERVED, *losses(number, of=5.0))
+        if printed:
+            attempt.add(PRINTED, {"step": printed[number - 1], "loss": 3.0}, at=1.0 + number)
+    record = attempt.record()
+    assert [row["step"] for row in record] == ([*range(1, 21)] if steps[0] == 21 else []) + steps
+    assert attempt.again == ([] if steps[0] == 21 else [1])
+
+
+def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_counts(tmp_path: Path) -> None:
+    for source, again in ((None, [1]), (DECLARED, [])):
+        folder = tmp_path / str(source)
+        folder.mkdir()
+        Attempt(folder).writer.write(is_over=True)
+        first = Attempt(folder)
+        first.add(DECLARED, *losses(10, 20))
+        first.writer.write(is_over=True)
+        attempt = Attempt(folder, resumed_at=20)
+        attempt.add(PRINTED, *losses(1, 2, of=9.0))
+        attempt.record(is_over=False)
+        assert attempt.again == []
+        if source:
+            attempt.add(source, *losses(30, 40))
+        attempt.record()
+        assert attempt.again == again
+
+
+def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path: Path) -> None:
+    nan, fine = "nan", losses(1, 2, 3)
+    cases = {
+        "observed": [(OBSERVED, [*fine, {"step": 4, "loss": nan}])],
+        "beside a declared one": [
+            (DECLARED, losses(1, 2, 3, 4)),
+            (OBSERVED, [*fine, {"step": 4, "loss": nan}]),
+        ],
+        "of another unit": [(STRUCTURED, losses(1000, 2000)), (OBSERVED, [*fine, {"step": 4, "loss": nan}])],
+        "in a file of epochs": [(OBSERVED, fine), (STRUCTURED, [{"epoch": 1, "val_loss": nan}])],
+        "printed in the unit of the steps": [
+            (OBSERVED, fine),
+            (PRINTED, [*fine[:2], {"step": 3, "grad_norm": "nan"}]),
+        ],
+    }
+    for name, sources in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        attempt = Attempt(folder)
+        for source, rows in sources:
+            attempt.add(source, *rows)
+        record = attempt.record()
+        assert attempt.writer.fault, name
+        assert any(row_fault(row) for row in record), name
+    attempt = Attempt(tmp_path)
+    attempt.add(OBSERVED, *fine)
+    attempt.add(PRINTED, {"step": 500, "loss": "inf"}, at=1.0)  # the best loss of an earlier run
+    attempt.record()
+    assert attempt.writer.fault is None
+
+
+def test_a_loss_of_zero_is_no_fault_but_the_gradients_of_a_hidden_nan_are() -> None:
+    assert row_fault({"step": 1, "loss": 0.0}) is None
+    assert row_fault({"epoch": 0.5, "loss": 0.0, "grad_norm": "nan"})
+
+
+# One source.
+
+
+def test_the_newest_row_waits_to_be_completed(attempt: Attempt) -> None:
+    attempt.add(PRINTED, *losses(1, 2))
+    assert attempt.record(is_over=False) == losses(1)
+    attempt.add(PRINTED, {"step": 2, "val_loss": 2.75})
+    assert attempt.record(is_over=False) == [*losses(1), {**losses(2)[0], "val_loss": 2.75}]
+    attempt.add(PRINTED, {"step": 1, "val_loss": 2.5})
+    assert attempt.record(is_over=False)[0] == {**losses(1)[0], "val_loss": 2.5}
+
+
+def test_steps_that_are_trained_again_replace_those_of_before(attempt: Attempt) -> None:
+    attempt.add(PRINTED, *losses(1, 2, 3, 4, 5))
+    attempt.record(is_over=False)
+    attempt.add(PRINTED, *losses(3, 4, of=2.0))
+    assert attempt.record() == [*losses(1, 2), *losses(3, 4, of=2.0)]
+
+
+FAULTS: list[Row] = [{"loss": "nan"}, {"loss": 1.0, "grad_norm": "inf"}, {"loss": 0.05, "skipped_steps": 1}]
+
+
+def test_a_fault_of_a_step_is_never_dropped(tmp_path: Path) -> None:
+    """Another rank, or a restart within the attempt, prints the step again, before the fault or after it."""
+    fine, wrong = losses(10, 20, 25, grad_norm=1.0), []
+    for place, fault in ((place, fault) for place in range(3) for fault in FAULTS):
+        odd = {"step": fine[place]["step"], **fault}
+        again = losses(10, 20, 25, of=2.0)
+        for number, given in enumerate(
+            ([*fine[:place], odd, *fine[place:]], [*fine, odd], [*fine, odd, *again])
+        ):
+            folder = tmp_path / f"{place}-{FAULTS.index(fault)}-{number}"
+            folder.mkdir()
+            attempt = Attempt(folder, log_steps=10, last=25)
+            attempt.add(PRINTED, *given)
+            found = {row["step"]: row for row in attempt.record()}
+            if list(found) != [10, 20, 25] or any(found[odd["step"]][name] != odd[name] for name in odd):
+                wrong.append((place, fault, number, found))
+    assert not wrong
+
+
+def test_only_rows_that_are_due_are_kept_unless_they_show_a_fault(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, log_steps=10, last=25)
+    attempt.add(PRINTED, *losses(1, 10, 15, 20, 25), {"step": 7, "loss": "nan"})
+    assert [row["step"] for row in attempt.record()] == [7, 10, 20, 25]
+
+
+@pytest.mark.parametrize("resumed_at", [0, 20])
+def test_a_row_before_the_checkpoint_shows_that_the_program_did_not_resume(
+    tmp_path: Path, resumed_at: int
+) -> None:
+    first = Attempt(tmp_path)
+    first.add(DECLARED, *losses(10, 20))
+    first.writer.write(is_over=True)
+    attempt = Attempt(tmp_path, resumed_at=resumed_at)
+    attempt.add(DECLARED, *losses(0, 1, of=2.0))
+    assert attempt.record() == losses(0, 1, of=2.0)
+    assert attempt.again == ([0] if resumed_at else [])
+
+
+def test_the_step_at_a_time_is_the_last_on_record(attempt: Attempt) -> None:
+    assert attempt.merged.step_before(5.0) == 0
+    attempt.add(OBSERVED, *losses(10, 20, 30))
+    attempt.record()
+    assert [attempt.merged.step_before(moment) for moment in (5.0, 21.0, 30.9, 99.0)] == [0, 20, 20, 30]
+
+
+def test_rows_that_were_lost_are_put_in_their_place(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.add(OBSERVED, *losses(10, 40))
+    attempt.add(STRUCTURED, {"epoch": 1, "val_loss": 2.0}, at=12.0)
+    attempt.writer.write(is_over=True)
+    add_missing_rows(attempt.path, losses(10, 20, 30, 50), last=30)
+    assert [row.get("step") for row in read_rows(attempt.path)] == [10, None, 20, 30, 40]

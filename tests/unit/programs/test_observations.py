@@ -1,0 +1,155 @@
+"""What the processes of a run reported becomes steps, one exception or none, and reasons."""
+
+import ast
+import json
+from typing import Any
+
+from trainyard.programs.observations import OBSERVER, Observations, RunningPython, last_traceback
+from trainyard.programs.program_events import parse_event
+
+Line = tuple[int, str, dict[str, Any]]
+
+
+def observed(*lines: Line) -> Observations:
+    """Return what is known after events, each of them as process, name and facts."""
+    found = Observations()
+    for pid, name, facts in lines:
+        event = parse_event(json.dumps({"source": "observed", "pid": pid, "event": name, **facts}).encode())
+        assert event is not None, (name, facts)
+        found.note(event)
+    return found
+
+
+def loaded(pid: int, *parents: int) -> Line:
+    return pid, "loaded", {"script": "train.py", "parents": list(parents)}
+
+
+def stepped(pid: int, step: int, rank: int = 0) -> Line:
+    return pid, "row", {"step": step, "loss": 1.0, "rank": rank}
+
+
+def raised(pid: int, kind: str = "ValueError") -> Line:
+    return pid, "exception", {"type": kind, "message": "bad\nbatch", "place": "train.py:3"}
+
+
+def ended(pid: int) -> Line:
+    return pid, "exit", {}
+
+
+def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() -> None:
+    """Each case: the events, and the exception after exit code 0 and after another one."""
+    own, launchers = "ValueError: bad (train.py:3)", "ChildFailedError: bad (train.py:3)"
+    cases: dict[str, tuple[list[Line], str | None, str | None]] = {
+        "none": ([loaded(1), stepped(1, 5), ended(1)], None, None),
+        "behind a shell": ([loaded(1, 9), stepped(1, 5), raised(1), ended(1)], own, own),
+        "before a step": ([loaded(1), raised(1), ended(1)], own, own),
+        "evaluated afterwards": (
+            [loaded(1), stepped(1, 5), raised(1), ended(1), loaded(2), ended(2)],
+            own,
+            own,
+        ),
+        "a helper, and the program continues": (
+            [loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)],
+            None,
+            own,
+        ),
+        "a trial that its search survives": (
+            [loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)],
+            None,
+            own,
+        ),
+        "a launcher fails with its worker": (
+            [
+                *(loaded(1), loaded(2, 1), loaded(3, 1), stepped(2, 5), stepped(3, 5, 1)),
+                *(raised(3), stepped(2, 6), ended(3), raised(1, "ChildFailedError"), ended(1)),
+            ],
+            own,
+            own,
+        ),
+        "a launcher fails alone": ([loaded(1), raised(1, "ChildFailedError")], launchers, launchers),
+    }
+    wrong = {}
+    for name, (lines, after_zero, after_one) in cases.items():
+        found = observed(*lines)
+        errors = [found.error(has_failed=has_failed) for has_failed in (False, True)]
+        if [error and str(error) for error in errors] != [after_zero, after_one]:
+            wrong[name] = errors
+    assert wrong == {}
+
+
+def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> None:
+    machines = [(pid, "machine", {"torch": str(pid), "world": {"size": pid}, "rank": 0}) for pid in (1, 2)]
+    found = observed(loaded(1), loaded(2, 1), stepped(2, 7), *machines, ended(1))
+    assert found.steps == 7 and found.leads(2) and not found.leads(1)
+    assert found.to_json() == {
+        "processes": [{"pid": 2, "rank": 0, "script": "train.py", "steps": 7}],
+        "world": {"size": 2},
+        "machine": {"torch": "2"},
+        "unobserved": [],
+    }
+
+
+def test_a_run_without_an_observed_step_says_why() -> None:
+    for lines, is_on, reason in (
+        ([], True, "no Python reported"),
+        ([loaded(1)], True, "no optimizer of torch stepped"),
+        ([], False, "program.observe is false"),
+    ):
+        found = observed(*lines)
+        found.close(is_on=is_on)
+        assert found.unobserved == [reason]
+
+
+def test_a_python_that_could_report_and_does_not_is_named_by_the_second_poll() -> None:
+    environment = {"TRAINYARD_EVENTS": "x", "PYTHONPATH": f"a:{OBSERVER}"}
+    words = ("python", "-m", "pkg.train")
+    silent, fork = RunningPython(5, 1, words, environment), RunningPython(6, 2, words, environment)
+    found = observed(loaded(2))
+    found.check([silent, fork])
+    assert found.unobserved == []
+    found.check([silent, fork])
+    found.check([silent, fork])
+    assert found.unobserved == ["pkg.train: its sitecustomize did not run"]
+
+
+def test_the_observer_runs_in_old_pythons_and_names_nothing_of_a_program() -> None:
+    """At its start it imports what every Python has loaded, or what has a private name."""
+    tree = ast.parse((OBSERVER / "sitecustomize.py").read_text(), feature_version=(3, 8))
+    names = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert names == {"__future__", "_thread", "atexit", "os", "sys", "time"}
+    assert [path.name for path in OBSERVER.glob("*.py")] == ["sitecustomize.py"]
+
+
+def test_facts_that_are_none_are_left_out() -> None:
+    found = observed(
+        (1, "loaded", {"script": 7, "parents": "x"}),
+        (1, "machine", {"world": 3}),
+        (1, "modules", {"files": {"/a.py": "0" * 64, "/b.py": 4}}),
+        (1, "exception", {"type": ["x"]}),
+    )
+    assert found.modules == {"/a.py": "0" * 64}
+    assert str(found.error(has_failed=True)) == "an exception"
+
+
+def test_a_traceback_counts_where_it_is_the_last_output() -> None:
+    def traceback(line: str, before: str = "") -> str:
+        return (
+            f"step 1 loss 2\n{before}Traceback (most recent call last):\n"
+            f'  File "/a/run.py", line 9, in <module>\n  File "/a/train.py", line 12, in f\n    g()\n{line}'
+        )
+
+    cases = {
+        traceback("ValueError: bad batch\n"): "ValueError: bad batch (train.py:12)",
+        traceback("KeyError: 'x'\n\n"): "KeyError: 'x' (train.py:12)",
+        traceback("AssertionError"): "AssertionError (train.py:12)",
+        traceback("torch.AcceleratorError: CUDA error: misaligned\nFor debugging pass X=1\n"): (
+            "torch.AcceleratorError: CUDA error: misaligned (train.py:12)"
+        ),
+        traceback("ValueError: bad batch\nstep 2 loss 1\n"): None,
+        traceback("ValueError: x\n", before="Exception ignored in: <function f>\n"): None,
+        "step 1 loss 2\n": None,
+        "": None,
+        "Traceback (most recent call last):\n": None,
+    }
+    assert {text: found and str(found) for text in cases if (found := last_traceback(text)) or True} == cases
