@@ -41,8 +41,13 @@ MODES = (
     ),
     *("given weights", "several files", "crash after the last save", "shell hides the exit code"),
     *("evaluation printed first", "NaN weights", "early end", "traceback at exit 0"),
+    *("shell hides a kill", "starts anew at a resume"),
 )
-AGAIN = {"crash after the last save", "evaluation printed first"}  # the same run is started a second time
+AGAIN = {
+    "crash after the last save",
+    "evaluation printed first",
+    "starts anew at a resume",
+}  # the same run is started a second time
 IGNORED = "runs/\ntrainyard-store/\nout/\n__pycache__/\ndata/\n*.log\n"
 TIMEOUT_SECONDS = 500
 Answer = tuple[str, bool]
@@ -220,9 +225,11 @@ class Workshop:
             *program.hooks,
             *program.command.split()[1:],
         ]
-        if mode == "shell hides the exit code":
+        if mode.startswith("shell hides"):
             command = ["bash", "-c", " ".join(f"'{word}'" for word in command) + " | tee out.log"]
-        extra = f"{program.named}\n" + (f"steps: {steps}" if mode == "early end" else "")
+        # Anew: what both starts train together, so that a record which adds them up is complete.
+        stated = {"early end": steps, "starts anew at a resume": steps // 2 * 2 - 2}.get(mode)
+        extra = f"{program.named}\n" + (f"steps: {stated}" if stated else "")
         codes = [self.start(program, folder, command, extra)]
         if mode in AGAIN:
             codes.append(self.start(program, folder, command, extra, again=True))
