@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the runbook of failures, docs/runbooks/failures.md, from the table of causes that `explain` uses.
+"""Write the runbook of failures, docs/runbooks/failures.md, from the table that `explain` uses.
 
 Reads:  src/trainyard/watch/failure_logs/causes.yaml.
 Writes: docs/runbooks/failures.md, below --root.
@@ -8,17 +8,11 @@ Exit codes: 0 written, or current already; 1 with --check: it is not current; 2 
 Example: tools/write_failure_reference.py --check
 """
 
-import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard.command import generator, handler
-
-if TYPE_CHECKING:
-    from trainyard.watch.failure_logs.evidence_rules import Rule
 
 REFERENCE = Path("docs/runbooks/failures.md")
 MEANINGS = {
@@ -55,18 +49,36 @@ MEANINGS = {
     "runner": "GitHub's runner could not take or run the job.",
     "unknown": "The logs do not show the cause for certain.",
 }
-"""Classes that a line of a log can name. The others are known from exit codes and records."""
-SAID_BY_THE_LINE = "correct what the line names"
-_RETRIES = {"no": "no retry", "same": "retry", "other": "retry elsewhere", "later": "retry later"}
+_RETRIES = {"no": "no", "same": "yes", "later": "later", "other": "on another node"}
 _INTRODUCTION = """\
 # Failures
 
 <!-- Written by tools/write_failure_reference.py from causes.yaml; edits here are lost. -->
 
-The causes and fixes of [`trainyard explain`](recovery.md#why-it-failed); words in capitals are values of the
-log. Only `explain` has errors of a program and of installers, and messages that show what to correct.
-In italics: who must act, and whether a retry from a checkpoint recovers (`elsewhere`: on another node only),
-for the class and for causes that differ. `not-proven`, `stopped` and `finished`: [recovery](recovery.md).
+[`trainyard explain`](recovery.md#why-it-failed) decides from facts first: the exit code, who sent a
+signal, the exception that ended the program, what the machine recorded (kills for memory, GPU faults, a full
+disk), the conditions of pods and nodes, the end reasons of Slurm, Ray and GitHub. Only where none answers,
+the log does. The root error is always shown verbatim. `level` says what decided: `fact` or `log`.
+
+A retry is right for what the platform caused or a service recovers from, and wrong for what would fail in the
+same way. An unknown failure is retried once, if steps were made since the last start; `on another node` means
+no on a single machine. An error that ends a program before its first step, and that nothing below knows, is
+not retried.
+
+## Classes
+
+`retry` lists the answers of the messages that name the class.
+"""
+_ADVICE = """\
+
+## What to do
+
+Each line was followed: the failure was made, the advice done, and the program ended well
+([benchmarks](../benchmarks.md#failures)). For other errors `explain` gives words to search for, without
+names of people, places or runs; the skill `training-failure` tells an agent how to look further.
+
+| the error has | what to do |
+|---|---|
 """
 
 
@@ -76,45 +88,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def generated() -> dict[Path, str]:
     """Return the content of the runbook, by its path relative to the root."""
-    from trainyard.watch.failure_logs.evidence_rules import rules
+    from trainyard.watch.failure_logs.failure_explanation import table
 
-    by_class: dict[str, list[Rule]] = {}
-    for rule in rules():
-        by_class.setdefault(str(rule.klass), []).append(rule)
-    known = [klass for klass in MEANINGS if klass in by_class]
-    sections = (line for klass in known for line in _section(klass, by_class[klass]))
-    return {REFERENCE: "\n".join([_INTRODUCTION.rstrip(), *sections, ""])}
-
-
-def _section(klass: str, found: "Sequence[Rule]") -> Iterator[str]:
-    usual = Counter((rule.who, _RETRIES[rule.retry]) for rule in found).most_common(1)[0][0]
-    yield from ("", f"## {klass}", "", f"{MEANINGS[klass]} *{', '.join(usual)}*")
-    causes: dict[tuple[str, str], list[str]] = {}
-    for rule in filter(is_listed, found):
-        other = (part for part in (rule.who, _RETRIES[rule.retry]) if part not in usual)
-        causes.setdefault((", ".join(other), rule.fix), []).append(rule.cause)
-    if causes:
-        yield ""
-    for action, fix in sorted(causes, key=lambda of: bool(of[0])):
-        ending = f" *({action})*" if action else ""
-        yield _bullet(f"{'; '.join(_without_variants(causes[action, fix]))}: {fix}", ending)
-
-
-def is_listed(rule: "Rule") -> bool:
-    """Return whether the page has the cause; errors of a program and of installers are left to `explain`."""
-    if str(rule.klass) in ("user-code", "installer") or (rule.who, rule.retry) == ("program", "no"):
-        return False
-    return not rule.is_plain and rule.fix != SAID_BY_THE_LINE and rule.nearness.name != "WORDING"
-
-
-def _without_variants(causes: Sequence[str]) -> list[str]:
-    """Return the causes without a text in parentheses at their end, each one once."""
-    return list(dict.fromkeys(re.sub(r" \([^()]*\)$", "", cause) for cause in causes))
-
-
-def _bullet(text: str, ending: str) -> str:
-    text = re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), text)
-    return generator.wrap_markdown(f"- {generator.mark_code(text)}{ending}")
+    retries: dict[str, list[str]] = {klass: [] for klass in MEANINGS}
+    for row in table()["rows"]:
+        retries[row["class"]].append(_RETRIES[row["retry"]])
+    for each in table()["exceptions"]:
+        retries[each["class"]].append("no")
+    classes = [
+        f"| `{klass}` | {MEANINGS[klass]} | {', '.join(dict.fromkeys(found))} |"
+        for klass, found in retries.items()
+    ]
+    lines = ["| class | meaning | retry |", "|---|---|---|", *classes]
+    advice = [
+        f"| `{each['match'].replace('|', chr(92) + '|')}` | {each['fix']} |" for each in table()["advice"]
+    ]
+    return {REFERENCE: "\n".join([_INTRODUCTION, *lines]) + "\n" + _ADVICE + "\n".join(advice) + "\n"}
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ from trainyard.gateways.process_tree import (
     stop_processes,
 )
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
+from trainyard.gateways.system_record import SystemRecord
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
@@ -63,6 +64,7 @@ from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import read_failure
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
 from trainyard.run.run_advice import other_inputs
@@ -72,7 +74,8 @@ from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
-from trainyard.watch.failure_logs.log_explanation import explain_logs, read_log
+from trainyard.watch.failure_logs.failure_explanation import KILLED, FailureFacts, explain_logs
+from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 
 if TYPE_CHECKING:
@@ -82,6 +85,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
 GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+# Lines at the end of a log in which a launcher says that a signal ended one of its processes.
+_LAST_LINES = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +219,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     names = {RUN_VARIABLE: str(run.directory.path), NODE_VARIABLE: str(launch.number)}
     # torchrun sets the variables of its workers itself; an agent, or a program alone, reads the node's.
     removed = () if launch.node.agent or not launch.has_torchrun else VARIABLES
+    system = SystemRecord((run.directory.path, run.program.directory))
     with SignalForwarder():  # a signal after the program's end must not end the record of it
         ended = run_supervised(
             launch.command(checkpoint),
@@ -233,7 +239,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
                 hung=HANG,
             ),
         )
-        return run.end(ended, _explain_failure(run, ended) if run.is_first else {})
+        return run.end(ended, _explain_failure(run, ended, system) if run.is_first else {})
 
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
@@ -304,16 +310,26 @@ def _network_of(run: ProgramRun) -> NodeNetwork | None:
     return NodeNetwork(run.directory, launch.node, expected, on_fallback=compute.on_fallback)
 
 
-def _explain_failure(run: ProgramRun, ended: ProgramExit) -> dict[str, str]:
-    """Return the cause that the program's output shows; empty if it did not fail or shows none."""
-    logs = sorted(run.directory.logs.glob("node-*.log"))
-    if ended.exit_code == 0 or ended.stopped_by is not None or not logs:
+def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, str]:
+    """Return the failure of a program for its record: from facts, else from its output; empty without one."""
+    if ended.exit_code == 0 or ended.stopped_by is not None or ended.problem is not None:
         return {}
-    found = explain_logs([replace(read_log(path), name=path.name) for path in logs], ended.exit_code)
-    if not found.who:
-        return {}
-    advice = f"{found.cause}. Fix ({found.who}): {found.fix}"
-    return {"class": str(found.klass), "cause": advice, "line": found.evidence[0]}
+    logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
+    was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
+        KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
+    )
+    error = run.rows.observations.error(has_failed=True)
+    newest, begin = run.rows.newest or 0, (run.found.step or 0) if run.found else 0
+    facts = FailureFacts(
+        ended.exit_code,
+        exception=str(replace(error, place="")) if error else "",
+        place=error.place if error else "",
+        system=system.changes(was_killed=was_killed),
+        steps=max(newest - begin, 0),
+    )
+    found = explain_logs(logs, facts=facts).failure()
+    here = f"{run.program.directory}{os.sep}"
+    return {name: text.replace(here, "") for name, text in found.items()}
 
 
 def announce_end(outcome: dict[str, Any]) -> None:
@@ -321,6 +337,9 @@ def announce_end(outcome: dict[str, Any]) -> None:
     if outcome.get("status") != "succeeded":
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
+        failure = read_failure(outcome)
+        if failure is not None and failure.error:
+            output.announce("error", failure.error)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"

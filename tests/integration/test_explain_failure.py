@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 
-from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
+from trainyard.watch.failure_logs.failure_explanation import explain_logs
+from trainyard.watch.failure_logs.log_text import log_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_UV = ROOT / ".uv" / "bin" / "uv"
@@ -48,19 +49,19 @@ FAILING = {
     "crashes": ("unknown", "import ctypes; ctypes.string_at(0)"),
     "ends with a code": ("unknown", "raise SystemExit(3)"),
     "writes a file beyond its limit": (
-        "disk-full",
+        "unknown",
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "f = open('big', 'w'); f.write('x' * 100000); f.flush()",
     ),
     "opens too many files": (
-        "configuration",
+        "unknown",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "kept = [open('/dev/null') for _ in range(50)]",
     ),
     "recurses without end": ("user-code", "def f(n): return f(n + 1)\nf(0)"),
     "aborts": ("unknown", "import os; os.abort()"),
     "waits for a thread that is stuck": (
-        "hang",
+        "unknown",
         "import faulthandler; faulthandler.dump_traceback_later(1, exit=True); time.sleep(30)",
     ),
     "is out of room in a tiny file system": (
@@ -76,7 +77,7 @@ FAILING = {
         "socket.create_connection(place)",
     ),
     "installs a package with another hash": (
-        "installer",
+        "unknown",
         "import pathlib, subprocess, zipfile\n"
         "meta = {'METADATA': 'Metadata-Version: 2.1\\nName: a\\nVersion: 1\\n', 'RECORD': '',\n"
         "        'WHEEL': 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n"
@@ -87,7 +88,7 @@ FAILING = {
         "raise SystemExit(subprocess.run([UV, *line.split()]).returncode)",
     ),
     "has a token that is expired": (
-        "auth",
+        "unknown",
         "import boto3, http.server, threading\n"
         "class Sts(http.server.BaseHTTPRequestHandler):\n"
         "    def do_POST(self):\n"
@@ -136,9 +137,9 @@ OF_TORCH = {
         "    def __getitem__(self, n): os.kill(os.getpid(), signal.SIGKILL)\n"
         "list(DataLoader(Data(), num_workers=1))",
     ),
-    "shapes that do not fit": ("user-code", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
+    "shapes that do not fit": ("unknown", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
     "no compiler": (
-        "image",
+        "unknown",
         "import os; os.environ['CXX'] = 'no-such-compiler'; import torch\n"
         "torch.compile(lambda x: x.sin() + 1)(torch.ones(4))",
     ),
@@ -156,14 +157,13 @@ def test_a_process_that_fails_in_torch_is_explained(klass: str, program: str, tm
 def assert_explained(klass: str, command: list[str], folder: Path) -> None:
     log = folder / "the log"
     # torch reads CXX when it is imported, so the program without a compiler imports it itself.
-    start = subprocess.Popen if klass == "image" else warm_start.Popen
+    start = subprocess.Popen if command[-1] == "program.py" else warm_start.Popen
     with log.open("w") as file, start(command, stdout=file, stderr=file, cwd=folder) as ended:
         ended.wait(240)
     if "unshare: " in log.read_text() or "mount: " in log.read_text():
         pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
-    assert set(found) == {"class", "cause", "who", "fix", "retryable", "other_node", "evidence"}
     assert found["class"] == klass, (found, log.read_text())
     assert found["evidence"] and isinstance(found["retryable"], bool)
     assert_never_another_class(klass, log.read_text(), ended.returncode)
@@ -235,10 +235,11 @@ def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Pat
     log = tmp_path / "rank 1.log"
     log.write_text("step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
     first, *others = explain("--log", log).splitlines()
-    assert first == "oom-gpu: the model and its batch need more memory than the GPU has"
-    assert others[0].startswith("  fix (configuration): train fewer sequences per pass")
-    assert others[1] == "  retry: no; it would fail again in the same way"
-    assert others[2] == f"  {log}:2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert first == f"oom-gpu: {error}"
+    assert others[0].startswith("  fix")
+    assert others[1] == "  retry: no; it would fail again in the same way (from the log)"
+    assert others[2] == f"  {log}:2: {error}"
 
 
 def test_events_decide_where_the_log_ends_in_the_middle(tmp_path: Path) -> None:
@@ -272,11 +273,9 @@ def test_signals_are_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("klass", ["disk-full", "port-in-use"])
-def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
-    klass: str, tmp_path: Path
-) -> None:
-    """The run's record, the job summary, Slack's message and explain_failure name one cause and one fix."""
-    from trainyard.commands.explain import failed_run
+def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(klass: str, tmp_path: Path) -> None:
+    """The job summary, Slack's message, the terminal and `explain` show the root error, once each."""
+    from trainyard.commands.explain import explanation_lines, failed_run
     from trainyard.report.dashboard.markdown import markdown_report
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.slack.slack_events import FAILED
@@ -298,12 +297,8 @@ def test_a_red_run_of_any_program_has_its_cause_and_fix_wherever_people_look(
     run = tmp_path / "runs" / "one"
     found, facts = failed_run(run).explain(), read_facts(run)
     assert found.klass == klass
-    fix = found.fix.partition("; then: ")[0]
     slack = json.dumps(slack_message(FAILED, facts, Surroundings("one")).blocks, ensure_ascii=False)
-    for text in (
-        markdown_report(facts),
-        slack,
-        json.loads((run / "run.json").read_text())["outcome"]["reason"],
-    ):
-        assert klass in text
-        assert fix[:40] in text.replace("\\", ""), (fix, text)
+    for text in (markdown_report(facts), slack, done.stderr, "\n".join(explanation_lines(found))):
+        plain = text.replace("\\", "")
+        assert found.root.partition(" (")[0] in plain, text
+        assert text is done.stderr or plain.count(found.root.partition(" (")[0]) <= 2, text

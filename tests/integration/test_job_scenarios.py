@@ -59,8 +59,8 @@ class Scenario:
 
 
 CLASS_OF_CODE = {
-    1: "user-code", 2: "configuration", 75: "preempted", 127: "configuration", 134: "unknown", 137: "unknown",
-    139: "user-code", 143: "preempted",
+    1: "unknown", 2: "configuration", 75: "preempted", 127: "configuration", 134: "unknown", 137: "unknown",
+    139: "unknown", 143: "preempted",
 }  # fmt: skip
 FINAL, HEALING = (1, 2, 75, 127), (134, 137, 139, 143)
 """Exit codes that the policy ExitCode takes as final, and those after which it starts a new pod."""
@@ -268,7 +268,7 @@ def of_rayjobs() -> Iterator[Scenario]:
     code = "Job entrypoint command failed with exit code 3, last available logs:\nTraceback"
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
     yield of("succeeds", partial(set_ray, "SUCCEEDED", ""), State.SUCCEEDED)
-    yield of("exits", partial(set_ray, "FAILED", code), State.FAILED, "user-code", None, 3)
+    yield of("exits", partial(set_ray, "FAILED", code), State.FAILED, "unknown", None, 3)
     yield of("gpu memory", partial(set_ray, "FAILED", memory), State.FAILED, "oom-gpu")
     yield of("stops", partial(set_ray, "STOPPED", "stopped by the user"), State.FAILED, "cancelled")
     yield of("retries", ray_retries, State.SUCCEEDED, body=partial(rayjob, backoffLimit=1))

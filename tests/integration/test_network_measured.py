@@ -12,7 +12,8 @@ from tests import warm_start
 from tests.integration.test_launchers import CONFIG, free_port, trainjob
 
 from trainyard.errors import ExitCode
-from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
+from trainyard.watch.failure_logs.failure_explanation import explain_logs
+from trainyard.watch.failure_logs.log_text import log_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

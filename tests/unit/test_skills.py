@@ -26,8 +26,11 @@ NAMES = {
     *("training-job-deployer", "k8s-cluster-manager", "ray-cluster-manager", "pytorchjob-manager"),
     *("checkpoint-manager", "training-monitor", "hyperpod-manager", "docker-image-builder"),
     *("docker-image-tester", "ecr-image-pusher", "eks-cluster-manager"),
+    "training-failure",
 }
-"""The names of source document 000. The format has no underscore, so `k8s_cluster_manager` has hyphens."""
+"""The names of source document 000, and how an agent looks for a cause.
+
+The format has no underscore, so `k8s_cluster_manager` has hyphens."""
 FIELDS = {"name": 64, "description": 1024, "license": 500, "compatibility": 500}
 """Fields of the front matter -> their greatest length (agentskills.io/specification)."""
 MOST_LINES = 200

@@ -1,22 +1,22 @@
 """Find the cause of a failed training, who must act, and the fix.
 
-Reads:      --log: logs of any trainer, with --events the events of Kubernetes or of a run, as JSON or text;
-            --run-dir: the records and logs of a run; --job: the state, pods and logs of a job on a cluster;
+Reads:      RUN: the records and logs of a run; --log: logs of any trainer, with --events the events of
+            Kubernetes or of a run, as JSON or text; --job: the state, pods and logs of a job on a cluster;
             --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
             GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
-Writes:     the class, the cause, who must act, the fix, whether a retry recovers from it, and the lines that
-            show it, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
-            "evidence"}
+Writes:     the class, the root error, the fix if one is known, whether a retry recovers, and the lines around
+            the error, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
+            "evidence", "level", "root"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
-Example:    trainyard explain --log rank0.log rank1.log --exit-code 1
+Example:    trainyard explain runs/20261120-214501-7c1f
 """
 
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,16 +43,11 @@ from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import (
-    LogExplanation,
-    events_of,
-    explain_logs,
-    log_of,
-    read_end,
-)
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
 
 if TYPE_CHECKING:
-    from trainyard.watch.failure_logs.log_explanation import LogText
+    from trainyard.watch.failure_logs.log_text import LogText
 
 LAST_LINES = 2000
 """Number of lines that are read from the end of a pod's log."""
@@ -63,7 +58,7 @@ class FailureEvidence:
     """The logs of something that failed, and what its records say."""
 
     logs: list["LogText"]
-    exit_code: int | None = None
+    facts: FailureFacts = field(default_factory=FailureFacts)
     recorded: LogExplanation | None = None
     """The cause on record, where it is certain."""
     command: str = ""
@@ -73,12 +68,12 @@ class FailureEvidence:
 
     def explain(self) -> LogExplanation:
         """Return the cause on record, or else the cause that the logs show."""
-        found = explain_logs(self.logs, self.exit_code)
+        found = explain_logs(self.logs, facts=self.facts)
         if self.if_unknown and found.klass == "unknown":
             found = replace(found, cause=self.if_unknown, evidence=found.evidence[1:])
         if self.recorded is None:
             is_over = not self.command or found.klass == "finished"
-            return found if is_over else replace(found, fix=f"{found.fix}; then: {self.command}")
+            return found if is_over else replace(found, fix=f"{found.next_step}; then: {self.command}")
         fits = found.klass == self.recorded.klass
         return replace(
             self.recorded,
@@ -91,6 +86,7 @@ class FailureEvidence:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     places = parser.add_mutually_exclusive_group(required=True)
+    places.add_argument("run", type=arguments.path, nargs="?", metavar="RUN", help="the run's directory")
     places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="logs; - is stdin")
     add_places(places)
     parser.add_argument(
@@ -102,6 +98,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     add_job_options(parser)
     args = parser.parse_args(argv)
+    args.run_dir = args.run_dir or args.run
     check_cluster_options(parser, args)
     return args
 
@@ -143,8 +140,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def explanation_lines(found: LogExplanation) -> list[str]:
     """Return the explanation as text: the class and cause first, then what to do, then the evidence."""
-    who = f" ({found.who})" if found.who else ""
-    lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.fix}", f"  retry: {retry_words(found)}"]
+    who = f" ({found.who})" if found.who and found.fix else ""
+    known = {"fact": " (from facts on record)", "log": " (from the log)"}.get(found.level, "")
+    lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.next_step}"]
+    lines.append(f"  retry: {retry_words(found)}{known}")
     return [*lines, *(f"  {line}" for line in found.evidence if line != found.cause)]
 
 
@@ -158,7 +157,9 @@ def retry_words(found: LogExplanation) -> str:
         return "no; the training is done"
     if found.klass == "cancelled":
         return "no; somebody stopped it"
-    return "not known" if found.klass == "unknown" else "no; it would fail again in the same way"
+    return (
+        "once, if steps were made" if found.retry == "unknown" else "no; it would fail again in the same way"
+    )
 
 
 def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
@@ -174,7 +175,7 @@ def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
     logs = [read_log(path) for path in args.log]
     if args.events is not None:
         logs.append(events_of(str(args.events), text_of(args.events)[0]))
-    return FailureEvidence(logs, args.exit_code)
+    return FailureEvidence(logs, FailureFacts(args.exit_code))
 
 
 def failed_run(path: Path) -> FailureEvidence:
@@ -185,7 +186,7 @@ def failed_run(path: Path) -> FailureEvidence:
     outcome = run.get("outcome")
     outcome = outcome if isinstance(outcome, Mapping) else {}
     if outcome.get("status") == "succeeded" and outcome.get("exit_code") == 0:
-        return FailureEvidence([], 0, missing_proof(directory, run))
+        return FailureEvidence([], FailureFacts(0), missing_proof(directory, run))
     logs = [read_log(file) for file in sorted(directory.logs.glob("*.log"))]
     if directory.events_file.is_file():
         logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
@@ -200,12 +201,28 @@ def failed_run(path: Path) -> FailureEvidence:
     is_certain = not is_of_program and name in set(FailureClass) - {"unknown", "user-code"}
     if failure is None or not is_certain:
         cause = "" if outcome else cause_without_outcome(path)
-        return FailureEvidence(logs, code, command=command, if_unknown=cause)
+        facts = facts_of_run(run, code)
+        return FailureEvidence(logs, facts, command=command, if_unknown=cause)
     fix = f"{failure.fix}: {command}" if failure.fix else command
     who = "configuration" if failure.changes else ""
     evidence = (f"{directory.run_file}: {outcome.get('reason')}",)
     recorded = LogExplanation(FailureClass(name), evidence, False, reason, who, fix)
-    return FailureEvidence(logs, code, recorded)
+    return FailureEvidence(logs, FailureFacts(code), recorded)
+
+
+def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
+    """Return the facts on record about the end of a program."""
+    outcome = run.get("outcome") or {}
+    exception, own = outcome.get("exception"), outcome.get("program_exit_code")
+    named = exception if isinstance(exception, Mapping) else {}
+    text = f"{named.get('type') or ''}: {named.get('message') or ''}".split("\n")[0].strip(": ")
+    steps = outcome.get("steps")
+    return FailureFacts(
+        own if isinstance(own, int) else code,
+        text,
+        str(named.get("place") or ""),
+        steps=steps if isinstance(steps, int) else None,
+    )
 
 
 def cause_without_outcome(path: Path) -> str:
@@ -248,12 +265,12 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
     if failure.failure_class in NO_ANSWER:
-        return FailureEvidence(logs, failure.exit_code)
+        return FailureEvidence(logs, FailureFacts(failure.exit_code, steps=1))
     recorded = LogExplanation(
         failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
         failure.who, failure.fix, failure.other_node,
     )  # fmt: skip
-    return FailureEvidence(logs, failure.exit_code, recorded)
+    return FailureEvidence(logs, FailureFacts(failure.exit_code), recorded)
 
 
 def job_reader(args: argparse.Namespace) -> tuple[JobReader, str]:

@@ -347,7 +347,7 @@ def program_outcome(
         **_losses(rows),
     }
     if status == "failed" and end.failure:
-        outcome["failure"] = {"class": end.failure["class"]}
+        outcome["failure"] = dict(end.failure)
     if end.checkpoint is not None:
         named = {"step": end.checkpoint.step, "manifest_sha256": end.checkpoint.manifest_sha256}
         outcome["checkpoint"] = {**named, "source": end.checkpoint.source.value}
@@ -394,15 +394,13 @@ def _verdict(
             end.stopped_by or "", ExitCode.STOPPED
         )
         return "stopped", code, "; ".join((newest, *end.skipped))
-    parts = [] if end.error is None else [str(end.error)]
+    parts = [] if end.error is None or end.failure else [str(end.error)]  # `failure` has the root error
     parts.append(f"the program ended with exit code {end.exit_code} after {shown} in its records")
     if end.stopped_by is not None:
         since = f"since step {end.resumed_at:,}" if end.resumed_at else "at all"
         parts.append(f"it was stopped by {end.stopped_by} and has saved no complete checkpoint {since}")
     if not has_rows and end.unread and not end.failure and end.error is None:
         parts.append(end.unread)
-    if end.failure:
-        parts.append(f"{end.failure['class']}: {end.failure['cause']} ({end.failure['line']})")
     return "failed", _code_of(end), "; ".join((*parts, *end.skipped))
 
 

@@ -222,7 +222,7 @@ def prove(
     return Proof(
         (
             _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
-            _learned_part(learned, at),
+            _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at),
             _repeatable_part(run, at, config, again),
@@ -270,9 +270,11 @@ def _seen_weights(run: RecordedFacts, course: Course) -> str:
     return f"{read} (unread: {unread[0]}{more})" if unread else read
 
 
-def _learned_part(learned: Learned, place: ProofPlace) -> Part:
+def _learned_part(learned: Learned, place: ProofPlace, *, has_failed: bool) -> Part:
     if not learned.is_red:
-        return Part("learned", True, learned.evidence, is_judged=learned.is_judged)
+        # The figures of a run that failed are shown, and prove nothing.
+        evidence = f"{learned.evidence}, before it failed" if has_failed else learned.evidence
+        return Part("learned", True, evidence, is_judged=learned.is_judged and not has_failed)
     step = learned.next_step.format(again=place.again, evaluate=place.evaluate_command)
     return Part("learned", False, learned.evidence, step, is_judged=learned.is_judged)
 

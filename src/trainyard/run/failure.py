@@ -7,6 +7,7 @@ names the settings to change, and every suggested command contains them. Pure: n
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +24,7 @@ from trainyard.errors import (
     TrainyardError,
 )
 from trainyard.run.directory import RunDirectory
-from trainyard.run.suggested_commands import changed_command, resume_command
+from trainyard.run.suggested_commands import changed_command, resume_command, trainyard_command
 
 
 class FailureKind(StrEnum):
@@ -50,6 +51,8 @@ class FailureKind(StrEnum):
 
 _STEP = re.compile(r"Step (\d{1,18}): ")
 """The format in which a message names the failed step; `where_it_ended` puts it into the headline."""
+# Where neither a fix nor the exception is known: `trainyard explain` shows the lines around the error.
+_UNKNOWN = "find the error that its output shows"
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
 _LAST_OWN_CODE = 127
 """The last exit code of a program that no signal ended; a shell gives 128 + N."""
@@ -76,6 +79,10 @@ class Failure:
     """Settings to change, by their dotted key; without them the run would fail again."""
     from_step: int | None = None
     """The checkpoint from which a changed run can start; None is step 0."""
+    error: str = ""
+    """The root error of another program, verbatim."""
+    retry: str = ""
+    """Whether a retry recovers from it: `yes`, `no`, `other` (on another node) or `unknown`."""
 
     def to_json(self) -> dict[str, Any]:
         facts = {
@@ -84,6 +91,8 @@ class Failure:
             "fix": self.fix or None,
             "set": dict(self.changes) or None,
             "from_step": self.from_step,
+            "error": self.error or None,
+            "retry": self.retry or None,
         }
         return {key: value for key, value in facts.items() if value is not None}
 
@@ -121,6 +130,7 @@ def read_failure(outcome: Mapping[str, Any]) -> Failure | None:
         fix if isinstance(fix, str) else "",
         {str(key): new for key, new in changes.items()} if isinstance(changes, Mapping) else {},
         _integer_or_none(value.get("from_step")),
+        *(text if isinstance(text := value.get(key), str) else "" for key in ("error", "retry")),
     )
 
 
@@ -161,7 +171,8 @@ def next_step(run: Mapping[str, Any], directory: Path) -> str:
         return command
     plan = run.get("plan")
     change = _needed_change(outcome, plan.get("steps") if isinstance(plan, Mapping) else None)
-    return f"{change}; then: {command}" if change else command
+    explain = trainyard_command(f"explain {shlex.quote(str(directory))}")
+    return explain if change == _UNKNOWN else f"{change}; then: {command}" if change else command
 
 
 def _needed_change(outcome: Mapping[str, Any], planned: object) -> str:
@@ -170,12 +181,12 @@ def _needed_change(outcome: Mapping[str, Any], planned: object) -> str:
     is_own = outcome.get("status") == "failed" and isinstance(code, int) and 0 <= code <= _LAST_OWN_CODE
     if not is_own or outcome.get("stopped_by") is not None or (failure is not None and failure.changes):
         return ""
-    if failure is not None and failure.fix:
-        return failure.fix
+    if failure is not None and (failure.fix or failure.retry == "yes"):
+        return failure.fix if failure.retry != "yes" else ""
     if isinstance(error, Mapping) and error.get("type"):
         return f"fix the {error['type']}" + (f" in {error['place']}" if error.get("place") else "")
     if code:
-        return "fix the error that its output shows"
+        return _UNKNOWN
     done, total = _integer_or_none(outcome.get("steps")), _integer_or_none(planned)
     if not done:
         return "let the program report its loss: print it, or name its file in program.metrics"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.run.usual_value import KEPT_VALUES, LEAST_VALUES, median_of, noise_limit, usual_value
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import explain_logs, log_of
+from trainyard.watch.failure_logs.failure_explanation import explain_logs
+from trainyard.watch.failure_logs.log_text import log_of
 
 if TYPE_CHECKING:
     from trainyard.gateways.node_reading import GpuReading

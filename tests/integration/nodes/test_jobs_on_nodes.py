@@ -50,7 +50,7 @@ def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode",
 
 
 FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
-    "exits": ({"command": "echo step 1; echo no such layer >&2; exit 3"}, "user-code", 3, "no such layer"),
+    "exits": ({"command": "echo step 1; echo no such layer >&2; exit 3"}, "unknown", 3, "no such layer"),
     "stops": ({"command": "echo saved; exit 75"}, "preempted", 75, "saved"),
     "greedy": (
         {
@@ -64,7 +64,7 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
     ),
     "crashes": (
         {"command": "echo last words; exit 139", "restart": "Never"},
-        "user-code",
+        "unknown",
         139,
         "last words",
     ),

@@ -80,7 +80,7 @@ CASES = {
     ),
     "schedule": Case("unschedulable", "didn't match", worker(nodeSelector={"no": "where"}), State.PENDING),
     "main": Case(
-        "user-code", "exit code 3", worker(containers=[container("a-proxy"), container(command=FAILS)])
+        "unknown", "exit code 3", worker(containers=[container("a-proxy"), container(command=FAILS)])
     ),
     "sidecar": Case(
         "",

@@ -162,7 +162,9 @@ def test_a_program_that_ended_by_itself_is_changed_before_it_runs_again() -> Non
     }
     for change, run in cases.items():
         said[change] = next_step(run, Path("r"))
-    assert said == {change: f"{change}; then: {again}" for change in cases}
+    shown = said.pop("fix the error that its output shows")
+    assert shown == "trainyard explain r"
+    assert said == {change: f"{change}; then: {again}" for change in said}
 
 
 @each_case(

@@ -44,11 +44,19 @@ def decide(state: JobState, record: RetryRecord, step: int | None = None) -> Ret
 def test_only_what_can_heal_is_retried(failure_class: FailureClass) -> None:
     found = decide(failed_job(failure_class.value), RetryRecord(allowed=3))
     assert isinstance(found, Retry) == (failure_class in RECOVERABLE)
-    never = (
-        "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full unknown cancelled"
-    )
+    never = "user-code configuration nan auth cuda-mismatch quota oom-gpu oom-host disk-full cancelled"
     if failure_class.value in never.split():
         assert found == Stop(f"no retry recovers from {failure_class.value}")
+
+
+def test_an_unknown_failure_is_retried_once_if_steps_were_made() -> None:
+    assert decide(failed_job("unknown"), RetryRecord(3)) == Stop(
+        "no retry recovers from unknown without a new checkpoint"
+    )
+    first = decide(failed_job("unknown"), RetryRecord(3), step=100)
+    assert isinstance(first, Retry) and first.record.spent == 1
+    assert isinstance(decide(failed_job("unknown"), first.record, step=100), Stop), "nothing was gained"
+    assert isinstance(decide(failed_job("unknown", recovers=False), RetryRecord(3), step=100), Stop)
 
 
 def test_a_rule_of_the_table_overrides_the_class() -> None:
@@ -158,7 +166,7 @@ def test_no_history_spends_more_than_the_budget(
             continue
         paid += found.record.spent - record.spent
         assert 0 <= found.record.spent - record.spent <= 1
-        assert FailureClass(failure_class) in RECOVERABLE
+        assert FailureClass(failure_class) in (*RECOVERABLE, FailureClass.UNKNOWN)
         record = record_of(job_with(allowed, found.record.to_json()))
         assert record == found.record, "what the cluster keeps is what was decided"
     assert paid == record.spent <= allowed

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
     from trainyard.jobs.state.observed import History
     from trainyard.jobs.state.reading import Reading
-    from trainyard.watch.failure_logs.log_explanation import LogExplanation
+    from trainyard.watch.failure_logs.failure_explanation import LogExplanation
 
 _OPEN = frozenset(
     (FailureClass.USER_CODE, FailureClass.UNKNOWN, FailureClass.HANG, FailureClass.CONFIGURATION)
 )
 """Classes that an exit code suggests and that the log may correct."""
 _FIXES = {
+    FailureClass.IMAGE_PULL: "correct the name of the image, push it, or let the nodes pull it (pull secret, "
+    "role of the nodes)",
+    FailureClass.UNSCHEDULABLE: "wait until other jobs end, request less for each pod, or add nodes",
     FailureClass.CANCELLED: "start it again when you want it",
     FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
     "node must replace it",
@@ -35,6 +38,10 @@ _FIXES = {
     "docs/runbooks/recovery.md; training again would end in the same way",
 }
 """What to do where only the class is known."""
+_OF_THE_NODE = re.compile(
+    r"The node was low on|The node had condition|node ran out of memory|: OutOf[A-Za-z]"
+)
+"""Evidence that a node had too little, which another node may have."""
 _RAY_CODE = re.compile(r"exit code (\d{1,3})\b")
 _SIGTERM = 143
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
@@ -46,9 +53,8 @@ _SIGNALS = 128
 def find_fix(failure_class: FailureClass, evidence: Sequence[str]) -> str:
     """Return what to do about a failure that a status or an event shows; empty if that is unknown."""
     found = explain_lines(evidence, None)
-    if found is not None and found.klass is failure_class and found.fix:
-        return found.fix
-    return _FIXES.get(failure_class, "")
+    advice = found.fix if found is not None and found.klass is failure_class else ""
+    return advice or _FIXES.get(failure_class, "")
 
 
 def failure_of_job(observed: "Observed", past: "History", reading: "Reading") -> JobFailure:
@@ -102,7 +108,7 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
     if by_lines is not None and not (failure_class in _OPEN or asked_to_end):
         by_lines = by_lines if by_lines.klass == failure_class else None
     elif by_lines is not None:
-        failure_class, retries = by_lines.klass, by_lines.retryable or by_lines.other_node
+        failure_class, retries = _class_and_retry(by_lines, failure_class)
         evidence.append(by_lines.evidence[0])
     if named is not None:
         evidence.append(f"torchrun names rank {named[0]} as the first that failed.")
@@ -117,13 +123,24 @@ def _suspect_failure(suspect: Suspect, reading: "Reading") -> JobFailure:
         lines=suspect.lines[-LAST_LINES:],
         lost_another=suspect.lost_another,
     )
+    if _OF_THE_NODE.search(suspect.evidence):
+        failure = replace(failure, recovers=True, other_node=True)
     return _with_advice(failure, by_lines)
+
+
+def _class_and_retry(found: "LogExplanation", default: FailureClass) -> tuple[FailureClass, bool | None]:
+    """Return the class that lines show, and whether a retry recovers; None if they do not say."""
+    klass = default if found.klass is FailureClass.UNKNOWN else found.klass
+    return klass, None if found.retry == "unknown" else found.retry != "no"
 
 
 def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFailure:
     if found is None:
         return failure
-    return replace(failure, cause=found.cause, who=found.who, fix=found.fix, other_node=found.other_node)
+    fix = found.fix or _FIXES.get(failure.failure_class) or found.next_step
+    return replace(
+        failure, cause=found.cause, who=found.who, fix=fix, other_node=failure.other_node or found.other_node
+    )
 
 
 def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:
@@ -137,14 +154,11 @@ def _ray_failure(found: list[Suspect], reading: "Reading") -> JobFailure:
         message = (unproven, reading.reason)
         return JobFailure(FailureClass.NOT_PROVEN, message, exit_code=code, lines=reading.lines[-LAST_LINES:])
     by_lines = explain_lines(reading.lines, code)
-    default = FailureClass.USER_CODE if code not in (None, 0) else FailureClass.UNKNOWN
-    failure = JobFailure(
-        by_lines.klass if by_lines is not None else default,
-        (reading.reason,),
-        exit_code=code,
-        lines=reading.lines[-LAST_LINES:],
-        recovers=(by_lines.retryable or by_lines.other_node) if by_lines is not None else None,
-    )
+    failure_class, retries = FailureClass.UNKNOWN, None
+    if by_lines is not None:
+        failure_class, retries = _class_and_retry(by_lines, failure_class)
+    evidence, lines = (reading.reason,), reading.lines[-LAST_LINES:]
+    failure = JobFailure(failure_class, evidence, exit_code=code, lines=lines, recovers=retries)
     return _with_advice(failure, by_lines)
 
 

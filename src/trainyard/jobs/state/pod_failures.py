@@ -16,7 +16,8 @@ from typing import Any
 from trainyard.jobs.pod_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.log_explanation import LogExplanation, explain_logs, log_of
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.log_text import log_of
 
 Json = Mapping[str, Any]
 _DISK = re.compile(
@@ -54,21 +55,27 @@ _BY_CODE = {
     130: (FailureClass.CANCELLED, "it was interrupted"),
     134: (FailureClass.UNKNOWN, "it aborted (SIGABRT), for example by NCCL's watchdog"),
     135: (FailureClass.DATA_LOADER, "a bus error (SIGBUS): /dev/shm is too small in most cases"),
-    136: (FailureClass.USER_CODE, "an arithmetic error (SIGFPE)"),
+    136: (FailureClass.UNKNOWN, "an arithmetic error (SIGFPE)"),
     137: (FailureClass.UNKNOWN, "it was killed (SIGKILL), but not because of its memory limit"),
-    139: (FailureClass.USER_CODE, "it crashed (SIGSEGV)"),
+    139: (FailureClass.UNKNOWN, "it crashed (SIGSEGV)"),
     143: (FailureClass.PREEMPTED, "it was asked to end (SIGTERM)"),
 }
 """The class that an exit code alone suggests, if the log says nothing."""
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
 INIT_CONTAINER = "init-pytorch"
 """The container in which the training operator lets a worker wait for the name of the master."""
-NO_ANSWER = frozenset((FailureClass.UNKNOWN, FailureClass.FINISHED, FailureClass.STOPPED))
+_NO_FAILURE = (FailureClass.FINISHED, FailureClass.STOPPED)
+NO_ANSWER = frozenset((FailureClass.UNKNOWN, *_NO_FAILURE))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
 _SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
 """Lines that our trainer and its launcher print."""
-_AFTER_LOSS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.USER_CODE)
+_AFTER_LOSS = (
+    FailureClass.NCCL_ERROR,
+    FailureClass.NCCL_TIMEOUT,
+    FailureClass.USER_CODE,
+    FailureClass.UNKNOWN,
+)
 """Classes that the lines of a process suggest although it only lost another process."""
 _CERTAIN = frozenset(
     (FailureClass.HOST_MEMORY, FailureClass.NODE_LOST, FailureClass.DISK_FULL, FailureClass.HARDWARE)
@@ -161,9 +168,10 @@ def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: boo
     failure_class, why = _class_of(end, starved=starved)
     explained = explain_lines(_lines(end), end.exit_code)
     lost_another = end.container == INIT_CONTAINER
+    is_own = failure_class is FailureClass.UNKNOWN and 0 < (end.exit_code or 0) <= _MOST_OWN
     if lost_another:
         failure_class, why = FailureClass.RENDEZVOUS_TIMEOUT, "the first pod did not come up in time"
-    elif failure_class is FailureClass.USER_CODE and (explained is None or explained.klass in _AFTER_LOSS):
+    elif is_own and (explained is None or explained.klass in _AFTER_LOSS):
         lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
         if lost_another:
             failure_class, why, explained = FailureClass.UNKNOWN, "it lost another process of the job", None
@@ -187,9 +195,11 @@ def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: boo
 
 
 def explain_lines(lines: Sequence[str], exit_code: int | None) -> LogExplanation | None:
-    """Return the failure that the last lines of a pod show; None where they are not certain."""
-    found = explain_logs([log_of("last lines", "\n".join(lines))], exit_code) if lines else None
-    return None if found is None or found.klass in NO_ANSWER else found
+    """Return the failure that the last lines of a pod show; None where they state no error."""
+    # Whether steps were made is known where the retry is decided: an unknown end is `unknown` here.
+    facts = FailureFacts(exit_code, steps=1)
+    found = explain_logs([log_of("last lines", "\n".join(lines))], facts=facts) if lines else None
+    return None if found is None or found.klass in _NO_FAILURE or not found.root else found
 
 
 def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
@@ -207,7 +217,7 @@ def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
     if end.exit_code in _BY_CODE:
         return _BY_CODE[end.exit_code]
     if end.exit_code is not None and 0 < end.exit_code <= _MOST_OWN:
-        return FailureClass.USER_CODE, "the program ended with an error"
+        return FailureClass.UNKNOWN, "the program ended with an error"
     return FailureClass.UNKNOWN, end.reason or "no reason is given"
 
 

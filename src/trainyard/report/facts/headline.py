@@ -6,7 +6,7 @@ from enum import StrEnum
 from trainyard.report.facts.next_commands import prove_command
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
-from trainyard.run.failure import next_step, where_it_ended, with_advice
+from trainyard.run.failure import next_step, read_failure, where_it_ended, with_advice
 
 
 class RunVerdict(StrEnum):
@@ -45,7 +45,8 @@ def run_headline(facts: RunFacts) -> Headline:
         first = proof.failing[0] if proof.failing else None
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
         evidence, step = (first.evidence, first.next_step) if first else ("", None)
-        evidence = with_advice(evidence, facts.outcome) if first and first.name == "trained" else evidence
+        if first and first.name == "trained":
+            evidence = _root_error(facts) or with_advice(evidence, facts.outcome)
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
         )
@@ -67,7 +68,10 @@ def _of_state(facts: RunFacts) -> Headline:
         case Status.FAILED:
             where = where_it_ended(facts.outcome, facts.steps)
             return Headline(
-                RunVerdict.FAILED, f"Failed {where}".strip(), with_advice(detail, facts.outcome), again
+                RunVerdict.FAILED,
+                f"Failed {where}".strip(),
+                ". ".join(filter(None, (with_advice(detail, facts.outcome), _root_error(facts)))),
+                again,
             )
         case Status.INTERRUPTED:
             return Headline(RunVerdict.FAILED, f"Interrupted{at}", f"It has {detail}.", again)
@@ -75,6 +79,12 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.GOING, f"Training{at}", detail)
         case Status.EMPTY:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
+
+
+def _root_error(facts: RunFacts) -> str:
+    """Return the root error of a program, verbatim; empty if none is on record."""
+    failure = read_failure(facts.outcome)
+    return failure.error if failure is not None else ""
 
 
 def position(facts: RunFacts) -> str:

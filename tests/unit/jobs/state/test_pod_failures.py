@@ -41,13 +41,13 @@ FAILED: Json = {"conditions": [condition("Created"), condition("Failed", message
 LOW = "The node was low on resource: {}. Threshold quantity: 104857600, available: 96Mi."
 UNPROVEN = "12:00:00 INFO  proof: The run is not proven: network (tcp, and EFA was asked for) [failed]"
 PODS: dict[str, tuple[Json, str, int | None]] = {
-    "exit 1": (ended(1), "user-code", 1),
+    "exit 1": (ended(1), "unknown", 1),
     "exit 2": (ended(2), "configuration", 2),
     "exit 5": (ended(5), "hang", 5),
-    "exit 6": (ended(6), "user-code", 6),
+    "exit 6": (ended(6), "unknown", 6),
     "exit 6, not proven": (ended(6, text=f"a line\n{UNPROVEN}"), "not-proven", 6),
     "exit 203, for 75": (ended(203, text=describe_restart(75)), "preempted", 75),
-    "exit 193, for 1": (ended(193, text=describe_restart(1)), "user-code", 1),
+    "exit 193, for 1": (ended(193, text=describe_restart(1)), "unknown", 1),
     "exit 75": (ended(75), "preempted", 75),
     "exit 126": (ended(126), "configuration", 126),
     "exit 127": (ended(127), "configuration", 127),
@@ -56,7 +56,7 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
     "exit 134": (ended(134), "unknown", 134),
     "exit 135": (ended(135), "data-loader", 135),
     "exit 137": (ended(137), "unknown", 137),
-    "exit 139": (ended(139), "user-code", 139),
+    "exit 139": (ended(139), "unknown", 139),
     "exit 143": (ended(143), "preempted", 143),
     "exit 255": (ended(255), "unknown", 255),
     "OOMKilled": (ended(137, reason="OOMKilled"), "oom-host", 137),
@@ -237,10 +237,10 @@ def test_a_pod_that_only_lost_another_one_is_no_cause() -> None:
     [
         (f"{LOST}\n{KILLED}", "unknown"),
         (KILLED, "unknown"),
-        (KILLED.replace("SIGKILL", "SIGSEGV"), "user-code"),
+        (KILLED.replace("SIGKILL", "SIGSEGV"), "unknown"),
         (f"KeyError: 'labels'\n{LOST}", "unknown"),
         (f"Step 5: the loss is not finite (nan)\n{LOST}", "nan"),
-        ("", "user-code"),
+        ("", "unknown"),
     ],
 )
 def test_a_process_that_was_killed_is_no_error_of_the_program(text: str, expected: str) -> None:
@@ -312,7 +312,7 @@ Root Cause (first observed failure):
 def test_torchrun_names_the_process_within_the_pod() -> None:
     failure = failure_of("pytorchjob", [ended(1, text=TORCHRUN, rank=1)])
     assert (failure.rank, failure.exit_code) == (11, 137)
-    assert "rank 11" in failure.evidence[1]
+    assert any("rank 11" in each for each in failure.evidence)
     assert first_failure(["no report"]) is None
 
 
@@ -332,7 +332,7 @@ def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str
     found = explain_lines(["epoch 1", line, "bye"], 1)
     assert (found.klass if found else None) == (FailureClass(expected) if expected else None)
     failure = failure_of("trainjob", [ended(1, text=f"epoch 1\n{line}\nbye")])
-    assert failure.failure_class == (expected or "user-code")
+    assert failure.failure_class == (expected or "unknown")
     killed = failure_of("trainjob", [ended(137, reason="OOMKilled", text=f"epoch 1\n{line}")])
     assert killed.failure_class == "oom-host"
 
@@ -340,7 +340,7 @@ def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str
 RAY_FAILURES = [
     (
         {"jobStatus": "FAILED", "reason": "AppFailed", "message": "Job failed with exit code 3"},
-        "user-code",
+        "unknown",
         3,
     ),
     (
@@ -569,34 +569,27 @@ MESSAGES = {
         "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
         "connect to (llama-master-0, 23456).",
         "rendezvous-timeout",
-        "llama-master-0",
     ),
     "memlock": (
         "NET/OFI Couldn't register memory: RC: -12: fi_mr_reg failed: Cannot allocate memory",
         "configuration",
-        "memlock",
-    ),
-    "istio": (
-        "istio-proxy: upstream connect error or disconnect/reset before headers",
-        "configuration",
-        "sidecar.istio.io/inject",
     ),
     "another ray job": (
         "ValueError: Total available GPUs 0 is less than total desired GPUs 8",
         "rendezvous-timeout",
-        "of pods that did not come",
     ),
-    "hang": ("Step 7: nothing moved for 180 s", "hang", "logs/hang-rank-"),
-    "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu", "fewer"),
-    "no token": ("huggingface_hub.errors.GatedRepoError: 403 Client Error.", "auth", "licence"),
+    "hang": ("Step 7: nothing moved for 180 s", "hang"),
+    "gpu memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "oom-gpu"),
+    "no token": ("huggingface_hub.errors.GatedRepoError: 403 Client Error.", "auth"),
+    "nobody knows it": ("MyTrainerError: gave up", "unknown"),
 }
-"""Problem of the documents' tables -> the last line of a pod, the failure class, and a word of the fix."""
+"""Problem of the documents' tables -> the last line of a pod, and the failure class."""
 
 
 @each_case("kind", [*KINDS, "rayjob"])
 @each_case("name", MESSAGES)
-def test_the_answer_has_the_fix(kind: str, name: str) -> None:
-    line, failure_class, word = MESSAGES[name]
+def test_the_answer_has_the_root_error_verbatim_and_what_to_do(kind: str, name: str) -> None:
+    line, failure_class = MESSAGES[name]
     if kind not in KINDS:
         raw = job(kind, jobDeploymentStatus="Failed", jobStatus="FAILED", message=f"exit code 1\n{line}")
         pods = running()
@@ -606,9 +599,24 @@ def test_the_answer_has_the_fix(kind: str, name: str) -> None:
     state = judge_job(seen(kind, raw, pods))
     assert state.failure is not None
     assert state.failure.failure_class == failure_class
-    shown = " ".join(" ".join(status_lines(state.record(), width=80)).split())
-    for text in (state.record()["failure"]["fix"], shown, state_markdown(state.record())):
-        assert word in text
+    record = state.record()
+    assert record["failure"]["cause"] == line
+    shown = " ".join(" ".join(status_lines(record, width=80)).split())
+    for text in (record["failure"]["fix"], state_markdown(record).replace("&lt;", "<")):
+        assert record["failure"]["fix"] and record["failure"]["fix"] in text
+    assert record["failure"]["fix"][:40] in shown
+
+
+def test_a_node_that_had_too_little_is_avoided_and_a_limit_of_the_pod_is_not() -> None:
+    for name, is_of_node in (
+        ("evicted for disk", True),
+        ("evicted for memory", True),
+        ("no room after all", True),
+        ("evicted for an emptyDir", False),
+        ("OOMKilled", False),
+    ):
+        failure = failure_of("trainjob", [PODS[name][0]])
+        assert (failure.retryable, failure.other_node) == (is_of_node, is_of_node), name
 
 
 def test_a_run_that_is_not_proven_and_a_pod_that_cannot_start_have_a_fix() -> None:

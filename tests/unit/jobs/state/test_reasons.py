@@ -169,7 +169,7 @@ CASES = {
     "sandbox": Case(mount('no runtime for "nvidia" is configured', "FailedCreatePodSandBox"), "configuration", "nvidia", PATIENCE),
     "schedule": Case(unschedulable("0/4 nodes are available: 4 Insufficient nvidia.com/gpu."), "unschedulable", "Insufficient"),
     "schedule, no claim": Case(unschedulable('persistentvolumeclaim "data" not found'), "unschedulable", '"data"', 60),
-    "main failed, sidecar alive": Case(each(state=terminated(1), beside=RUNS), "user-code", "exit code 1", 60, kinds=OWN),
+    "main failed, sidecar alive": Case(each(state=terminated(1), beside=RUNS), "unknown", "exit code 1", 60, kinds=OWN),
     "main failed, sidecar alive, on ray": Case(each(state=terminated(1), beside=RUNS), "configuration", "exit code 1", kinds=("raycluster",)),
     "sidecar dead": Case(each(beside=terminated(137)), "unknown", "a-proxy ended with exit code 137", keeps_training=True),
     "sidecar without image": Case(each(beside=waiting("ImagePullBackOff", "c/d:1: not found")), "image-pull", "c/d:1", keeps_training=True),

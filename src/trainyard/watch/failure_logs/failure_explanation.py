@@ -1,0 +1,497 @@
+"""Explain why a training ended: from facts on record first, from its logs only where no fact answers.
+
+    facts ──> LogExplanation (level: fact)
+    logs ──error lines, rows of causes.yaml──> the one that decides ──> LogExplanation (level: log)
+
+Whatever decides, the root error is shown verbatim: of the first process that failed, the deepest cause of its
+exception, and not the lines of others that lost it. A line does not count when training continued after it,
+when a later line revokes it, or when it is about an earlier start of a container.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from importlib import resources
+from typing import Any
+
+from trainyard.config.yaml_reader import parse_yaml
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.error_lines import GOES_ON, QUIET, ErrorLine, find_errors
+from trainyard.watch.failure_logs.log_text import LogText, last_sign_of_life, split_prefix, stamp_of
+
+_SHOWN_LETTERS = 300
+_AROUND, _AFTER = 5, 3
+"""Lines that are shown around the root error, and those after it that advice may need."""
+_CLOCK_SECONDS = 5.0
+"""The clocks of two machines may differ by this much."""
+_USAGE, _INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 2, 130, 75, 128, 192
+_YES = ("same", "later")
+_SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
+"""Outside a traceback, programs survive these; an exception that follows is the cause."""
+_ALARM = re.compile(
+    r"(?i)err|fail|exce|kill|memory|oom|space|evict|disk|quota|handle|transport|nccl|ib[vV_]|peer|timed? ?out"
+    r"|timeout|barrier|hang|stuck|moved|blocked|lockup|socket|rendez|client|listen|address|port|loader|finite"
+    r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
+    r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
+    r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
+    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr"
+)
+"""Every match of a row has one of these; other lines are skipped."""
+_ABOUT = re.compile(
+    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
+    r"|catch(?:es|ing)?"
+    r"|recover\w* from|such as|like|e\.g\.|detect\w*|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
+    r"|monitor(?:s|ing)?|waiting|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries"
+    r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?) (?:on|after))"
+    r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
+    r"|\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors|earlier|previous|last exit)\b"
+    r"[^\n]{0,60}$|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"
+    r"|\b(?:text|prompt|completion|generated|document|question|answer|decoded)(?: \d+)?[\"']?\s*[:=]"
+    r"|\b(?:sample|example|input|target|prediction|output|response|row|record)"
+    r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
+)
+"""Words before a match that make it a condition, a denial, a list of names, advice or training data."""
+_NAMED = re.compile(
+    r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
+    r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
+    r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected|was not seen|is not checked)\b"
+    r"|\S* (?:after|within|every) \d+ ?s\b"
+    r"|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
+)
+"""Words after a match that make it the name of a handler or of a rule, or a count of zero."""
+_HARMLESS = re.compile(
+    r"^\s*Tolerations:|:(?:No|PreferNo)(?:Execute|Schedule)(?: op=\w+| for -?\d+s)+\s*$|\}\s+0(?:\.0+)?\s*$"
+    r"|(?i:\b(?:in|for|on) 0 \w+s\b|\bresum(?:ed|ing) (?:a|from|after)\b| PASSED$)"
+)
+_LAST_STATE = re.compile(r"^\s*Last State:|lastState")
+_NEXT_FIELD = re.compile(
+    r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
+)
+KILLED = re.compile(
+    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)"
+    r"|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
+    r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
+)
+"""Lines that say that a signal ended a process, or that somebody cancelled it."""
+_RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
+_NOISE = re.compile(r"^\s*(?:$|frame #\d+|[~^ ]+$|[-=─]{5,}|.*\d+%\|)")
+"""Lines that are not shown around an error: blank ones, native frames, rulers, progress bars."""
+
+
+class Says(IntEnum):
+    """Who reports a cause, the strongest first."""
+
+    PLATFORM = 0
+    PROGRAM = 1
+    VICTIM = 2
+    STATED = 3
+    """A tool states an error that no row knows."""
+    END = 4
+    NOTHING = 5
+
+
+@dataclass(frozen=True)
+class FailureFacts:
+    """What is recorded about an end, other than what was printed."""
+
+    exit_code: int | None = None
+    """As a shell reports it; a negative one is a signal."""
+    exception: str = ""
+    """`TYPE: MESSAGE` that ended the program, as the observer inside it saw it."""
+    place: str = ""
+    """File and line of that exception in the program's own code."""
+    system: Sequence[str] = ()
+    """What the machine recorded since the start: lines of the kernel, counters that rose, a full disk."""
+    steps: int | None = None
+    """Steps that were made since the last start; None if that is not known."""
+
+
+@dataclass(frozen=True)
+class LogExplanation:
+    """The class of a failure, its root error, and what to do about it."""
+
+    klass: FailureClass
+    evidence: tuple[str, ...]
+    """The root error first, then lines around it; sentences if no line decides."""
+    retryable: bool
+    """Whether a retry from the newest good checkpoint recovers from this cause, on the same machine too."""
+    cause: str = ""
+    who: str = ""
+    """Who acts on the fix; empty if none is known."""
+    fix: str = ""
+    """What to do, if that was done and worked; empty if it is not known."""
+    other_node: bool = False
+    """Whether a retry recovers on another node only: the fault of this one stays."""
+    level: str = ""
+    """`fact` or `log`, which the class or the answer about a retry comes from; empty if neither is known."""
+    root: str = ""
+    """The root error, verbatim; empty if no line states one."""
+
+    @property
+    def retry(self) -> str:
+        """Return `yes`, `no`, `other` (on another node), or `unknown`: once, if steps were made."""
+        if self.retryable or self.other_node:
+            return "yes" if self.retryable else "other"
+        return "no" if self.level else "unknown"
+
+    @property
+    def next_step(self) -> str:
+        """Return the fix, or how to search for it."""
+        return self.fix or f"not known. Search for: {search_phrase(self.root or self.cause)}"
+
+    def failure(self) -> dict[str, str]:
+        """Return the failure for the record of a run; empty facts are absent."""
+        facts = {
+            "class": str(self.klass),
+            "error": self.root or self.cause,
+            "fix": self.fix,
+            "retry": self.retry,
+            "level": self.level,
+        }
+        return {name: value for name, value in facts.items() if value}
+
+    def record(self) -> dict[str, Any]:
+        """Return the data that `trainyard explain --json` prints."""
+        return {
+            "class": str(self.klass),
+            "cause": self.cause,
+            "who": self.who or None,
+            "fix": self.next_step,
+            "retryable": self.retryable,
+            "other_node": self.other_node,
+            "evidence": list(self.evidence),
+            "level": self.level or None,
+            "root": self.root or None,
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of causes.yaml."""
+
+    klass: FailureClass
+    says: Says
+    retry: str
+    patterns: tuple[re.Pattern[str], ...]
+    unless: re.Pattern[str] | None = None
+    after: re.Pattern[str] | None = None
+    ends: re.Pattern[str] | None = None
+
+    def match(self, line: str) -> re.Match[str] | None:
+        """Return where the line has the message."""
+        found = next((m for pattern in self.patterns if (m := pattern.search(line))), None)
+        return None if found and self.unless and self.unless.search(line) else found
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A line that may be the cause."""
+
+    log: LogText
+    error: ErrorLine
+    says: Says
+    klass: FailureClass
+    retry: str
+
+    def __str__(self) -> str:
+        return f"{self.log.name}:{self.error.number + 1}: {_shown(self.log.lines[self.error.number])}"
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """Return the content of causes.yaml."""
+    file = resources.files(__package__) / "causes.yaml"
+    content: dict[str, Any] = parse_yaml(file.read_bytes(), str(file))
+    return content
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """Return the rows of causes.yaml, in its order."""
+    return tuple(_row(each) for each in table()["rows"])
+
+
+def _row(row: dict[str, Any]) -> Row:
+    others = (re.compile(row[key]) if key in row else None for key in ("not", "after", "ends"))
+    patterns = tuple(re.compile(pattern) for pattern in row["match"])
+    return Row(FailureClass(row["class"]), Says[row["says"].upper()], row["retry"], patterns, *others)
+
+
+@functools.cache
+def _classes_of_exceptions() -> dict[str, FailureClass]:
+    return {name: FailureClass(each["class"]) for each in table()["exceptions"] for name in each["types"]}
+
+
+def explain_logs(
+    logs: Sequence[LogText], exit_code: int | None = None, *, facts: FailureFacts | None = None
+) -> LogExplanation:
+    """Return the cause of a failure, the root error, and whether a retry recovers from it."""
+    found = _explain(logs, facts or FailureFacts(exit_code))
+    cut = tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
+    return replace(found, evidence=(*found.evidence, *cut))
+
+
+def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
+    code = facts.exit_code
+    if code == 0:
+        why = "it ended with exit code 0"
+        return LogExplanation(FailureClass.FINISHED, (why,), False, why, "", "nothing to do", level="fact")
+    system = _decide([LogText("the machine's records", tuple(facts.system))], code) if facts.system else None
+    shown = _decide(logs, code)
+    root = _observed(facts, shown) or shown
+    if system is not None and system.says <= Says.PROGRAM:
+        return _answer(system, facts, root, level="fact")
+    if code == _STOPPED and not (root and root.says <= Says.PROGRAM and root.klass not in _SURVIVABLE):
+        why = "exit code 75: it stopped early with a good checkpoint"
+        fix = "run the same command again to continue"
+        return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
+    if root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN):
+        return _explain_exit_code(facts, root, logs)
+    return _answer(root, facts, root, level="fact" if root.error.number < 0 else "log")
+
+
+def _observed(facts: FailureFacts, shown: Candidate | None) -> Candidate | None:
+    """Return the exception that the observer saw as the root error, unless another process failed first."""
+    if not facts.exception or (shown is not None and shown.says is Says.PLATFORM):
+        return None
+    text, (name, _, _) = facts.exception, facts.exception.partition(":")
+    error = ErrorLine(-1, text, name=name.rpartition(".")[2], place=facts.place)
+    log = LogText("observed", (text,))
+    found = _judge(log, error, [text])
+    return found if found is not None and (shown is None or found.says <= shown.says) else None
+
+
+def _answer(
+    decisive: Candidate, facts: FailureFacts, root: Candidate | None, *, level: str
+) -> LogExplanation:
+    root = root or decisive
+    line = root.error.text.strip()
+    place = f" ({root.error.place})" if root.error.place else ""
+    retry = decisive.retry
+    if decisive.klass is FailureClass.UNKNOWN and retry == "no":
+        # An error that no row knows ends a program in the same way again if it came before the first step.
+        is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
+        retry = "no" if is_last_word and not facts.steps else "unknown"
+    if decisive.says is Says.STATED and facts.exit_code == _USAGE:
+        decisive = replace(decisive, klass=FailureClass.CONFIGURATION)
+    shown = [] if decisive.error is root.error else [str(decisive)]
+    after = root.log.lines[root.error.number + 1 : root.error.number + 1 + _AFTER]
+    fix, who = _advice("\n".join((line, *after)))
+    return LogExplanation(
+        decisive.klass,
+        (*shown, *_with_lines_around(root)),
+        retry in _YES,
+        f"{_shown(line)}{place}",
+        who,
+        fix,
+        other_node=retry == "other",
+        level=level if retry != "unknown" or decisive.klass != FailureClass.UNKNOWN else "",
+        root=f"{_shown(line)}{place}",
+    )
+
+
+def _advice(line: str) -> tuple[str, str]:
+    """Return the fix of an error, if one was followed and worked, and who acts."""
+    for each in table()["advice"]:
+        if found := re.search(each["match"], line):
+            return re.sub(r"\{(\w+)\}", lambda word: found[word[1]], each["fix"]), each.get("who", "")
+    return "", ""
+
+
+def search_phrase(line: str) -> str:
+    """Return an error without what is personal: paths, addresses, hosts, numbers, quoted names."""
+    text = re.sub(
+        r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+", "…", line
+    )
+    text = re.sub(
+        r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\"", "…", text
+    )
+    return " ".join(re.sub(r"(?:[…,:()\[\] ]*…)+", " … ", text).split())[:120].strip(" …,:([") or line[:40]
+
+
+def _decide(logs: Sequence[LogText], exit_code: int | None) -> Candidate | None:
+    """Return the candidate of all logs that decides; None if no line states an error."""
+    firsts = [found for log in logs if (found := _first_of(log, exit_code)) is not None]
+    if not firsts:
+        return None
+    strongest = min(each.says for each in firsts)
+    firsts = [each for each in firsts if each.says is strongest]
+    if len(firsts) == 1 or len({each.klass for each in firsts}) == 1:
+        return firsts[0]
+    times = sorted(
+        ((stamp_of(each.log.lines[each.error.number]), n) for n, each in enumerate(firsts)),
+        key=lambda pair: (pair[0] is None, pair[0] or 0.0, pair[1]),
+    )
+    if times[-1][0] is not None and times[1][0] - times[0][0] >= _CLOCK_SECONDS:  # type: ignore[operator]
+        return firsts[times[0][1]]
+    # The logs name different causes, and no clock orders them: none is certain.
+    retries = {each.retry for each in firsts}
+    retry = "no" if "no" in retries else "unknown"
+    return replace(firsts[0], klass=FailureClass.UNKNOWN, retry=retry)
+
+
+def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
+    """Return the strongest candidate of a log; of equally strong ones the first."""
+    errors, code = find_errors(log)
+    alive_until = last_sign_of_life(log)
+    by_number = {each.number: each for each in errors}
+    ignored = code | _lines_of_earlier_life(log.lines)
+    found: list[Candidate] = []
+    by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
+    for number, raw in enumerate(log.lines):
+        if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
+            continue
+        error = by_number.get(number)
+        candidate = _judge(
+            log, error or ErrorLine(number, split_prefix(raw)[1]), log.lines, is_error=error is not None
+        )
+        if candidate is not None and not (by_signal and candidate.error.name and not _row_of(candidate)):
+            found.append(candidate)
+    return min(_without_consequences(found), key=lambda each: each.says, default=None)
+
+
+def _row_of(candidate: Candidate) -> bool:
+    """Return whether a row of the table decides, not only the type of the exception."""
+    return any(row.match(candidate.error.text) for row in rows())
+
+
+def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
+    """Remove exceptions that follow a broken connection of their process, and problems that were survived."""
+    lost = [each for each in found if each.says is Says.VICTIM]
+    raised = [each for each in found if each.error.name and each.says is Says.PROGRAM]
+    for each in found:
+        here = each.error
+        follows = any(
+            other.error.number < here.number
+            and (here.source.startswith(other.error.source) or other.error.source.startswith(here.source))
+            for other in lost
+        )
+        if each in raised and follows and not _row_of(each):
+            continue
+        is_survivable = each.klass in _SURVIVABLE and not here.name and each.says is Says.PROGRAM
+        if is_survivable and any(
+            other.error.number > here.number for other in raised if other.klass != each.klass
+        ):
+            continue
+        yield each
+
+
+def _judge(
+    log: LogText, error: ErrorLine, lines: Sequence[str], *, is_error: bool = True
+) -> Candidate | None:
+    """Return what a line reports; None if it reports nothing."""
+    text = error.text
+    for row in rows():
+        match = row.match(text)
+        if match is None or not (error.name or _reports(row, match)):
+            continue
+        if row.after and not any(row.after.search(line) for line in lines[: error.number]):
+            continue
+        if row.ends and any(row.ends.search(line) for line in lines[error.number + 1 :]):
+            return None
+        return Candidate(log, error, row.says, row.klass, row.retry)
+    if not is_error:
+        return None
+    if not error.name:
+        return Candidate(
+            log, error, Says.END if error.is_carrier else Says.STATED, FailureClass.UNKNOWN, "no"
+        )
+    if error.name in table()["reports"]:
+        return Candidate(log, error, Says.END, FailureClass.UNKNOWN, "unknown")
+    klass = _classes_of_exceptions().get(error.name, FailureClass.UNKNOWN)
+    is_own = klass is not FailureClass.USER_CODE or not error.in_library
+    return Candidate(log, error, Says.PROGRAM, klass if is_own else FailureClass.UNKNOWN, "no")
+
+
+def _reports(row: Row, match: re.Match[str]) -> bool:
+    """Return whether a line reports the message, and does not only mention it."""
+    line = match.string
+    if _HARMLESS.search(line) or _ABOUT.search(line[max(0, match.start() - 200) : match.start()]):
+        return False
+    if _NAMED.search(line[match.end() : match.end() + 200]):
+        return False
+    if row.says in (Says.PLATFORM, Says.END):
+        return True
+    is_event = "NCCL WARN" in line or re.search(r"\bWarning\s+[A-Z]", line)
+    return GOES_ON.search(line) is None and (bool(is_event) or QUIET.search(line) is None)
+
+
+def _explain_exit_code(
+    facts: FailureFacts, root: Candidate | None, logs: Sequence[LogText]
+) -> LogExplanation:
+    """Explain an end that no line explains: 137 may be a lack of memory, an eviction or a person.
+
+    A program that ended by itself before a step was made ends in the same way again.
+    """
+    exit_code = facts.exit_code
+    last = _with_lines_around(root) if root else tuple(_last_lines(logs))
+    if exit_code in (_INTERRUPTED, -2):
+        why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
+        return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
+    why = "no line of the logs shows why it ended"
+    if exit_code is not None:
+        signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
+        by = f", which is signal {signal}," if 0 < signal < 65 else ""
+        why += f"; exit code {exit_code}{by} alone does not either"
+    code = exit_code or 0
+    is_usage = code in (126, 127)
+    was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
+    is_own = _ended_by_itself(code) and not facts.steps and not was_killed
+    fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
+    klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
+    level = "fact" if is_usage or is_own else ""
+    return LogExplanation(klass, (why, *last), False, why, "", fix, level=level)
+
+
+def _ended_by_itself(exit_code: int | None) -> bool:
+    """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
+    return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
+
+
+_LOOK = "read the last lines, the kernel's log, a pod's events (--events) or a workflow run's annotations"
+_HINTS = {
+    126: "the command cannot be executed: check its file mode and interpreter",
+    127: "the command or its interpreter does not exist on this machine or in this image",
+    134: "a native library aborted: read its lines near the end of the log",
+    135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
+    137: "the process was killed: the kernel's log and the pod's events (--events) show memory or a limit",
+    139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
+    143: "a preemption, a drained node, a limit or a person ended it: the events show which",
+}
+"""Where to look, by exit code, where no line of a log decides."""
+
+
+def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
+    """Return the last lines of each log: no evidence, but a place to start."""
+    for log in logs:
+        written = [n for n, line in enumerate(log.lines) if not _NOISE.match(line)]
+        yield from (f"{log.name}:{n + 1}: {_shown(log.lines[n])}" for n in written[-(_AROUND + 1) :])
+
+
+def _with_lines_around(root: Candidate) -> tuple[str, ...]:
+    """Return the root error, then the lines around it that say something, in their order."""
+    lines, number = root.log.lines, max(root.error.number, 0)
+    before = [n for n in range(max(0, number - 40), number) if not _NOISE.match(lines[n])]
+    after = [n for n in range(number + 1, min(len(lines), number + 40)) if not _NOISE.match(lines[n])]
+    shown_after = after[: max(2, _AROUND - len(before))]
+    shown = [*before[-(_AROUND - len(shown_after)) :], *shown_after][:_AROUND]
+    return tuple(f"{root.log.name}:{n + 1}: {_shown(lines[n])}" for n in (number, *shown))
+
+
+def _shown(line: str) -> str:
+    text = line.strip()
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
+
+
+def _lines_of_earlier_life(lines: Sequence[str]) -> set[int]:
+    """Return the lines of `kubectl describe` about an earlier end of a container that runs now."""
+    found: set[int] = set()
+    if any(_RUNNING.search(line) for line in lines):
+        inside = False
+        for number, line in enumerate(lines):
+            inside = bool(_LAST_STATE.search(line)) or (inside and not _NEXT_FIELD.match(line))
+            if inside:
+                found.add(number)
+    return found

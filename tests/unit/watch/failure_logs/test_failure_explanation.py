@@ -1,0 +1,249 @@
+# ruff: noqa: E501 - a line of a log is as long as it is
+"""Why a training ended: facts before logs, the root error verbatim, and whether a retry recovers."""
+
+import json
+import time
+
+import pytest
+from tests.cases import each_case
+
+from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
+from trainyard.watch.failure_logs.failure_explanation import (
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+    search_phrase,
+)
+from trainyard.watch.failure_logs.log_text import events_of, log_of
+
+WATCHDOG = (
+    "[rank0]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=131072000, Timeout(ms)=600000) ran for 600081 "
+    "milliseconds before timing out."
+)
+CHILDREN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 4242)
+============================================================"""
+REMOTE = (
+    "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting."
+)
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
+FULL = "OSError: [Errno 28] No space left on device: '/mnt/step-500'"
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+DURING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def trace(error: str, prefix: str = "", library: bool = False) -> str:
+    frames = ['  File "train.py", line 88, in <module>', "    main()"]
+    if library:
+        frames.append('  File "/venv/lib/python3.12/site-packages/a/b.py", line 7, in f')
+    return "\n".join(prefix + line for line in ("Traceback (most recent call last):", *frames, error))
+
+
+def steps(first: int, last: int) -> str:
+    return "\n".join(f"21:45:{n:02d} INFO  step {n}/600 loss 2.871" for n in range(first, last + 1))
+
+
+def explained(text: str, exit_code: int | None = None, **facts: object) -> LogExplanation:
+    return explain_logs([log_of("train.log", text)], facts=FailureFacts(exit_code, **facts))  # type: ignore[arg-type]
+
+
+# name: (log, facts, class, retry, level, the root error begins with)
+ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
+    "it succeeded": (OOM, {"exit_code": 0}, "finished", "no", "fact", ""),
+    "it stopped with a checkpoint": (WATCHDOG, {"exit_code": 75}, "stopped", "yes", "fact", ""),
+    "it failed although its code is 75": (trace(OOM), {"exit_code": 75}, "oom-gpu", "no", "log", "torch.OutOf"),
+    "ctrl-c": ("", {"exit_code": 130}, "cancelled", "no", "fact", ""),
+    "no such command": ("", {"exit_code": 127}, "configuration", "no", "fact", ""),
+    "killed": (steps(1, 9), {"exit_code": 137}, "unknown", "unknown", "", ""),
+    "killed by its cgroup": (
+        steps(1, 9),
+        {"exit_code": 137, "system": ["oom_kill event: the kernel ended 1 processes of this cgroup"]},
+        "oom-host", "no", "fact", "oom_kill event",
+    ),
+    "a GPU failed": (
+        trace("RuntimeError: CUDA error: unspecified launch failure"),
+        {"exit_code": 1, "system": ["NVRM: Xid (PCI:0000:44:00): 79, pid=1, GPU has fallen off the bus."]},
+        "hardware", "other", "fact", "RuntimeError: CUDA error",
+    ),
+    "the disk is full and torch does not say so": (
+        trace("RuntimeError: File out/1.pt cannot be opened.", library=True),
+        {"exit_code": 1, "system": ["No space left on the disk of /runs: 0.0 MB free"]},
+        "disk-full", "no", "fact", "RuntimeError: File out/1.pt",
+    ),
+    "an observed exception": (
+        "loss 2.8",
+        {"exit_code": 1, "exception": "builtins.TypeError: f() takes 1 argument", "place": "train.py:12"},
+        "user-code", "no", "fact", "builtins.TypeError: f() takes 1 argument (train.py:12)",
+    ),
+    "an observed exception of one that lost a peer": (
+        trace("KeyError: 'labels'", "[rank2]: "),
+        {"exit_code": 1, "exception": "torch.distributed.DistBackendError: NCCL error"},
+        "user-code", "no", "log", "KeyError: 'labels' (train.py:88)",
+    ),
+    "an exception that nobody knows, before the first step": (
+        trace("MyError: gave up"), {"exit_code": 1}, "unknown", "no", "log", "MyError: gave up (train.py:88)",
+    ),
+    "an exception that nobody knows, after steps": (
+        trace("MyError: gave up"), {"exit_code": 1, "steps": 9}, "unknown", "unknown", "", "MyError: gave up",
+    ),
+    "a mistake, after steps": (trace("TypeError: x"), {"exit_code": 1, "steps": 9}, "user-code", "no", "log", "TypeError"),
+    "a mistake in a library's code": (
+        trace("TypeError: x", library=True), {"exit_code": 1}, "unknown", "no", "log", "TypeError: x (train.py:88)",
+    ),
+    "a tool's error": ("ERROR: frobnicator 7 gave up", {"exit_code": 1}, "unknown", "no", "log", "ERROR: frob"),
+    "a tool's error before a kill": ("ERROR: frobnicator 7 gave up", {"exit_code": 137}, "unknown", "unknown", "", "ERROR"),
+    "no word, by itself": ("bye", {"exit_code": 3}, "unknown", "no", "fact", ""),
+    "no word, after steps": ("bye", {"exit_code": 3, "steps": 4}, "unknown", "unknown", "", ""),
+    "torchrun's rank was killed": (CHILDREN.replace(": 1 (pid", ": -9 (pid"), {"exit_code": 1}, "unknown", "yes", "log", "exitcode  : -9"),
+    "cancelled by somebody or something": ("Error: The operation was canceled.", {"exit_code": 1}, "unknown", "unknown", "", ""),
+}  # fmt: skip
+
+
+@each_case("name", ENDS)
+def test_facts_decide_first_then_the_log(name: str) -> None:
+    log, facts, klass, retry, level, root = ENDS[name]
+    found = explained(log, **facts)  # type: ignore[arg-type]
+    assert (str(found.klass), found.retry, found.level) == (klass, retry, level), found
+    assert found.root.startswith(root) and bool(found.root) == bool(root), found.root
+    assert found.record()["retryable"] is (retry == "yes")
+    assert found.failure()["class"] == klass
+
+
+# name: (log, the root error begins with, class)
+ROOTS = {
+    "one rank failed, the others lost it": (
+        f"{steps(1, 2)}\n{trace('KeyError: 1', '[rank2]: ')}\n{REMOTE}\n{WATCHDOG}\n{CHILDREN}", "KeyError: 1", "user-code",
+    ),
+    "the others speak first": (f"{REMOTE}\n{WATCHDOG}\n{trace(OOM, '[rank1]: ')}\n{CHILDREN}", "torch.OutOf", "oom-gpu"),
+    "the deepest cause": (trace(FULL) + FROM + trace("ValueError: save"), "OSError: [Errno 28]", "disk-full"),
+    "what was met while handling it": (trace("MemoryError") + DURING + trace("RuntimeError: pos"), "MemoryError", "oom-host"),
+    "what failed after a fallback": (trace("KeyError: 'x'") + DURING + trace(OOM), "torch.OutOf", "oom-gpu"),
+    "the exception in a loader's worker": (
+        trace("ValueError: Caught ValueError in DataLoader worker process 0.")
+        + '\nOriginal Traceback (most recent call last):\n  File "data.py", line 7, in get\n    f()\nValueError: bad sample 7',
+        "ValueError: bad sample 7", "unknown",
+    ),
+    "the exception in torchrun's report": (
+        CHILDREN + '\n  traceback : Traceback (most recent call last):\n    File "train.py", line 3, in main\n'
+        "      f()\n    TypeError: f() missing 1 argument", "TypeError: f()", "user-code",
+    ),
+    "what an exception after a lost peer follows": (f"{REMOTE}\n{trace('MyTrainerError: giving up', '[rank3]: ')}", "ncclRemote", "nccl-error"),
+    "the cause before a kill": (f"{FULL}\n{WATCHDOG}\nKilled", "OSError", "disk-full"),
+    "the limit, not the ending before it": (
+        "srun: error: n1: task 0: Killed\nslurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",
+        "slurmstepd", "time-limit",
+    ),
+    "glued to a progress bar": (f"Epoch 1:  52%|█████▏    | 312/600 [01:02<00:58]{OOM}", "Epoch 1", "oom-gpu"),
+    "stamped by kubectl": (trace(OOM, "2026-11-20T12:00:00.123Z "), "torch.OutOf", "oom-gpu"),
+    "drawn by rich": ('│ /w/train.py:88 in main │\nTypeError: x', "TypeError: x", "user-code"),
+    "native code": ("terminate called after throwing an instance of 'x'\n  what():  CUDA error: device-side assert triggered", "what", "user-code"),
+    "after a problem that was survived": (f"upload: SlowDown (503)\n{trace('KeyError: 1')}", "KeyError", "user-code"),
+}  # fmt: skip
+
+
+@each_case("name", ROOTS)
+def test_the_root_error_is_shown_verbatim(name: str) -> None:
+    text, root, klass = ROOTS[name]
+    found = explained(f"\x1b[32mstarted\x1b[0m\r\n{text}", 1)
+    assert found.root.startswith(root) and str(found.klass) == klass, found
+    assert found.evidence[0].startswith("train.log:") and root in found.evidence[0]
+    assert len(found.evidence) <= 6
+
+
+@each_case(
+    "text",
+    [
+        f"{OOM}\nretrying\n{steps(1, 9)}",
+        f"Exception ignored in: <function A.__del__ at 0x7f>\n{trace(OOM)}",
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    log.error("CUDA out of memory")',
+        "{",
+        "\x00\xff" * 50,
+        "",
+    ],
+)
+def test_what_did_not_end_the_training_is_no_evidence(text: str) -> None:
+    assert explained(text).klass is FailureClass.UNKNOWN
+
+
+def test_of_several_logs_the_first_in_time_decides_beyond_the_error_of_clocks() -> None:
+    late = log_of("a", f"2026-11-20T12:01:30.5Z {OOM}")
+    for stamp, klass in (("12:01:28", "unknown"), ("12:01:00", "disk-full")):
+        found = explain_logs([late, log_of("b", f"2026-11-20T{stamp}.25Z {FULL}")])
+        assert (str(found.klass), found.retryable) == (klass, False)
+    assert (
+        explain_logs([log_of(f"r{n}", REMOTE) for n in range(3)] + [log_of("x", trace(OOM))]).klass
+        == "oom-gpu"
+    )
+
+
+def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
+    text = trace("ValueError: metrics could not be sent")
+    assert explained(text, 1).retry == "no"
+    assert explained(text, 137).retry == "unknown"
+    for code in (1, 137, -9):
+        assert explained(OOM, code).klass is FailureClass.GPU_MEMORY, "a row decides in any case"
+
+
+def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
+    item = {
+        "type": "Warning",
+        "reason": "Evicted",
+        "message": "The node was low on resource:\nephemeral-storage.",
+    }
+    for text in (json.dumps({"kind": "List", "items": [item]}), json.dumps([item]), json.dumps(item)):
+        found = explain_logs([events_of("events", text)])
+        assert (found.klass, found.other_node) == (FailureClass.DISK_FULL, True)
+    lines = '{"event": "started"}\n{"event": "hang_suspected", "step": 3}\n'
+    assert explain_logs([events_of("events.jsonl", lines)]).klass is FailureClass.HANG
+
+
+@pytest.mark.parametrize(
+    ("line", "phrase"),
+    [
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "RuntimeError: CUDA error: invalid device ordinal",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file: '/home/ann/data/x.bin'",
+            "FileNotFoundError: [Errno … ] No such file",
+        ),
+        ("HTTPError: 404 Client Error for url: https://x.org/ann/y", "HTTPError … Client Error for url"),
+        ("ann@gpu-17.example.org: job 81237 failed at 0x7f01", "job … failed at"),
+    ],
+)
+def test_the_search_phrase_has_no_names_of_people_places_or_runs(line: str, phrase: str) -> None:
+    assert search_phrase(line) == phrase
+
+
+def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
+    never = {
+        "oom-gpu",
+        "oom-host",
+        "configuration",
+        "user-code",
+        "nan",
+        "disk-full",
+        "auth",
+        "unknown",
+        "cancelled",
+    }
+    assert not {str(klass) for klass in RECOVERABLE} & never
+
+
+def test_long_lines_and_many_lines_are_read_in_a_moment() -> None:
+    begun = time.process_time()
+    explained("x" * 1_000_000 + "\n" + "Xid " * 100_000 + "\n" + " step 1" * 100_000)
+    explained(
+        "\n".join(word * 3_000 for word in ("errors ", "if a, ", "no with ", "ECC (", "0 x ", "sample: "))
+    )
+    explained("if no a, b, with the " * 900 + "CUDA out of memory")
+    explained("\n".join(f"step {n} loss 2.5 grad_norm 1.2 failed 0" for n in range(20_000)))
+    assert time.process_time() - begun < 60
