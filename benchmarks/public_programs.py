@@ -8,7 +8,7 @@ entry has one. The truth is what its arguments say (optimizer steps, steps of sa
 
 With --matrix the programs that have `hooks` are broken in one way at a time, and must not end green.
 With --cases the programs of a folder run; their first lines say what is wanted, and a person compares.
-Never part of the tests: it needs clones and packages, and minutes.
+It is no part of the tests: it needs clones, packages and half an hour.
 
 Reads:      clones named as on GitHub below --sources; a Python with the programs' packages
 Writes:     a folder for each run below --work; a table on stdout
@@ -217,14 +217,8 @@ class Workshop:
             (where / "given").mkdir()
             weights = f"import torch; torch.save({{'w': torch.ones(400)}}, 'given/step-{steps}.pt')"
             self.run_python(program, where, weights)
-        command = [
-            "python",
-            "sabotage.py",
-            mode,
-            str(steps // 2),
-            *program.hooks,
-            *program.command.split()[1:],
-        ]
+        command = ["python", "sabotage.py", mode, str(steps // 2), *program.hooks]
+        command += program.command.split()[1:]
         if mode.startswith("shell hides"):
             command = ["bash", "-c", " ".join(f"'{word}'" for word in command) + " | tee out.log"]
         # Anew: what both starts train together, so that a record which adds them up is complete.
