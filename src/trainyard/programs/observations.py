@@ -20,6 +20,8 @@ OBSERVER = Path(__file__).parent / "observer"
 """The folder on a program's PYTHONPATH."""
 EVENTS_VARIABLE = "TRAINYARD_EVENTS"
 _MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
+# Ray ends its workers by SIGKILL once the driver has ended.
+_WORKER_OF_RAY = "default_worker.py"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
@@ -155,6 +157,14 @@ class Observations:
         """Return whether a process that trained was seen to end, and no exception ended the program."""
         has_ended = any(each.steps and each.ended_at >= 0 for each in self._processes.values())
         return has_ended and self.error(has_failed=False) is None
+
+    @property
+    def vanished(self) -> str | None:
+        """The script of the process that trained, if it was not seen to end: it was killed, or still runs."""
+        trained = [each for each in self._processes.values() if each.steps and each.steps == self.steps]
+        if not trained or any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in trained):
+            return None
+        return trained[0].script or "the process that trained"
 
     def check(self, running: Sequence[RunningPython]) -> None:
         """Note why the Pythons that run now are not observed.

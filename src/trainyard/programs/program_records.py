@@ -56,6 +56,8 @@ class ProgramEnd:
     """Where its steps and each figure of its rows come from."""
     unit: str = "steps"
     """What its steps are: `steps` or `epochs`."""
+    vanished: str | None = None
+    """The script of the process that trained, if the observer did not see it end."""
     weights: str | None = None
     """Why the tensors of its checkpoint cannot be those of a trained model."""
     problem: str | None = None
@@ -344,6 +346,11 @@ def _verdict(
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
     is_over = is_done or (end.stopped_by is None and total is None)
+    if end.exit_code == 0 and is_over and not is_done and end.vanished is not None:
+        reason = (
+            f"{end.vanished} was killed, or still ran, when the program ended with exit code 0 after {shown}"
+        )
+        return "failed", ExitCode.NO, reason
     if end.exit_code == 0 and is_over and end.error is None:
         if end.others is not None:
             return "failed", ExitCode.NO, end.others

@@ -232,6 +232,7 @@ class ProgramRun:
             fault=self.rows.writer.fault,
             sources=self.rows.merged.sources or self._earlier_sources,
             unit="epochs" if self.rows.merged.counts_epochs else "steps",
+            vanished=self.rows.observations.vanished,
             weights=weights,
             problem=ended.problem,
             fallback=fallback,

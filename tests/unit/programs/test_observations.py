@@ -78,6 +78,23 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
     assert wrong == {}
 
 
+def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
+    """Such as one whose SIGKILL a shell hides."""
+    ray = (1, "loaded", {"script": "default_worker.py", "parents": []})
+    cases: dict[str, tuple[list[Line], str | None]] = {
+        "killed": ([loaded(1), stepped(1, 5)], "train.py"),
+        "ended": ([loaded(1), stepped(1, 5), ended(1)], None),
+        "its helper was killed": ([loaded(1), loaded(2, 1), stepped(1, 5), stepped(2, 2), ended(1)], None),
+        "one of two ranks ended": ([loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), ended(2)], None),
+        "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
+        "a worker of Ray": ([ray, stepped(1, 5)], None),
+        "nothing trained": ([loaded(1)], None),
+    }
+    assert {name: observed(*lines).vanished for name, (lines, _) in cases.items()} == {
+        name: wanted for name, (_, wanted) in cases.items()
+    }
+
+
 def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> None:
     machines = [(pid, "machine", {"torch": str(pid), "world": {"size": pid}, "rank": 0}) for pid in (1, 2)]
     found = observed(loaded(1), loaded(2, 1), stepped(2, 7), *machines, ended(1))

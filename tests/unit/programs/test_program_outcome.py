@@ -61,6 +61,13 @@ def test_an_exception_is_named_first_and_no_exit_code_hides_it() -> None:
         assert outcome["optimizer_steps"] == 10
 
 
+@each_case(("planned", "status"), [(None, "failed"), (5, "succeeded")])
+def test_a_training_that_vanished_needs_its_stated_steps(planned: int | None, status: str) -> None:
+    outcome = program_outcome(ProgramEnd(0, vanished="train.py"), [{"step": 5, "loss": 1.0}], planned)
+    assert outcome["status"] == status
+    assert status == "succeeded" or outcome["reason"].startswith("train.py was killed, or still ran")
+
+
 def test_a_known_cause_is_not_hidden_behind_missing_rows() -> None:
     failure = {"class": "out-of-memory", "cause": "the GPU is full", "line": "node-0.log:3"}
     for known, shows in (({}, True), (failure, False)):

@@ -298,6 +298,10 @@ class _JsonLines(_Lines):
         self._is_metrics, self._lines_without_row = self.files.is_named, 0
 
 
+# Keras writes NA for a figure that an epoch does not have, such as a validation loss.
+_NO_VALUE = ("", "NA", "N/A")
+
+
 class _Table(_Lines):
     """Reads a CSV file with a header. Lightning's has several sparse rows a step."""
 
@@ -312,7 +316,11 @@ class _Table(_Lines):
             return []
         rows = []
         for cells in table:
-            given = [(name, cell) for name, cell in zip(names, cells, strict=False) if cell.strip()]
+            given = [
+                (name, cell)
+                for name, cell in zip(names, cells, strict=False)
+                if cell.strip() not in _NO_VALUE
+            ]
             row = row_of_figures(given)
             if has_figures(row):
                 if "step" in row:
