@@ -160,7 +160,7 @@ BUDGETS = {
     "gateways": (7_500, 9_048),
     "jobs": (6_500, 7_526),
     "artifacts": (6_500, 7_326),
-    "programs": (5_500, 8_231),
+    "programs": (5_500, 8_280),
     "report": (4_800, 5_250),
     "image": (3_900, 4_553),
     "cluster": (3_700, 3_752),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_456),
     "proof": (2_400, 2_805),
     REST: (2_200, 4_584),
-    "src": (72_000, 88_889),
-    "tests": (75_000, 93_839),
+    "src": (72_000, 88_938),
+    "tests": (75_000, 93_862),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

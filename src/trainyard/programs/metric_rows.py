@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -36,6 +37,16 @@ _MOST_TIMES = 10_000
 _FIRST_LOSSES = 3
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
 _CLOSE = 0.1
+
+
+@dataclass(frozen=True)
+class LastRow:
+    """The last step on record."""
+
+    step: int
+    time: float
+    """When its row came, in Unix seconds."""
+    source: Source
 
 
 class SourceTable:
@@ -139,6 +150,15 @@ class MetricRows:
         # A file may be written late: what the optimizer did since is not open.
         last = (Source.OBSERVED, self.axis) if self.axis is Source.STRUCTURED else (self.axis,)
         return max((self.tables[s].newest + n for s, n in self._shifts.items() if s in last), default=0)
+
+    @property
+    def last(self) -> "LastRow | None":
+        """The last row on the axis; None without any."""
+        if self.axis is None:
+            return None
+        table = self.tables[self.axis]
+        rows = self._steps_of_epochs() if self.counts_epochs else table.rows
+        return LastRow(self.newest, max(float(row["time"]) for row in rows.values()), self.axis)
 
     @property
     def first(self) -> int | None:

@@ -38,6 +38,8 @@ OUTPUT_VARIABLE = "TRAINYARD_OUTPUT"
 _WILDCARD = re.compile(r"[*?\[]")
 # The clock of a file system ticks every 4 to 10 ms and lies behind this machine's, which is continuous.
 _TICK_NS = 20_000_000
+# A marker of a file system with this machine's clock is written so soon after the start.
+_SAME_CLOCK_NS = 1_000_000_000
 _OLD_SECONDS = 30 * 86_400.0
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -79,6 +81,13 @@ class OwnFiles:
         except OSError:
             return False
         return found.st_ctime_ns >= self.since.get(found.st_dev, self.default)
+
+    def has_clock_of_machine(self, path: Path) -> bool:
+        """Return whether the times of a file can be compared with those of this machine."""
+        with suppress(OSError):
+            moment = self.since.get(path.stat().st_dev, self.default)
+            return abs(moment - self.default) < _SAME_CLOCK_NS
+        return False
 
 
 @dataclass(frozen=True)

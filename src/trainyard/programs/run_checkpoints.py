@@ -45,6 +45,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import (
     tensors_of,
 )
 from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.metric_rows import LastRow
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
@@ -241,8 +242,14 @@ class RunCheckpoints:
         is_open = any(inode_of(path) in (open_files or ()) for path in each.paths)
         return "a process has it open for writing" if is_open else None
 
-    def _with_step(self, one: ProgramCheckpoint, step_before: Callable[[float], int]) -> ProgramCheckpoint:
-        """Return a checkpoint with its step by the best source that has one; at last it is guessed."""
+    def _with_step(
+        self, one: ProgramCheckpoint, step_before: Callable[[float], int], last: LastRow | None
+    ) -> ProgramCheckpoint:
+        """Return a checkpoint with its step by the best source that has one; at last it is guessed.
+
+        `last` is the last row of a program that ended well: a checkpoint that the configuration names, and
+        that was written after it, is of that step.
+        """
         event, step, source = one.event, one.step, one.found.source
         if event is not None and event.source is Source.DECLARED:
             step, source = event.step, Source.DECLARED
@@ -253,11 +260,18 @@ class RunCheckpoints:
         if step is None:
             state = state_of(one)
             step, source = self._known.get(state, (None, Source.GUESSED))
-            if not source.proves:
+            if not source.proves and last is not None and self._is_after(one, last.time):
+                step, source = last.step, last.source
+            elif not source.proves:
                 step = self._on_record.setdefault(
                     state, step_before(one.written_at) if step is None else step
                 )
         return replace(one, found=replace(one.found, step=step, source=source))
+
+    def _is_after(self, one: ProgramCheckpoint, moment: float) -> bool:
+        """Return whether a named checkpoint was written after a time on this machine's clock."""
+        has_clock = self.own is not None and self.own.has_clock_of_machine(one.path)
+        return one.is_named and has_clock and one.written_at >= moment
 
     def _within(self, found: ProgramCheckpoints, reach: int | None) -> ProgramCheckpoints:
         """Return `found` without weights that a search found and whose step lies beyond `reach`."""
@@ -321,10 +335,12 @@ class RunCheckpoints:
             LOG.warning(text, spoiled[0].path, f"{newest.step:,}")
         return newest
 
-    def _stepped(self, found: ProgramCheckpoints, step_before: Callable[[float], int]) -> ProgramCheckpoints:
+    def _stepped(
+        self, found: ProgramCheckpoints, step_before: Callable[[float], int], last: LastRow | None = None
+    ) -> ProgramCheckpoints:
         """Return the checkpoints with their steps, in the order of these."""
         every = (*found.complete, *found.partial)
-        return newest_first((self._with_step(each, step_before) for each in every), found.set_aside)
+        return newest_first((self._with_step(each, step_before, last) for each in every), found.set_aside)
 
     def _undamaged(self, found: ProgramCheckpoints) -> Iterator[ResumePoint]:
         """Yield the checkpoints whose files are not damaged inside, up to the newest one without NaN."""
@@ -380,7 +396,8 @@ class RunCheckpoints:
         run has come, is taken of a search. `end`: how the program ended. `last_sign`: when it last did
         anything in Unix seconds; None is now.
         """
-        found = self._stepped(self.find(is_over=end is not None), step_before)
+        last = end.last if end is not None and end.is_well else None
+        found = self._stepped(self.find(is_over=end is not None), step_before, last)
         found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
         self.skipped = found.rejections()
         for note in self.skipped:
@@ -433,6 +450,8 @@ class Ending:
 
     is_well: bool
     """Whether it ended with 0, so that it has finished what it wrote."""
+    last: LastRow | None = None
+    """Its last row, if no step of an optimizer was observed."""
 
 
 def _search(

@@ -216,7 +216,8 @@ class ProgramRun:
         is_well = ended.exit_code == 0
         is_complete = is_well and ended.stopped_by is None
         others = self._wait_for_others() if is_well else None
-        self._take(Ending(is_well=is_well))
+        has_steps = self.rows.observations.steps is not None
+        self._take(Ending(is_well=is_well, last=None if has_steps else self.rows.merged.last))
         if is_complete:
             self._drop_unsaved_iteration()
         taken, first = self.checkpoints.taken, self.checkpoints.first

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs import run_checkpoints
+from trainyard.programs.metric_rows import LastRow
 from trainyard.programs.own_files import OwnFiles
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
@@ -20,6 +22,7 @@ from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event, read_rows
 
+LAST = LastRow(40, 1000.0, Source.PRINTED)
 WELL, KILLED = Ending(is_well=True), Ending(is_well=False)
 
 
@@ -430,3 +433,23 @@ def test_a_run_resumes_from_what_it_saved_last_where_no_step_is_known(tmp_path: 
     found.take(lambda _: 30, end=WELL)
     point = make(tmp_path).find_resume_point("auto")
     assert point is not None and point.path.name == "step-3.pt"
+
+
+def test_a_named_checkpoint_that_was_written_after_the_last_row_is_of_its_step(tmp_path: Path) -> None:
+    wrong = list[object]()
+    for number, (is_named, written, is_well, ahead) in enumerate(
+        product((True, False), (990, 1010), (True, False), (0, 300))
+    ):
+        folder = tmp_path / str(number)
+        own = OwnFiles({tmp_path.stat().st_dev: ahead * 10**9})  # the clock of the file system
+        found = make(folder, own=own, **({"checkpoints": "model.pt"} if is_named else {}))
+        write(folder, "model.pt")
+        os.utime(folder / "model.pt", (written, written))
+        found.take(lambda _: 30, end=Ending(is_well=is_well, last=LAST))
+        is_final = is_named and written > LAST.time and is_well and not ahead
+        wanted = (40, Source.PRINTED) if is_final else (30, Source.GUESSED)
+        if found.taken is not None and (found.taken.step, found.taken.source) != wanted:
+            wrong.append((is_named, written, is_well, ahead, found.taken))
+        if found.taken is None and is_final:
+            wrong.append((is_named, written, is_well, ahead, None))
+    assert wrong == []
