@@ -39,6 +39,9 @@ SAVES = {
     "torch.distributed.checkpoint.state_dict_saver": {"save": "checkpoint_id", "async_save": "checkpoint_id"},
     "transformers.modeling_utils": {"PreTrainedModel.save_pretrained": "save_directory"},
     "peft.peft_model": {"PeftModel.save_pretrained": "save_directory"},
+    # Lightning and Fabric save into memory, and write that with fsspec.
+    "lightning.fabric.utilities.cloud_io": {"_atomic_save": "filepath"},
+    "lightning_fabric.utilities.cloud_io": {"_atomic_save": "filepath"},
 }
 MACHINE = {
     "torch": "__version__",
