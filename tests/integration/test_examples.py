@@ -171,10 +171,10 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     command = ["-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--json"]
     first = start(folder, *command, PATH=path)
     moment = random.Random(1).randrange(1, steps)
-    metrics = folder / "runs" / "a" / "metrics.jsonl"
+    events = folder / "runs" / "a" / "logs" / "program-events.jsonl"
     until = time.monotonic() + 300
     while time.monotonic() < until and first.poll() is None:
-        if metrics.exists() and metrics.read_text().count("\n") >= moment:
+        if events.exists() and events.read_text().count('"row"') >= moment:
             break
         time.sleep(0.02)
     for pid in descendants(first.pid):
@@ -188,7 +188,8 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     assert json.loads((folder / "runs/a/report/proof.json").read_text())["proven"] is True
     outcome = json.loads((folder / "runs/a/run.json").read_text())["outcome"]
     assert outcome["steps"] == outcome["checkpoint"]["step"] == steps
-    rows = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    lines = (folder / "runs/a/metrics.jsonl").read_text().splitlines()
+    rows = [row["step"] for row in map(json.loads, lines) if "step" in row]
     assert rows == list(range(1, steps + 1))
 
 

@@ -155,12 +155,12 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_422),
+    "commands": (8_000, 10_424),
     "training": (9_500, 11_405),
     "gateways": (7_500, 9_048),
     "jobs": (6_500, 7_526),
     "artifacts": (6_500, 7_326),
-    "programs": (5_500, 8_280),
+    "programs": (5_500, 8_296),
     "report": (4_800, 5_250),
     "image": (3_900, 4_553),
     "cluster": (3_700, 3_752),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_456),
     "proof": (2_400, 2_805),
     REST: (2_200, 4_584),
-    "src": (72_000, 88_938),
-    "tests": (75_000, 93_862),
+    "src": (72_000, 88_956),
+    "tests": (75_000, 93_870),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -110,7 +110,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for flag, text in PARAMETERS.values():
         if text:
             numbers = flag.endswith(("-minutes", "-days"))
-            kind = {"type": arguments.natural_number, "metavar": "N"} if numbers else {"metavar": "VALUE"}
+            kind = {"type": arguments.natural_number, "metavar": "N"} if numbers else {"metavar": "NAME"}
             parser.add_argument(f"--{flag}", help=text, **kind)
     parser.add_argument(
         "--delete", action="store_true", help="delete the stack, except the resources that hold data"

@@ -44,8 +44,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     data = "files that it reads, such as data/*.txt; may be repeated"
     reads.add_argument("--data", action="append", metavar="PATTERN", help=data)
     reads.add_argument("--no-data", action="store_true", help="it reads no files")
-    to = "default: trainyard.yaml"
-    parser.add_argument("--to", type=arguments.path, default=Path("trainyard.yaml"), metavar="FILE", help=to)
+    place = "default: trainyard.yaml"
+    parser.add_argument(
+        "--output", type=arguments.path, default=Path("trainyard.yaml"), metavar="FILE", help=place
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the file, write nothing")
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
     words = list(sys.argv[1:] if argv is None else argv)
@@ -71,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.dry_run:
         output.print_text(text.rstrip("\n"))
         return ExitCode.DONE
-    if args.to.exists():
-        raise ConfigError(describe_existing(args.to, lines))
-    write_bytes_atomically(args.to, text.encode())
-    output.announce("written", f"{args.to}; commit it", "ok")
+    if args.output.exists():
+        raise ConfigError(describe_existing(args.output, lines))
+    write_bytes_atomically(args.output, text.encode())
+    output.announce("written", f"{args.output}; commit it", "ok")
     unknown = " and ".join(name for name in _MEANING if name not in program)
-    start = start_command(args.to)
+    start = start_command(args.output)
     next_step = (
-        f"write {unknown} into {args.to}, in place of the comment; then: {start}" if unknown else start
+        f"write {unknown} into {args.output}, in place of the comment; then: {start}" if unknown else start
     )
     output.announce("next", next_step, copied=not unknown)
     return ExitCode.DONE

@@ -151,6 +151,7 @@ class RunCheckpoints:
         if program.checkpoints != AUTO:
             pattern = in_run(program.checkpoints, glob.escape(str(ours.path)))
             named = finder.named(program.directory, pattern)
+            found = [each for each in found if _is_declared(each) or self._is_in(each, pattern)]
             known = {each.path for each in found}
             found += [each for each in named if each.path not in known]
             if not found:
@@ -170,12 +171,20 @@ class RunCheckpoints:
             )
         return newest_first((each for each in found if not self._is_data(each)), notes)
 
+    def _is_in(self, one: ProgramCheckpoint, pattern: str) -> bool:
+        """Return whether a save lies in what a pattern names; not every save is a checkpoint."""
+        directory = self._program.directory
+        matches = glob.glob(pattern, root_dir=directory, recursive=True)  # noqa: PTH207  # may be absolute
+        places = [Path(os.path.realpath(directory / match)) for match in matches]
+        files = [Path(os.path.realpath(one.base / name)) for name in one.files()]
+        return any(file.is_relative_to(place) for file in files for place in places)
+
     def _has_written(self, path: Path) -> bool:
         return self.own is None or self.own.has_written(path)
 
     def _is_data(self, one: ProgramCheckpoint) -> bool:
         """Return whether a checkpoint lies in program.data; one that is declared never does."""
-        if one.event is not None and one.event.source is Source.DECLARED:
+        if _is_declared(one):
             return False
         directory, path = self._program.directory, str(one.path)
         patterns = [
@@ -442,6 +451,10 @@ class RunCheckpoints:
         if note not in self._told:
             self._told.add(note)
             LOG.warning("%s", note)
+
+
+def _is_declared(one: ProgramCheckpoint) -> bool:
+    return one.event is not None and one.event.source is Source.DECLARED
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.shebang import interpreter_line
 
 from trainyard.gateways.process_tree import find_process
 from trainyard.program_training import pythons_below
@@ -25,7 +26,7 @@ from trainyard.run.launch_environment import NodeLauncher
 PROGRAM = Path(__file__).parent / "observed_program.py"
 PYTHON, PROGRAM_NAME = sys.executable, "observed_program.py"
 OBSERVED = {
-    "shell": ("bash", "-c", f"{PYTHON} {PROGRAM_NAME} crash | tee log.txt"),
+    "shell": ("bash", "-c", f"'{PYTHON}' {PROGRAM_NAME} crash | tee log.txt"),
     "torchrun": (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", PROGRAM_NAME, "distributed"),
     "fork": (PYTHON, PROGRAM_NAME, "fork"),
     "spawn": (PYTHON, PROGRAM_NAME, "spawn"),
@@ -44,7 +45,7 @@ UNOBSERVED = {
     "-I": ((PYTHON, "-uI", "wait.py"), "wait.py: python -I does not import it"),
     "-S": ((PYTHON, "-W", "ignore", "-S", "wait.py"), "wait.py: python -S does not import it"),
     "PYTHONPATH": (
-        ("bash", "-c", f"PYTHONPATH=elsewhere {PYTHON} wait.py"),
+        ("bash", "-c", f"PYTHONPATH=elsewhere '{PYTHON}' wait.py"),
         "wait.py: PYTHONPATH was replaced",
     ),
     "env -i": (("env", "-i", PYTHON, "wait.py"), "wait.py: its environment was replaced"),
@@ -67,7 +68,7 @@ class Start:
         (self.folder / PROGRAM_NAME).write_text(PROGRAM.read_text())
         (self.folder / "wait.py").write_text(WAIT)
         console = self.folder / "console"
-        console.write_text(f"#!{PYTHON}\nimport wait\n")
+        console.write_text(f"{interpreter_line(PYTHON)}import wait\n")
         console.chmod(console.stat().st_mode | stat.S_IXUSR)
 
     def start(self, words: tuple[str, ...]) -> "subprocess.Popen[str]":

@@ -180,7 +180,7 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: An
     events = [json.loads(line) for line in (second.run_directory / "events.jsonl").read_text().splitlines()]
     assert "resumed" in [event["event"] for event in events]
     rows = [json.loads(line) for line in (second.run_directory / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert [row["step"] for row in rows if "step" in row] == list(range(1, 9))
     assert (tmp_path / "store" / "manifests" / "run-1-manifest-2.json").is_file()
 
 

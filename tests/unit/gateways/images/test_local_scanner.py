@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shebang import interpreter_line
 
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways.images.local_builder import LocalBuilder
@@ -42,8 +43,7 @@ class Saves(LocalBuilder):
 def install(folder: Path, name: str, report: Any, code: int = 0) -> None:
     """Put a stand-in for a scanner into `folder`; it refuses to run without the archive that it must read."""
     (folder / name).write_text(
-        f"#!{sys.executable}\n"
-        "import pathlib, re, sys\n"
+        interpreter_line(sys.executable) + "import pathlib, re, sys\n"
         "(archive,) = re.findall(r'(?:--input=|docker-archive:)(\\S+)', ' '.join(sys.argv))\n"
         "assert pathlib.Path(archive).is_file()\n"
         f"print({json.dumps(report)!r})\n"
