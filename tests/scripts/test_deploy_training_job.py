@@ -67,9 +67,8 @@ def test_examples_of_every_document_are_found() -> None:
 def written_file(name: str, folder: Path) -> str:
     """Write the block of YAML that a page shows below the file's name; return its path."""
     pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-    (text,) = [
-        m[1] for page in pages for m in re.finditer(rf"cat {name}\n```\n\n```console\n(.*?)```", page, re.S)
-    ]
+    shown = rf"(?:`{name}`[^`]{{1,60}}\n\n```yaml|cat {name}\n```\n\n```console)\n(.*?)```"
+    (text,) = [m[1] for page in pages for m in re.finditer(shown, page, re.S)]
     (folder / name).write_text(text)
     return str(folder / name)
 
