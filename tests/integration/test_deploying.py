@@ -107,9 +107,9 @@ def test_the_api_server_is_asked_in_a_dry_run_and_nothing_is_there_after_it(
     plane: Any, deploy: Deploy
 ) -> None:
     for kind in ("pytorchjob", "rayjob"):
-        done = send(deploy, kind, "--dry-run")
+        done = send(deploy, kind, "--dry-run", "--job-name", f"{kind}-dry")  # those of `sent` may be there
         assert done.returncode == 0, done.stderr
-        assert not left(plane, f"{kind}-a")
+        assert not left(plane, f"{kind}-dry")
 
 
 @pytest.fixture(scope="module")

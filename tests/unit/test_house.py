@@ -172,7 +172,7 @@ BUDGETS = {
     "proof": (2_400, 2_805),
     REST: (2_200, 4_584),
     "src": (72_000, 88_956),
-    "tests": (75_000, 93_870),
+    "tests": (75_000, 93_869),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
