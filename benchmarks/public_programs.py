@@ -237,7 +237,7 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run directory says."""
+    """The facts in a run directory."""
 
     program_exit_code: int | None
     steps: int | None

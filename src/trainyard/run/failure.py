@@ -192,7 +192,7 @@ def _needed_change(outcome: Mapping[str, Any], planned: object) -> str:
         return "let the program report its loss: print it, or name its file in program.metrics"
     if total is not None and done < total:
         return f"let the program do {total:,} steps, or state in program.steps how many it does"
-    return "change what the program does, as said above"
+    return "change what the program does, as stated above"
 
 
 def next_command(run: Mapping[str, Any], directory: Path) -> str:

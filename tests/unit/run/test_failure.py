@@ -157,7 +157,7 @@ def test_a_program_that_ended_by_itself_is_changed_before_it_runs_again() -> Non
         "fix the error that its output shows": ended(3),
         "let the program do 1,000 steps, or state in program.steps how many it does": ended(0),
         "let the program report its loss: print it, or name its file in program.metrics": ended(0, steps=0),
-        "change what the program does, as said above": ended(0, steps=1000),
+        "change what the program does, as stated above": ended(0, steps=1000),
         "free the port": ended(1, failure={"class": "x", "fix": "free the port"}),
     }
     for change, run in cases.items():

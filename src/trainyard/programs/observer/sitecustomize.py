@@ -178,7 +178,7 @@ class Observer:
         self._loss: Any = None  # of the last backward pass
         self._backwards = 0  # since an optimizer has stepped
         self._row: Any = None  # of the last step, if it has none yet
-        self._rows: list[Any] = []  # whose loss is on its way from the GPU
+        self._rows: list[Any] = []  # whose loss is still copied from the GPU
         self._row_time = self._modules_time = 0.0
         self._scaled: Any = (lambda: None, None)
         self._slots: Any = None

@@ -17,7 +17,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "dataset_name": config.data.train_path,
         "max_length": config.data.sequence_length,
         **arguments,
-        # TRL sets it unless it is told otherwise.
+        # TRL sets it unless an option says otherwise.
         "gradient_checkpointing": str(config.compute.activation_checkpointing != "none"),
     }
     return PresetCommand(("python", "-m", "trl.scripts.sft"), options)
