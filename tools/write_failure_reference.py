@@ -75,7 +75,7 @@ _ADVICE = """\
 
 Each line was followed: the failure was made, the advice done, and the program ended well
 ([benchmarks](../benchmarks.md#failures)). For other errors `explain` gives words to search for, without
-names of people, places or runs; the skill `training-failure` tells an agent how to look further.
+names of people, places or runs; the skill `training-failure` shows an agent how to search further.
 
 | the error has | what to do |
 |---|---|
