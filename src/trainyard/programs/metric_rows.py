@@ -342,7 +342,8 @@ class MetricRowWriter:
         self._is_undecided = False
         """Whether printed rows differ from earlier ones, which counts if nothing better appears."""
         self.fault: str | None = None
-        """The first fault that a row of this attempt shows."""
+        """The first fault that a row of this attempt shows; one of a step goes before those without."""
+        self._fault_has_step = False
         self.last_row: Row = {}
         """The last value of each figure."""
 
@@ -397,17 +398,18 @@ class MetricRowWriter:
         ]
         names = {row["step"] for row in kept if "step" in row}
         news = {row["step"]: row for row in own if row["step"] in names}
-        self.fault, self.last_row = None, {}
+        self.fault, self._fault_has_step, self.last_row = None, False, {}
         kept = [{**news.get(row.get("step", -1), {}), **row} for row in kept]
         own = [row for row in own if row["step"] not in names]
         write_bytes_atomically(self._path, "".join(map(line_of_row, kept)).encode())
         self._append(list(_in_order_of_time(own, beside)))
 
     def _append(self, rows: list[Row]) -> None:
-        if self.fault is None:
-            self.fault = next(filter(None, map(row_fault, rows)), None)
         for row in rows:
             self.last_row |= row
+            is_wanted = self.fault is None or (not self._fault_has_step and "step" in row)
+            if is_wanted and (fault := row_fault(row)):
+                self.fault, self._fault_has_step = fault, "step" in row
         if rows:
             append_rows(self._path, rows)
 

@@ -231,6 +231,16 @@ def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path
     assert attempt.writer.fault is None
 
 
+def test_a_fault_names_its_step_once_that_is_known(attempt: Attempt) -> None:
+    """Two lines of one step may be read apart; the one with the epoch came first."""
+    attempt.add(PRINTED, *losses(1, 2), {"epoch": 0.75, "loss": "nan"}, {"epoch": 1.0, "loss": 0.5})
+    attempt.record(is_over=False)
+    assert attempt.writer.fault == "epoch 0.75: the loss is nan, which is not finite"
+    attempt.add(PRINTED, {"step": 3, "loss": "nan"})
+    attempt.record()
+    assert attempt.writer.fault == "step 3: the loss is nan, which is not finite"
+
+
 def test_a_loss_of_zero_is_no_fault_but_the_gradients_of_a_hidden_nan_are() -> None:
     assert row_fault({"step": 1, "loss": 0.0}) is None
     assert row_fault({"epoch": 0.5, "loss": 0.0, "grad_norm": "nan"})
