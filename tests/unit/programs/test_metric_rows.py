@@ -233,7 +233,7 @@ def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path
 
 def test_a_fault_names_its_step_once_that_is_known(attempt: Attempt) -> None:
     """Two lines of one step may be read apart; the one with the epoch came first."""
-    attempt.add(PRINTED, *losses(1, 2), {"epoch": 0.75, "loss": "nan"}, {"epoch": 1.0, "loss": 0.5})
+    attempt.add(PRINTED, *losses(1, 2), {"epoch": 0.75, "loss": "nan"}, {"epoch": 1.0, "loss": "nan"})
     attempt.record(is_over=False)
     assert attempt.writer.fault == "epoch 0.75: the loss is nan, which is not finite"
     attempt.add(PRINTED, {"step": 3, "loss": "nan"})
