@@ -6,7 +6,7 @@ without `gpus_per_node` a complete node.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from trainyard.cluster.needed_apis import ServedKind, serves
 from trainyard.config.cluster import ClusterConfig
@@ -53,6 +53,11 @@ class Demand:
     """Keys of further taints that the job tolerates."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that the nodes must have."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """The fragment of a pod template that is merged into every pod."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the job's objects, beside ours."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
     target: ClusterTarget = DEFAULT_CLUSTER
     """The options that named the cluster, for the commands in remedies."""
 
@@ -61,6 +66,7 @@ class Demand:
 
         `namespace` is that of the kubeconfig's context.
         """
+        spec = settings.pod.template.get("spec") or {}
         return replace(
             self,
             kind=self.kind or settings.kind,
@@ -72,7 +78,10 @@ class Demand:
             priority_class=self.priority_class or settings.priority_class or "",
             secret=self.secret or settings.secret or "",
             service_account=settings.pod.service_account or "",
-            node_selector=settings.pod.node_selector,
+            node_selector={**settings.pod.node_selector, **(spec.get("nodeSelector") or {})},
+            template=settings.pod.template,
+            labels=settings.labels,
+            annotations=settings.annotations,
         )
 
     @property
@@ -80,9 +89,11 @@ class Demand:
         """The Secrets without which no container of a pod starts."""
         return tuple(dict.fromkeys(filter(None, (self.secret, self.token_secret.partition(":")[0]))))
 
-    @property
-    def tolerated(self) -> tuple[str, ...]:
-        return (*TOLERATED, *self.tolerations)
+    def tolerates(self, taint: str) -> bool:
+        """Return whether the pods tolerate taints with this key, by the keys of their tolerations."""
+        given = (self.template.get("spec") or {}).get("tolerations") or ()
+        # Without a key all taints are tolerated.
+        return {taint, ""} & {*TOLERATED, *self.tolerations, *(each.get("key", "") for each in given)} != set()
 
     @property
     def shape(self) -> str:

@@ -235,7 +235,7 @@ def _health(text: str, remedy: str) -> Obstacle:
 
 
 def _keeps_away(taint: Taint, demand: Demand) -> bool:
-    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
+    known = taint.key in _BY_STATE or taint.key == HEALTH or demand.tolerates(taint.key)
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
     return taint.effect in ("NoSchedule", "NoExecute") and not known and not pressure
 

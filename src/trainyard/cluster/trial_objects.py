@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from trainyard.cluster.demand import GPU, Demand
+from trainyard.cluster.demand import GPU, TOLERATED, Demand
 from trainyard.cluster.needed_apis import ServedKind
+from trainyard.cluster.pod_fragment import merge_fragment
 
 TRIAL_NAME = "trainyard-preflight"
 _ANY_IMAGE = "registry.invalid/trainyard-preflight"
@@ -11,12 +12,14 @@ _ANY_IMAGE = "registry.invalid/trainyard-preflight"
 
 def trial_job(kind: ServedKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
     """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
-    labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
-    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
+    labels = {**demand.labels, **({"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {})}
+    metadata = {"namespace": demand.namespace, "labels": labels, "annotations": dict(demand.annotations)}
+    pod = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
+    template = merge_fragment(pod, demand.template, "pytorch")
     return {
         "apiVersion": kind.api.group_version,
         "kind": kind.api_kind,
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace, "labels": labels},
+        "metadata": {"name": TRIAL_NAME, **metadata},
         "spec": kind.trial_spec(template, runtime),
     }
 
@@ -32,7 +35,7 @@ def trial_pod(demand: Demand) -> dict[str, Any]:
             "runAsUser": 1000,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "tolerations": [{"key": key, "operator": "Exists"} for key in demand.tolerated],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in (*TOLERATED, *demand.tolerations)],
     }
     if demand.priority_class:
         spec["priorityClassName"] = demand.priority_class
@@ -40,12 +43,9 @@ def trial_pod(demand: Demand) -> dict[str, Any]:
         spec["serviceAccountName"] = demand.service_account
     if demand.claim:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": demand.claim}}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace},
-        "spec": spec,
-    }
+    metadata = {"name": TRIAL_NAME, "namespace": demand.namespace}
+    pod = merge_fragment({"metadata": metadata, "spec": spec}, demand.template, "trainer")
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
 def _container(name: str, demand: Demand) -> dict[str, Any]:

@@ -120,6 +120,11 @@ class JobPlan:
     service_account: str = ""
     tolerations: tuple[str, ...] = ()
     """Keys of tolerated taints."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """As in `cluster.pod.template`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the job's objects, beside ours."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
     run_as_user: int | None = None
     grace_seconds: int = 300
     restarts: int = 0

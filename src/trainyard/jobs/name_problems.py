@@ -29,6 +29,13 @@ _NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)
 _TAINT_RULE = (
     "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
 )
+_LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
+_OF_NODES = [(f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)]
+_OF_JOBS = [
+    (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
+    (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
+]
+"""Keys of labels, and where the plan has their values from."""
 _LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
@@ -66,14 +73,18 @@ def find_name_problems(plan: JobPlan, *, longest: int) -> Iterator[str]:
     for flag, name, pattern, rule, most in rules:
         if len(name) > most or not pattern.fullmatch(name):
             yield f"{flag} {quote_name(name)}: {rule} (at most {most} characters)"
-    for key, value in plan.node_selector.items():
-        if key in (INSTANCE_TYPE, *HYPERPOD):
-            yield f"cluster.pod.node_selector, {key}: the plan sets it, from --instance-type and the nodes"
-        elif not _NODE_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            yield (
-                f"cluster.pod.node_selector, {quote_name(key)}: {quote_name(value)}: not a label of nodes, "
-                "such as sagemaker.amazonaws.com/instance-group-name: workers"
-            )
+    own = (plan.template.get("metadata") or {}).get("labels") or {}
+    for place, labels, owned in (
+        ("cluster.pod.node_selector", plan.node_selector, _OF_NODES),
+        ("cluster.labels", plan.labels, _OF_JOBS),
+        ("cluster.annotations", dict.fromkeys(plan.annotations, ""), _OF_JOBS),
+        ("cluster.pod.template.metadata.labels", own, _OF_JOBS),
+    ):
+        for key, value in labels.items():
+            if by := next((by for pattern, by in owned if re.match(pattern, key)), ""):
+                yield f"{place}, {key}: the plan sets it, {by}"
+            elif not _NODE_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value or ""):
+                yield f"{place}, {quote_name(key)}: {quote_name(value)}: {_LABEL_RULE}"
 
 
 def quote_name(name: str) -> str:

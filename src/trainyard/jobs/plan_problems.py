@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from posixpath import normpath
 
+from trainyard.cluster.pod_fragment import MAIN
+from trainyard.config.pod_schema import list_fields
 from trainyard.config.schema import Config
 from trainyard.config.secret_filter import find_secrets, restore_secrets
 from trainyard.config.secret_forms import secret_kind
@@ -14,6 +16,7 @@ from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
 from trainyard.jobs.job_request import JobRequest
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
+from trainyard.jobs.pod_template import SHARED_MEMORY
 from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import find_instance, instance_called
@@ -25,6 +28,24 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
+_OWN_CONTAINERS = "pytorch|node|ray-head|ray-worker|ray-job-submitter"
+_MAIN = rf"spec\.containers\[{MAIN}\]\."
+_OWNED = (
+    (_MAIN + "(command|args)", "set by program.command, or the words after --"),
+    (_MAIN + "image", "set by --image-uri (cluster.image)"),
+    (_MAIN + "workingDir", "set by cluster.pod.directory"),
+    (_MAIN + r"resources\.\w+\.(cpu|memory)", "set by cluster.pod.cpu and cluster.pod.memory"),
+    (_MAIN + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
+    (_MAIN + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
+    (rf"spec\.containers\[({_OWN_CONTAINERS})\]", f"the container that trains is called {MAIN} here"),
+    (r"spec\.volumes\[shared-memory\]", "set by cluster.pod.shared_memory"),
+    (r"spec\.volumes\[checkpoints\]", "set by cluster.volume.claim"),
+    (r"spec\.volumes\[(scratch|files|hugepages)\]", "a volume of the plan has this name"),
+    (r"spec\.terminationGracePeriodSeconds", "set by cluster.pod.grace_seconds"),
+    (r"spec\.restartPolicy", "set by cluster.pod.restarts"),
+    (r"spec\.(hostname|subdomain|setHostnameAsFQDN|resources|nodeName)", "set by the operator or the scheduler"),
+)
+"""Fields of `cluster.pod.template`, and why they are refused there."""
 _MOST_NODES = 100_000
 """The largest number that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
@@ -42,6 +63,7 @@ def find_plan_problems(
     yield from _network_problems(request, plan, room)
     yield from _variable_problems(request, plan)
     yield from _secret_problems(config, request, plan)
+    yield from _template_problems(request, plan)
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
@@ -70,12 +92,33 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
             yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
 
 
+def _template_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
+    """Yield the fields of `cluster.pod.template` that other keys set, and whose values the plan needs."""
+    mounts = {SHARED_MEMORY, SCRATCH, FILES_DIRECTORY, "/dev/hugepages", normpath(plan.mount_path or SCRATCH)}
+    for path, inner in list_fields(plan.template):
+        main = path.removeprefix(f"spec.containers[{MAIN}].")
+        name = main.removeprefix("env[").partition("]")[0]
+        if by := next((by for pattern, by in _OWNED if re.fullmatch(pattern, path)), ""):
+            reason = by
+        elif inner == "VolumeMount" and main != path and normpath(main[13:].rpartition("]")[0]) in mounts:
+            reason = "set by cluster.volume.mount_path and the plan"
+        elif inner == "EnvVar" and main != path:
+            reason = _setter_of(name, plan) or ("set by --env too" if name in request.environment else "")
+        else:
+            reason = ""
+        if reason:
+            yield f"cluster.pod.template.{path}: {reason}; remove it here"
+
+
 def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
     """Yield the secrets of the command and the configuration, which the pod has to get from a Secret."""
     remedy = "Put it into a Kubernetes Secret, and name that with --secret"
     for secret in find_secrets({"-- COMMAND": list(request.command)}):
         yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
-    settings = {"program.settings": config.program.settings}
+    settings = {
+        "program.settings": config.program.settings,
+        "cluster.pod.template": config.cluster.pod.template,
+    }
     try:  # the pod takes all others from the variables of the Secret
         restore_secrets(settings if plan.secret_environment else config.to_plain(), {})
     except ConfigError as error:

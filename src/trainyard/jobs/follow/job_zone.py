@@ -64,6 +64,7 @@ def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
         namespace=plan.namespace,
         claim=plan.claim,
         tolerations=plan.tolerations,
+        template=plan.template,
         node_selector=plan.node_selector,
     )
     return ClusterQuery(api, demand).usage(), demand

@@ -27,6 +27,7 @@ from typing import Any
 
 from trainyard.cluster.demand import GPU
 from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
 from trainyard.jobs.job_object import job_object, part_object
@@ -123,7 +124,7 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
     # Clusters that differ in their zone only are equal: the zone follows from what is free.
     compared = spec if plan.zone is None else ray_cluster_spec(replace(neutral, zone=""))
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
-    body["metadata"]["annotations"] = {CLUSTER_DIGEST: digest}
+    body["metadata"]["annotations"] = {**plan.annotations, CLUSTER_DIGEST: digest}
     return body
 
 
@@ -186,7 +187,7 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "resources": {"requests": dict(_SUBMITTER), "limits": dict(_SUBMITTER)},
         "securityContext": container_security(),
     }
-    template = pod_template(replace(plan, zone=None), "ray-job-submitter", command=False)
+    template = pod_template(replace(plan, zone=None, template={}), "ray-job-submitter", command=False)
     spec = {
         "containers": [container],
         "restartPolicy": "Never",
@@ -199,7 +200,7 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "tolerations": template["spec"]["tolerations"],
     }
     metadata = {"labels": template["metadata"]["labels"], "annotations": dict(NOT_DISRUPTED)}
-    return {"metadata": metadata, "spec": spec}
+    return merge_fragment({"metadata": metadata, "spec": spec}, plan.template, "")
 
 
 def read_status(observed: Observed) -> Reading:

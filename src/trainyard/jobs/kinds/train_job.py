@@ -70,10 +70,11 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     rules = [{"action": "FailJob", "onExitCodes": final}]
     # The exit codes of another command are not known.
     failures = {"podFailurePolicy": {"rules": rules}} if plan.program.keeps_run else {}
+    notes = {"annotations": dict(plan.annotations)} if plan.annotations else {}
     node = {
         "name": CONTAINER,
         "template": {
-            "metadata": {"labels": {**make_labels(plan.name, plan.kind), _STEP: "trainer"}},
+            "metadata": {**notes, "labels": {**plan.labels, **make_labels(plan.name, plan.kind), _STEP: "trainer"}},
             "spec": {
                 "backoffLimit": 0,
                 **failures,
@@ -84,12 +85,13 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     policy = {"maxRestarts": plan.restarts, "rules": [at_once]}
     jobs = {"replicatedJobs": [node], "failurePolicy": policy}
+    job_set = {**({"metadata": {**notes, "labels": dict(plan.labels)}} if plan.labels or notes else {}), "spec": jobs}
     body = part_object(
         plan,
         API,
         "TrainingRuntime",
         name=plan.name,
-        spec={"mlPolicy": {"numNodes": plan.nodes, "torch": {}}, "template": {"spec": jobs}},
+        spec={"mlPolicy": {"numNodes": plan.nodes, "torch": {}}, "template": job_set},
     )
     body["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torch"
     return body
