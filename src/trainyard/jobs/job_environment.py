@@ -26,8 +26,10 @@ from trainyard.plan.environment.settings_reading import (
     read_environment_objects,
 )
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import LintSeverity
 from trainyard.plan.instances import instance_called
 
+_PRESET = "the program"
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SHELLS = ("sh", "bash", "dash", "zsh")
@@ -40,11 +42,17 @@ def job_findings(plan: JobPlan) -> list[LintFinding]:
     place = variable_scope(plan)
     file = read_environment_objects("the job", KINDS[plan.kind].render(plan).all, place)
     beside = (
-        SettingGroup("the program", tuple(_program_settings(plan)), place),
+        SettingGroup(_PRESET, tuple(_program_settings(plan)), place),
         SettingGroup("the command", tuple(command_settings(plan.program.command)), place),
     )
     found = lint([replace(file, groups=(*file.groups, *beside))])
-    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
+    return [
+        finding
+        for finding in found
+        if finding.subject not in _JUDGED_BY_THE_PLAN
+        # A hint, such as that a variable is for Megatron only, is for others than the preset that sets it.
+        and (finding.where != _PRESET or finding.severity is not LintSeverity.INFO)
+    ]
 
 
 def variable_scope(plan: JobPlan) -> VariableScope:

@@ -5,6 +5,7 @@ Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every p
 
 from dataclasses import replace
 
+from trainyard.cluster.pod_fragment import MAIN
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.kind import RunKind, kind_in_job
 from trainyard.config.load import config_sha256, values_sha256
@@ -90,6 +91,12 @@ def warnings_of(plan: JobPlan) -> list[str]:
         found.append(
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
             "NNODES and NPROC_PER_NODE only, which torchrun does not read"
+        )
+    beside = [each["name"] for each in (plan.template.get("spec") or {}).get("containers") or ()]
+    if others := [name for name in beside if name != MAIN]:
+        found.append(
+            f"cluster.pod.template, container {', '.join(others)}: a pod runs until all of its containers have "
+            "ended. Make it an init container with restartPolicy Always, which ends with the training"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
     if plan.program.name == any_program.NAME and processes < gpus:

@@ -44,12 +44,12 @@ def test_a_wrong_field_is_named_with_its_place(section: str, value: Any, message
 
 def test_loading_names_every_problem_with_its_file_and_line(tmp_path: Any) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("model: {name: x}\ncluster:\n  pod:\n    template:\n      spec:\n        hostNetwrk: true\n        priority: x\n")
+    file.write_text("model: {name: x}\ntraining: {max_steps: 9}\ncluster:\n  pod:\n    template:\n      spec:\n        hostNetwrk: true\n        priority: x\n")
     with pytest.raises(ConfigError) as refused:
         load_config(file)
     lines = str(refused.value).splitlines()
-    assert lines[0].startswith(f"{file}:6: cluster.pod.template.spec.hostNetwrk: unknown key; did you mean")
-    assert lines[1].startswith(f"{file}:7: cluster.pod.template.spec.priority: expected a whole number")
+    assert lines[0].startswith(f"{file}:7: cluster.pod.template.spec.hostNetwrk: unknown key; did you mean")
+    assert lines[1].startswith(f"{file}:8: cluster.pod.template.spec.priority: expected a whole number")
 
 
 

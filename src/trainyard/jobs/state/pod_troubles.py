@@ -73,6 +73,10 @@ _NO_PROGRAM = re.compile(
     r"executable file .*not found|exec: .*(?:no such file or directory|permission denied)|exec format error"
 )
 _FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
+_FIX_OF_USER = (
+    "let the user of the pods execute it: set cluster.pod.run_as_user to 0 or null (only root may enter /root), "
+    "or put the program elsewhere in the image"
+)
 _STARTS = 3
 """The number of starts without a program after which the image is wrong."""
 _QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
@@ -158,7 +162,8 @@ def _start_trouble(observed: "Observed") -> Trouble | None:
                 "error during container init: "
             )
             text = f"{pod.name} cannot start: {short}"
-            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
+            fix = _FIX_OF_USER if "permission denied" in text else _FIX_OF_PROGRAM
+            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=fix)
             starts = sum(count(e.get("count"), 1) for e in about)
             return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
     return None

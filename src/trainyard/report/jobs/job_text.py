@@ -68,12 +68,12 @@ def _has_not_started(failure: Json) -> bool:
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each job."""
+    """A line for each job; below it why it does not run, once for neighbours that share the reason."""
     if not jobs:
         return [
             "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
         ]
-    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
+    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age")
     rows = [
         (
             job["namespace"],
@@ -83,11 +83,18 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
-            "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
-    return wrap_table(heads, rows, width=width)
+    head, *lines = wrap_table(heads, rows, width=width)
+    reasons = [
+        "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"] for job in jobs
+    ]
+    for number, reason in reversed(list(enumerate(reasons))):
+        if reason and reasons[number + 1 : number + 2] != [reason]:
+            indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+            lines[number + 1 : number + 1] = textwrap.wrap(reason, max(30, width), **indent)
+    return [head, *lines]
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
