@@ -28,7 +28,7 @@ POLICY = "admissionregistration.k8s.io/v1"
 PROXY = {
     "name": "mesh-proxy",
     "image": IMAGE,
-    "command": ["sleep", "3600"],
+    "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"],
     "restartPolicy": "Always",
     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
 }
@@ -58,6 +58,7 @@ cluster:
           - {{name: GIT_CONFIG_KEY_0, value: safe.directory}}
           - {{name: GIT_CONFIG_VALUE_0, value: "*"}}
           - {{name: PYTHONPATH, value: "{packages}"}}
+          - {{name: LD_LIBRARY_PATH, value: /opt/python/lib}}
           volumeMounts: [{{name: python, mountPath: /opt/python, readOnly: true}}]
         volumes: [{{name: python, persistentVolumeClaim: {{claimName: python}}}}]
 """
@@ -148,9 +149,9 @@ def guarded(nodes: Nodes) -> Path:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A repository of somebody else, which pods of any user can read and write."""
-    folder = tmp_path / "repository"
+def repository(guarded: Path) -> Path:
+    """A repository of somebody else on the volume, which pods of any user can read and write."""
+    folder = guarded / "repository"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "tokens.txt").write_text("1 2 3")
     (folder / "train.py").write_text(TRAINER.read_text())
@@ -162,9 +163,6 @@ def repository(tmp_path: Path) -> Path:
         who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
         subprocess.run(["git", *who, *words], cwd=folder, check=True)
     subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
-    for above in folder.parents:
-        if above.stat().st_uid == 0 and above != Path("/tmp") and str(above).startswith("/tmp/"):  # noqa: S108
-            above.chmod(0o755)
     return folder
 
 
@@ -173,7 +171,7 @@ def test_a_program_is_proven_in_a_cluster_with_policies_by_its_template_alone(
 ) -> None:
     nodes.work("pytorchjob")
     settings = {
-        "cluster.pod.directory": repository,
+        "cluster.pod.directory": f"/checkpoints/{repository.name}",
         "cluster.pod.python": PYTHON,
         "cluster.pod.cpu": 2,
         "cluster.pod.memory": "3Gi",

@@ -227,6 +227,9 @@ def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
         return [Trouble(waiting, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
+    if pod.stopping:
+        text = f"{_end_of(pod)}, and the sidecar {pod.stopping} has not stopped yet"
+        return [Trouble(Waiting(FailureClass.UNKNOWN, text, node=pod.node), hopeless=False, pod=pod)]
     found = [_wait_trouble(pod, reason, message, observed) for reason, message in pod.waiting]
     found.append(_mount_trouble(pod, observed))
     for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
@@ -239,16 +242,19 @@ def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
 def _kept_trouble(pod: "PodFacts", observed: "Observed") -> Trouble:
     """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
     end = next(end for end in pod.ends if not end.beside and not end.recovered)
-    text = (
-        f"{pod.name}: container {end.container} ended with exit code {end.exit_code}, and the sidecar "
-        f"{pod.kept_by} keeps the pod"
-    )
+    text = f"{_end_of(pod)}, and the sidecar {pod.kept_by} keeps the pod"
     waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_SIDECAR)
-    others_train = any(p.live and not p.kept_by and not p.helps for p in observed.pods)
+    others_train = any(p.live and not (p.kept_by or p.stopping or p.helps) for p in observed.pods)
     lasting = observed.now - (end.finished or observed.now) >= _SOON
     # KubeRay removes such a pod itself.
     hopeless = lasting and not observed.kind.on_ray and (end.failed or not others_train)
     return Trouble(waiting, hopeless=hopeless, pod=pod)
+
+
+def _end_of(pod: "PodFacts") -> str:
+    """Return how the container that trains ended; the pod still lives."""
+    end = next(end for end in pod.ends if not end.beside and not end.recovered)
+    return f"{pod.name}: container {end.container} ended with exit code {end.exit_code}"
 
 
 def _has_waited(pod: "PodFacts", observed: "Observed", seconds: float) -> bool:

@@ -45,6 +45,8 @@ def _next_words(data: Json) -> tuple[str, ...]:
     job = data["job"]
     if data["followed_by"]:
         return ("status", data["followed_by"])
+    if data["holds"] and data["alerts"]:  # pods that were created after its end
+        return ("cancel", job)
     if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
         return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
@@ -88,7 +90,8 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     ]
     head, *lines = wrap_table(heads, rows, width=width)
     reasons = [
-        "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"] for job in jobs
+        "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *job["alerts"]])
+        for job in jobs
     ]
     for number, reason in reversed(list(enumerate(reasons))):
         if reason and reasons[number + 1 : number + 2] != [reason]:
