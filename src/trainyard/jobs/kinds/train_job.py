@@ -12,6 +12,7 @@ condition Suspended with status False belongs to a job that was resumed.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
@@ -31,12 +32,15 @@ from trainyard.jobs.state.reading import (
     Phase,
     Reading,
     count,
+    event_time,
     field_of,
     message_of,
     name_of,
     read_labels,
     since,
+    time_of,
     true_conditions,
+    uid_of,
 )
 from trainyard.watch.failure_classes import FailureClass
 
@@ -48,6 +52,11 @@ _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _PART_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 _TOO_LONG = "DeadlineExceeded"
+_ENDS = {
+    "AllJobsCompleted": Phase.SUCCEEDED,
+    **dict.fromkeys(("FailedJobs", "FailJobSetFailurePolicyAction", "ReachedMaxRestarts"), Phase.FAILED),
+}
+"""Reason of the last event of a JobSet -> the end of its TrainJob."""
 
 
 def render(plan: JobPlan) -> Manifests:
@@ -107,6 +116,8 @@ def read_status(observed: Observed) -> Reading:
             too_long = _TOO_LONG in str(true[name].get("reason"))
             reached = FailureClass.TIME_LIMIT if too_long else None
             return Reading(phase, message_of(true[name]), wanted, restarts, since(true[name]), reached)
+    if (earlier := _read_earlier_end(observed, sets)) is not None:
+        return replace(earlier, wanted=wanted, restarts=restarts)
     if "Suspended" in true or field_of(job, "spec", "suspend") is True:
         return Reading(
             Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, restarts
@@ -120,6 +131,22 @@ def read_status(observed: Observed) -> Reading:
     if sets:
         return Reading(Phase.WAITING, "its JobSet exists, but its Jobs are not active yet", wanted, restarts)
     return Reading(Phase.NEW, NOT_ACTED, wanted, restarts)
+
+
+def _read_earlier_end(observed: Observed, sets: tuple[Json, ...]) -> Reading | None:
+    """Return how an earlier JobSet of this job ended; None if there was none.
+
+    When the JobSet of a finished TrainJob is deleted, Trainer forgets the end and trains again
+    (kubeflow/trainer#3737). The events of the old JobSet stay for an hour.
+    """
+    present = {"", *map(uid_of, sets)}
+    created = time_of(field_of(observed.job or {}, "metadata", "creationTimestamp")) or 0.0
+    for event in observed.events:
+        about, seen = event.get("involvedObject") or {}, event_time(event) or 0.0
+        is_earlier = about.get("kind") == "JobSet" and about.get("uid", "") not in present
+        if is_earlier and seen >= created and (phase := _ENDS.get(str(event.get("reason")))):
+            return Reading(phase, f"{message_of(event)}, and its JobSet was deleted afterwards", ended_at=seen)
+    return None
 
 
 def _count_pods(job: Json, jobs: tuple[Json, ...]) -> int | None:
