@@ -156,13 +156,14 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
         return Stop(f"{record.spent} of {record.allowed} retries are spent")
     unknown = "and it starts again from its newest checkpoint, or from the beginning"
     start = unknown if step is None else f"from step {step:,}"
+    can = "may" if failure.is_unknown else "can"
     attempts = (*record.attempts, this)
     spent = record.spent if free else record.spent + 1
     return Retry(
         seconds=pause_before(_without_progress(attempts), jitter),
         record=RetryRecord(record.allowed, spent, attempts[-_MOST_ATTEMPTS:]),
         avoided=_nodes_to_avoid(attempts),
-        why=f"a retry {'may' if failure.is_unknown else 'can'} recover from {failure.failure_class.value}, {start}",
+        why=f"a retry {can} recover from {failure.failure_class.value}, {start}",
     )
 
 
