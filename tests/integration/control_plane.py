@@ -57,10 +57,14 @@ def operator(name: str, plane: Any, directory: Path, **more: Any) -> Any:
     """A released operator that works for the plane, for a `with`."""
     kit()
     running = importlib.import_module("operators").start(name, plane.kubeconfig, directory, **more)
-    if name in _KINDS:
-        # It is ready before the API server has its certificate, and refuses jobs until then.
-        until(lambda: _takes(plane, find_kind(_KINDS[name])), f"{name} to take a job")
+    wait_for_operator(name, plane)
     return running
+
+
+def wait_for_operator(name: str, plane: Any) -> None:
+    """Wait until jobs are accepted: it is ready before the API server has the certificate of its webhook."""
+    if name in _KINDS:
+        until(lambda: _takes(plane, find_kind(_KINDS[name])), f"{name} to take a job")
 
 
 def _takes(plane: Any, kind: JobKind) -> bool:
@@ -179,6 +183,7 @@ class Shown:
                 if path.endswith("resourcequotas") and not (found or {}).get("status", {}).get("hard"):
                     return False
         return True
+
 
 _LEVELS = ("pod-security.kubernetes.io/enforce",)
 
