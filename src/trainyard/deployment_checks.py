@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.store.store_address import names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
-from trainyard.cluster.demand import Demand
-from trainyard.cluster.verdict import judge_cluster, verdict_record
+from trainyard.cluster.verdict import verdict_record
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
@@ -47,6 +46,7 @@ from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.checklist import (
     CheckItem,
     CheckState,
@@ -333,8 +333,8 @@ def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[Che
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
         return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
     settings = load_config(wanted.config, wanted.overrides).config.cluster
-    query = open_query(Demand(target=ClusterTarget(cluster=name)), settings)
-    return items_of_cluster(verdict_record(judge_cluster(query.snapshot(find_digest), query.demand)))
+    query = open_query(JobSpec(target=ClusterTarget(cluster=name)), settings)
+    return items_of_cluster(verdict_record(query.judge(find_digest)))
 
 
 def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:

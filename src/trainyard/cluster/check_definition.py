@@ -8,13 +8,16 @@ wrong reports its evidence.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.admission import Outlook
 from trainyard.cluster.capacity import Capacity
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import Fitness, Obstacle
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.snapshot import MissingData, Snapshot
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 _NAMED = 3
 
@@ -73,8 +76,10 @@ class Facts:
     """Everything that the checks judge."""
 
     snapshot: Snapshot
-    demand: Demand
+    job: "JobSpec"
+    kinds: tuple[ServedKind, ...]
     kind: ServedKind
+    """The kind of the job; for auto the first that the cluster serves."""
     fits: tuple[Fitness, ...]
     capacity: Capacity
     outlook: Outlook
@@ -86,11 +91,11 @@ class Facts:
         True also where it is not checked: GPUs are not counted, or Karpenter may add nodes.
         """
         is_unknown = self.snapshot.may_grow or self.capacity.uncounted
-        return is_unknown or self.capacity.places_empty >= self.demand.nodes
+        return is_unknown or self.capacity.places_empty >= self.job.nodes
 
     @property
     def wants_gpus(self) -> bool:
-        return self.demand.gpus_per_node != 0
+        return self.job.gpus_per_node != 0
 
     def error_unless_enough(self, evidence: str, remedy: str) -> Outcome:
         """Return an error if too few fit nodes are left for the plan, else a warning."""

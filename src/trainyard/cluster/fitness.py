@@ -1,6 +1,6 @@
 """Decide which nodes a job could use if they were empty, and what keeps it off the others.
 
-    Node + Demand ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
+    Node + JobSpec ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
 
 An obstacle keeps the job off a node; a doubt is only reported. Labels say what should be there, and
 allocatable resources say what is there. An absent resource differs from an amount of 0. Devices of drivers of
@@ -10,10 +10,13 @@ Dynamic Resource Allocation are not counted: such a node is taken as fit, and re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trainyard.cluster.demand import EFA, GPU, GPU_DRIVER, Demand, plain_type
-from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
-from trainyard.plan.instances import instance_called
+from trainyard.cluster.snapshot import GPU_DRIVER, Condition, MissingData, Node, Snapshot, Taint
+from trainyard.plan.instances import EFA, GPU, instance_called, plain_type
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 _GPU_LABELS = (
     *("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "kubernetes.azure.com/accelerator"),
@@ -66,7 +69,7 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Fitness:
-    """One node that the demand could use."""
+    """One node that the job could use."""
 
     node: Node
     gpus: int | None
@@ -86,20 +89,20 @@ class Fitness:
         return not self.obstacles
 
 
-def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
-    """Every node that the demand could use; empty if nodes could not be seen."""
+def assess(snapshot: Snapshot, job: "JobSpec") -> tuple[Fitness, ...]:
+    """Every node that the job could use; empty if nodes could not be seen."""
     if isinstance(snapshot.nodes, MissingData):
         return ()
-    nodes = [node for node in snapshot.nodes if _is_meant(node, demand)]
+    nodes = [node for node in snapshot.nodes if _is_meant(node, job)]
     peers, has_driver = _most_by_type(nodes), snapshot.has_driver(GPU_DRIVER)
     assessed = []
     for node in nodes:
         gpus = _count(node, GPU)
         known = instance_called(node.instance_type)
         expected = known.gpus if known else peers.get(node.instance_type)
-        uncounted = has_driver and gpus is None and demand.gpus_per_node != 0 and not _mig(node)
-        obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, demand)]
-        obstacles += _health_obstacles(node, demand)
+        uncounted = has_driver and gpus is None and job.gpus_per_node != 0 and not _mig(node)
+        obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, job)]
+        obstacles += _health_obstacles(node, job)
         doubts = tuple(_doubts(node))
         efa, expected_efa = _count(node, EFA), known.efa if known else None
         assessed.append(
@@ -122,14 +125,14 @@ def on_hyperpod(node: Node) -> bool:
     return node.labels.get("sagemaker.amazonaws.com/compute-type") == "hyperpod"
 
 
-def _is_meant(node: Node, demand: Demand) -> bool:
+def _is_meant(node: Node, job: "JobSpec") -> bool:
     # AKS writes a type in two ways: standard_nd40rs_v2 and Standard_ND40rs_v2.
-    wanted, found = plain_type(demand.instance_type).casefold(), node.instance_type.casefold()
+    wanted, found = plain_type(job.instance_type).casefold(), node.instance_type.casefold()
     if wanted and found and found != wanted:
         return False
-    if any(node.labels.get(name) != value for name, value in demand.node_selector.items()):
+    if any(node.labels.get(name) != value for name, value in job.node_selector.items()):
         return False
-    if demand.gpus_per_node == 0:
+    if job.gpus_per_node == 0:
         return True
     if GPU in node.capacity or GPU in node.allocatable or _mig(node):
         return True
@@ -160,8 +163,8 @@ def _mig(node: Node) -> Mapping[str, int]:
     }
 
 
-def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: Demand) -> Iterator[Obstacle]:
-    if demand.gpus_per_node == 0:
+def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, job: "JobSpec") -> Iterator[Obstacle]:
+    if job.gpus_per_node == 0:
         return
     pieces, capacity = _mig(node), node.capacity.get(GPU, 0) // 1000
     offered = ", ".join(f"{count} {name}" for name, count in sorted(pieces.items()))
@@ -177,11 +180,11 @@ def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: D
         yield Obstacle("gpu", f"offers {shares} (time-slicing or MPS)", _RECONFIGURE)
     elif expected and gpus < expected:
         # A job that wants fewer GPUs than are left can use the node.
-        if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
+        if job.gpus_per_node is None or gpus < job.gpus_per_node:
             text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
             yield Obstacle("gpu", text, _MISSING)
-    elif demand.gpus_per_node and gpus < demand.gpus_per_node:
-        yield Obstacle("gpu", f"has {gpus} GPUs, {demand.gpus_per_node} are wanted", _SMALLER)
+    elif job.gpus_per_node and gpus < job.gpus_per_node:
+        yield Obstacle("gpu", f"has {gpus} GPUs, {job.gpus_per_node} are wanted", _SMALLER)
 
 
 _NO_GPU = (
@@ -202,7 +205,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     return shared or bool(instance_called(node.instance_type) and expected and gpus > expected)
 
 
-def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
+def _health_obstacles(node: Node, job: "JobSpec") -> Iterator[Obstacle]:
     if not node.ready:
         ready = next((c for c in node.conditions if c.type == "Ready"), None)
         reason = f": {ready.reason}" if ready and ready.reason else ""
@@ -214,7 +217,7 @@ def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
             yield _health(problem, _REPLACE)
     yield from _hyperpod_obstacles(node)
     for taint in node.taints:
-        if _keeps_away(taint, demand):
+        if _keeps_away(taint, job):
             value = f"={taint.value}" if taint.value else ""
             yield _health(f"tainted {taint.key}{value}:{taint.effect}", _remedy_for(taint))
 
@@ -234,8 +237,8 @@ def _health(text: str, remedy: str) -> Obstacle:
     return Obstacle("node-health", text, remedy)
 
 
-def _keeps_away(taint: Taint, demand: Demand) -> bool:
-    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
+def _keeps_away(taint: Taint, job: "JobSpec") -> bool:
+    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in job.tolerated
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
     return taint.effect in ("NoSchedule", "NoExecute") and not known and not pressure
 

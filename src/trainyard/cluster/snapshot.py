@@ -7,8 +7,12 @@ list. `cluster_query` queries the API, and `api_objects` converts its objects to
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainyard.plan.instances import plain_type
+
 ZONE = "topology.kubernetes.io/zone"
 """The label of a node that holds the name of its availability zone."""
+# Drivers of Dynamic Resource Allocation that offer GPUs and EFA without their resources.
+GPU_DRIVER, EFA_DRIVER = "nvidia-dra-driver", "dranet"
 Amounts = Mapping[str, int]
 """Resource -> amount in thousandths (`resource_quantities.thousandths`)."""
 
@@ -58,7 +62,7 @@ class Node:
         name = self.labels.get("node.kubernetes.io/instance-type") or self.labels.get(
             "beta.kubernetes.io/instance-type", ""
         )
-        return name.removeprefix("ml.")
+        return plain_type(name)
 
     @property
     def zone(self) -> str:

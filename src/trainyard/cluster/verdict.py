@@ -1,24 +1,27 @@
 """The verdict on a cluster: every check's outcomes, and whether the plan can run.
 
-    Snapshot + Demand ──facts──> checks ──> Verdict
+    Snapshot + JobSpec ──facts──> checks ──> Verdict
 
 Ready means that no check found an error and every essential check could read its subject.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import measure
 from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.fitness import assess
+from trainyard.cluster.needed_apis import ServedKind, choose_kind
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.suggested_commands import ClusterTarget
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 
 class Readiness(StrEnum):
@@ -88,22 +91,23 @@ class Verdict:
         return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
-def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
+def facts_of(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Facts:
     """Derive the facts that the checks judge."""
-    fits = assess(snapshot, demand)
+    fits = assess(snapshot, job)
     return Facts(
         snapshot=snapshot,
-        demand=demand,
-        kind=choose_kind(demand, snapshot.resources),
+        job=job,
+        kinds=tuple(kinds),
+        kind=choose_kind(job.kind, kinds, snapshot.resources),
         fits=fits,
-        capacity=measure(snapshot, demand),
-        outlook=outlook(snapshot, demand, fits),
+        capacity=measure(snapshot, job),
+        outlook=outlook(snapshot, job, fits),
     )
 
 
-def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
+def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Verdict:
     """Run every check."""
-    facts = facts_of(snapshot, demand)
+    facts = facts_of(snapshot, job, kinds)
     findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in check.judge(facts))
     return Verdict(facts, findings)
 
@@ -111,7 +115,7 @@ def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
-    target = verdict.facts.demand.target
+    target = verdict.facts.job.target
     return {
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,

@@ -43,7 +43,7 @@ from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
-from trainyard.plan.instances import find_instance
+from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.untrusted_files import read_named_text, read_text
 
@@ -235,7 +235,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
         architecture=found.architecture,
         efa=found.efa > 0,
         rdma=found.rdma,
-        family=found.name.removeprefix("ml.").partition(".")[0],
+        family=plain_type(found.name).partition(".")[0],
         driver=driver,
     )
 

@@ -15,8 +15,8 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_environment import command_settings, job_findings, variable_scope
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
@@ -69,7 +69,7 @@ PLACES = (
 )
 
 
-def planned(network: str, **changes: Any) -> JobPlan | list[str]:
+def planned(network: str, **changes: Any) -> JobSpec | list[str]:
     """The plan, or the reasons why it is refused."""
     try:
         return plan_job(config("compute.strategy=ddp", f"compute.network={network}"), request(**changes))
@@ -152,7 +152,7 @@ def test_both_names_of_the_allocator_are_reported() -> None:
     assert "both names are set" in found.reason
 
 
-def unchanged_plans() -> Iterator[JobPlan]:
+def unchanged_plans() -> Iterator[JobSpec]:
     for kind, nodes, network in itertools.product(KINDS, (1, 2, 16), ("auto", "tcp")):
         for instance in ("p5.48xlarge", "g6.12xlarge", "g6.xlarge"):
             place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}

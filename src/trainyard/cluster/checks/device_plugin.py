@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from trainyard.cluster.capacity import UNCOUNTED
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.checks.installers import describe_daemon, has_built_in_plugin, nvidia_plugins
-from trainyard.cluster.demand import GPU
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import MissingData, Workload
+from trainyard.plan.instances import GPU
 
 INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin) at a pinned version"
 

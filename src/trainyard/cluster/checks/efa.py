@@ -9,17 +9,16 @@ from collections.abc import Iterable, Iterator
 
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
 from trainyard.cluster.checks.installers import describe_daemon, efa_plugins
-from trainyard.cluster.demand import EFA, EFA_DRIVER
 from trainyard.cluster.fitness import Fitness
-from trainyard.cluster.snapshot import MissingData
-from trainyard.plan.instances import instance_called
+from trainyard.cluster.snapshot import EFA_DRIVER, MissingData
+from trainyard.plan.instances import EFA, instance_called
 
 INSTALL = "install the EFA device plugin (chart eks/aws-efa-k8s-device-plugin) at a pinned version"
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    if facts.demand.nodes == 1:
+    if facts.job.nodes == 1:
         yield Outcome.not_applicable("one node needs no network")
         return
     usable = [fitness for fitness in facts.fits if fitness.fit]
@@ -59,7 +58,7 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     why, remedy = _explain_missing_efa(facts)
     known = instance_called(without[0].node.instance_type)
     # Without EFA types with GPUDirect RDMA train far below the speed that is paid for.
-    if known and known.rdma and rest < facts.demand.nodes and not facts.snapshot.may_grow:
+    if known and known.rdma and rest < facts.job.nodes and not facts.snapshot.may_grow:
         yield Outcome.error(f"{text}; {why}. The nodes would train over TCP", remedy)
     else:
         yield Outcome.warning(f"{text}; {why}", remedy)
@@ -92,7 +91,7 @@ def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
     known = [(fitness, fitness.expected_efa) for fitness in nodes if fitness.expected_efa is not None]
     excess = [fitness for fitness, expected in known if (fitness.efa or 0) > expected]
-    enough = len(nodes) - len(excess) >= facts.demand.nodes
+    enough = len(nodes) - len(excess) >= facts.job.nodes
     for name, group in _by_type(excess):
         listed = list_names(fitness.node.name for fitness in group)
         yield (Outcome.warning if enough else Outcome.error)(
@@ -116,7 +115,7 @@ def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], mos
     nodes = list_names(fitness.node.name for fitness in odd)
     text = f"{nodes}: {_counts(odd)} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
-    if len(group) - len(odd) >= facts.demand.nodes:
+    if len(group) - len(odd) >= facts.job.nodes:
         return Outcome.warning(text, remedy)
     return facts.error_unless_enough(text, remedy)
 

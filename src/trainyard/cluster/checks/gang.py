@@ -11,7 +11,7 @@ _HOLDERS = 3
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    capacity, wanted = facts.capacity, facts.demand.nodes
+    capacity, wanted = facts.capacity, facts.job.nodes
     if capacity.uncounted and capacity.fit is Fit.UNKNOWN:
         yield Outcome.not_checked(f"{capacity.places} places for {wanted} are known; {capacity.unseen}")
     elif capacity.fit is Fit.UNKNOWN:
@@ -36,7 +36,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _never(facts: Facts) -> Outcome:
-    capacity, wanted = facts.capacity, facts.demand.nodes
+    capacity, wanted = facts.capacity, facts.job.nodes
     if not facts.fits:
         return Outcome.not_applicable("there is no node to count: see check gpu")
     unfit = sum(not fitness.fit for fitness in facts.fits)

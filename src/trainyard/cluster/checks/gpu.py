@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
 from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
-from trainyard.cluster.demand import GPU, plain_type
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.instances import GPU, plain_type
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -35,7 +35,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 def _no_node(facts: Facts) -> Outcome:
     assert not isinstance(facts.snapshot.nodes, MissingData)
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
-    name = plain_type(facts.demand.instance_type)
+    name = plain_type(facts.job.instance_type)
     wanted = f"of type {name}" if name else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
     if facts.snapshot.may_grow:

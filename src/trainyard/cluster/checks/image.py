@@ -9,7 +9,7 @@ _PULL = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverP
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    if not facts.demand.image:
+    if not facts.job.image:
         yield Outcome.not_applicable("no image is named (--image-uri)")
         return
     failing = list(_failing(facts))
@@ -41,7 +41,7 @@ def _failing(facts: Facts) -> Iterator[Outcome]:
     pods = facts.snapshot.pods
     if isinstance(pods, MissingData):
         return
-    wanted = facts.demand.image
+    wanted = facts.job.image
     failing = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.waiting in _PULL and wanted in pod.images]
     if failing:
         yield Outcome.error(

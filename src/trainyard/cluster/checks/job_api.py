@@ -12,9 +12,9 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     if isinstance(groups, MissingData):
         yield Outcome.not_readable(groups)
         return
-    kinds = facts.demand.kinds
-    if facts.demand.kind in ("", "auto") and not any(serves(kind.api, resources) for kind in kinds):
-        known = ", ".join(kind.api_kind for kind in kinds)
+    served = any(serves(kind.api, resources) for kind in facts.kinds)
+    if facts.job.kind in ("", "auto") and not served:
+        known = ", ".join(kind.api_kind for kind in facts.kinds)
         yield Outcome.error(f"none of {known} is served", _install(facts.kind.api))
         return
     missing = [api for api in facts.kind.apis if not serves(api, resources)]

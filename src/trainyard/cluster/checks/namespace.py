@@ -7,7 +7,7 @@ from trainyard.cluster.snapshot import MissingData
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    name = facts.demand.namespace
+    name = facts.job.namespace
     space, secrets = facts.snapshot.namespace, facts.snapshot.secrets
     if isinstance(space, MissingData):
         yield Outcome.not_readable(space)

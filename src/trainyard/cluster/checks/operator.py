@@ -49,7 +49,7 @@ def _judge_controller(
     if has_none and facts.kind.has_webhook and is_missing:
         return Outcome.not_applicable(
             f"{controller.name}: no Deployment of it was found, and its webhook can be asked only in the "
-            f"namespace {facts.demand.namespace}, which is missing"
+            f"namespace {facts.job.namespace}, which is missing"
         )
     judge_it = Outcome.error if facts.kind.has_webhook else Outcome.warning
     return judge_it(

@@ -33,7 +33,7 @@ def _role(refused: list[Permission], facts: Facts) -> str:
     """Return the commands that grant the permissions."""
     verbs = ",".join(dict.fromkeys(p.verb for p in refused))
     resources = ",".join(dict.fromkeys(p.kind for p in refused))
-    space = facts.demand.namespace
+    space = facts.job.namespace
     return (
         f"kubectl -n {space} create role trainyard --verb={verbs} --resource={resources}, then bind it to "
         f"your group: kubectl -n {space} create rolebinding trainyard --role=trainyard --group=GROUP"

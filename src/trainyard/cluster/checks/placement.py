@@ -8,7 +8,7 @@ from trainyard.cluster.check_definition import Check, Facts, Outcome
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    wanted = facts.demand.nodes
+    wanted = facts.job.nodes
     if wanted == 1:
         yield Outcome.not_applicable("one node has no neighbours")
         return
@@ -17,7 +17,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         yield Outcome.not_applicable("too few fit nodes: see check capacity")
         return
     # By the label that the pods require of each other.
-    free, zones = places_by_zone(facts.snapshot, facts.demand)
+    free, zones = places_by_zone(facts.snapshot, facts.job)
     if not zones.keys() - {""}:
         yield Outcome.not_applicable("the nodes have no zone labels")
         return
@@ -39,7 +39,7 @@ def _most(zones: "Counter[str]") -> int:
 def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str = "") -> Outcome:
     listed = [(zone, count) for zone, count in zones.most_common() if count]
     parts = ", ".join(f"{count} in {zone or 'an unknown zone'}" for zone, count in listed)
-    text = f"no zone has room for {facts.demand.nodes} nodes{now}: {parts}"
+    text = f"no zone has room for {facts.job.nodes} nodes{now}: {parts}"
     if not any(room.fitness.efa for room in rooms):
         return Outcome.warning(text, "nodes in one zone exchange faster, and without charge")
     remedy = "wait until one zone is free" if now else "add nodes in one zone, in one placement group"

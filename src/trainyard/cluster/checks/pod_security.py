@@ -21,9 +21,9 @@ _ELSEWHERE = (
 def judge(facts: Facts) -> Iterator[Outcome]:
     space = facts.snapshot.namespace
     level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
-    enforces = f"namespace {facts.demand.namespace} enforces the level {level}"
+    enforces = f"namespace {facts.job.namespace} enforces the level {level}"
     found, trial = list[Outcome](), facts.snapshot.pod_trial
-    if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
+    if level == "restricted" and facts.kind.adds_container and facts.job.nodes > 1:
         why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
             Outcome.error(
@@ -57,7 +57,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
-    name, space = facts.demand.service_account, facts.demand.namespace
+    name, space = facts.job.service_account, facts.job.namespace
     if name and _NO_ACCOUNT.search(trial.message):
         return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"
     return "change the pod as the message says"

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from trainyard.cluster.admission import AdmissionTime, uncovered_efa
 from trainyard.cluster.check_definition import Check, Facts, Outcome
-from trainyard.cluster.demand import EFA
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.instances import EFA
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
     expected = facts.outlook
-    lacking = uncovered_efa(facts.snapshot, facts.demand, facts.fits)
+    lacking = uncovered_efa(facts.snapshot, facts.job, facts.fits)
     if lacking and expected.when is not AdmissionTime.NEVER:
         yield Outcome.warning(
             f"ClusterQueue {lacking} has no quota for {EFA}, which the pods request: they are never "

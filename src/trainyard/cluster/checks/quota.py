@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.cluster.admission import gpus_wanted
 from trainyard.cluster.check_definition import Check, Facts, Outcome
-from trainyard.cluster.demand import GPU
 from trainyard.cluster.resource_quantities import format_quantity
 from trainyard.cluster.snapshot import Limit, MissingData, Quota
+from trainyard.plan.instances import GPU
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
@@ -30,8 +30,8 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 def _gang_amounts(facts: Facts) -> Mapping[str, int]:
     """The amount of each quota that the gang uses, in thousandths."""
-    gpus = (gpus_wanted(facts.demand, facts.fits) or 0) * 1000
-    pods = facts.demand.nodes * 1000
+    gpus = (gpus_wanted(facts.job, facts.fits) or 0) * 1000
+    pods = facts.job.nodes * 1000
     job = f"count/{facts.kind.api.resource}.{facts.kind.api.group}"
     return {f"requests.{GPU}": gpus, "pods": pods, "count/pods": pods, job: 1000}
 
@@ -49,7 +49,7 @@ def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Outcome]:
 
 
 def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Outcome]:
-    each = (gpus_wanted(facts.demand, facts.fits) or 0) // facts.demand.nodes * 1000
+    each = (gpus_wanted(facts.job, facts.fits) or 0) // facts.job.nodes * 1000
     for limit in limits:
         if each and GPU in limit.max and limit.max[GPU] < each:
             yield Outcome.error(
@@ -60,7 +60,7 @@ def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Outcome]:
 
 
 def _priority(facts: Facts) -> Iterator[Outcome]:
-    name, known = facts.demand.priority_class, facts.snapshot.priority_classes
+    name, known = facts.job.priority_class, facts.snapshot.priority_classes
     if not name:
         return
     if isinstance(known, MissingData):

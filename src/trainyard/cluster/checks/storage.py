@@ -18,7 +18,7 @@ _FSX = "use a file system that all nodes write to, such as FSx for Lustre (fsx.c
 
 
 def judge(facts: Facts) -> Iterator[Outcome]:
-    path = posixpath.normpath(facts.demand.mount_path) if facts.demand.mount_path else ""
+    path = posixpath.normpath(facts.job.mount_path) if facts.job.mount_path else ""
     local = next((root for root in NODE_LOCAL if path == root or path.startswith(f"{root}/")), None)
     if local:
         yield Outcome.error(
@@ -26,12 +26,12 @@ def judge(facts: Facts) -> Iterator[Outcome]:
             f"mount a claim and write there (--volume, --checkpoint-path); {local} is for caches only",
         )
     volume = facts.snapshot.volume
-    if not facts.demand.claim:
+    if not facts.job.claim:
         yield Outcome.not_applicable("no claim is named (--volume)")
     elif isinstance(volume, MissingData):
         yield Outcome.not_readable(volume)
     elif volume is None:
-        name, space = facts.demand.claim, facts.demand.namespace
+        name, space = facts.job.claim, facts.job.namespace
         yield Outcome.error(
             f"the namespace {space} has no PersistentVolumeClaim {name}",
             "set cluster.volume and then trainyard cluster fix --apply, or create the claim yourself",
@@ -45,13 +45,13 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 
 def _judge_volume(volume: Volume, facts: Facts) -> Iterator[Outcome]:
-    nodes = facts.demand.nodes
+    nodes = facts.job.nodes
     if volume.phase == "Lost":
         yield Outcome.error(
             f"claim {volume.name}: its volume is gone (Lost)", "create a new claim; the data are not in it"
         )
     elif volume.phase == "Pending" and not volume.waits_for_consumer:
-        command = f"kubectl -n {facts.demand.namespace} describe pvc {volume.name}"
+        command = f"kubectl -n {facts.job.namespace} describe pvc {volume.name}"
         yield Outcome.error(f"claim {volume.name} is not bound to a volume (Pending)", command)
     if volume.terminating:
         yield Outcome.error(

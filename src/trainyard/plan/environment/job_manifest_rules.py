@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
-from trainyard.plan.environment.settings_reading import EFA, GPU, instance_of, nodes_of, pod_specs
+from trainyard.plan.environment.settings_reading import instance_of, nodes_of, pod_specs
 from trainyard.plan.environment.variable_rules import Judgement, LintSeverity
+from trainyard.plan.instances import EFA, GPU
 
 _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
 _NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
