@@ -11,17 +11,17 @@ import pytest
 from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import job, running, seen
 
-from trainyard.cluster.check_definition import Outcome
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
-from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
+from trainyard.cluster.verdict import Verdict, facts_of, verdict_record
 from trainyard.command.cluster_options import cluster_target, job_values
 from trainyard.config.cluster import ClusterConfig
 from trainyard.jobs.job_labels import FOLLOWED_BY
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.plan.finding import Finding
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 from trainyard.watch.failure_classes import FailureClass
@@ -154,8 +154,8 @@ def verdict_on(job: JobSpec, remedy: str) -> Verdict:
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     fields |= {"nodes": (), "pods": (), "resources": {}}
-    outcomes = (Outcome.error("bad", remedy), Outcome.warning("odd", remedy))
-    findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
+    made = (Finding.error, Finding.warning)
+    findings = tuple(make("bad", remedy, check.name) for check in CHECKS for make in made)
     return Verdict(facts_of(Snapshot(**fields), job, tuple(KINDS.values())), findings)
 
 

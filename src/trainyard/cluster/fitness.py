@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.cluster.snapshot import GPU_DRIVER, Condition, MissingData, Node, Snapshot, Taint
+from trainyard.plan.finding import Finding
 from trainyard.plan.instances import EFA, GPU, instance_called, plain_type
 
 if TYPE_CHECKING:
@@ -58,16 +59,6 @@ _LEAVING = (
 
 
 @dataclass(frozen=True)
-class Obstacle:
-    """A statement about one node."""
-
-    check: str
-    """The check that reports it: gpu, efa or node-health."""
-    text: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class Fitness:
     """One node that the job could use."""
 
@@ -79,8 +70,8 @@ class Fitness:
     efa: int | None
     expected_efa: int | None
     """EFA interfaces expected from its type; None if the type is not in the catalogue."""
-    obstacles: tuple[Obstacle, ...]
-    doubts: tuple[Obstacle, ...]
+    obstacles: tuple[Finding, ...]
+    doubts: tuple[Finding, ...]
     uncounted: bool = False
     """Whether a driver of Dynamic Resource Allocation may offer its GPUs."""
 
@@ -117,7 +108,7 @@ def leaving_reason(node: Node) -> str:
     reasons += ["it is cordoned"] if node.cordoned else []
     reasons += [taint.key for taint in node.taints if taint.key.startswith(_LEAVING)]
     reasons += [problem for condition in node.conditions if (problem := _problem(condition))]
-    reasons += [obstacle.text for obstacle in _hyperpod_obstacles(node)]
+    reasons += [obstacle.evidence for obstacle in _hyperpod_obstacles(node)]
     return ", ".join(reasons)
 
 
@@ -163,28 +154,28 @@ def _mig(node: Node) -> Mapping[str, int]:
     }
 
 
-def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, job: "JobSpec") -> Iterator[Obstacle]:
+def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, job: "JobSpec") -> Iterator[Finding]:
     if job.gpus_per_node == 0:
         return
     pieces, capacity = _mig(node), node.capacity.get(GPU, 0) // 1000
     offered = ", ".join(f"{count} {name}" for name, count in sorted(pieces.items()))
     if pieces and not gpus:
-        yield Obstacle("gpu", f"offers {offered} and no whole GPU", _RECONFIGURE)
+        yield Finding.error(f"offers {offered} and no whole GPU", _RECONFIGURE, "gpu")
     elif gpus is None:
         should = f", {expected} expected for {node.instance_type}" if expected else ""
-        yield Obstacle("gpu", f"offers no {GPU}{should}", _NO_GPU)
+        yield Finding.error(f"offers no {GPU}{should}", _NO_GPU, "gpu")
     elif gpus == 0:
-        yield Obstacle("gpu", f"0 of {capacity} {GPU} can be allocated", _ALL_SICK)
+        yield Finding.error(f"0 of {capacity} {GPU} can be allocated", _ALL_SICK, "gpu")
     elif _is_shared(node, gpus, expected):
         shares = f"{gpus} {GPU} that are shares of {expected or 'fewer'} GPUs"
-        yield Obstacle("gpu", f"offers {shares} (time-slicing or MPS)", _RECONFIGURE)
+        yield Finding.error(f"offers {shares} (time-slicing or MPS)", _RECONFIGURE, "gpu")
     elif expected and gpus < expected:
         # A job that wants fewer GPUs than are left can use the node.
         if job.gpus_per_node is None or gpus < job.gpus_per_node:
             text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
-            yield Obstacle("gpu", text, _MISSING)
+            yield Finding.error(text, _MISSING, "gpu")
     elif job.gpus_per_node and gpus < job.gpus_per_node:
-        yield Obstacle("gpu", f"has {gpus} GPUs, {job.gpus_per_node} are wanted", _SMALLER)
+        yield Finding.error(f"has {gpus} GPUs, {job.gpus_per_node} are wanted", _SMALLER, "gpu")
 
 
 _NO_GPU = (
@@ -205,7 +196,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     return shared or bool(instance_called(node.instance_type) and expected and gpus > expected)
 
 
-def _health_obstacles(node: Node, job: "JobSpec") -> Iterator[Obstacle]:
+def _health_obstacles(node: Node, job: "JobSpec") -> Iterator[Finding]:
     if not node.ready:
         ready = next((c for c in node.conditions if c.type == "Ready"), None)
         reason = f": {ready.reason}" if ready and ready.reason else ""
@@ -233,8 +224,8 @@ def _remedy_for(taint: Taint) -> str:
 _REPLACE = "have the node repaired or replaced by its owner; nothing is replaced from here"
 
 
-def _health(text: str, remedy: str) -> Obstacle:
-    return Obstacle("node-health", text, remedy)
+def _health(text: str, remedy: str) -> Finding:
+    return Finding.error(text, remedy, "node-health")
 
 
 def _keeps_away(taint: Taint, job: "JobSpec") -> bool:
@@ -278,7 +269,7 @@ def is_doubtful(condition: Condition) -> bool:
     return bad and _LATCHING in condition.reason.casefold()
 
 
-def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
+def _hyperpod_obstacles(node: Node) -> Iterator[Finding]:
     status, deep = node.labels.get(HEALTH, "Schedulable"), node.labels.get(DEEP_CHECK, "Passed")
     if status != "Schedulable":
         wait = "HyperPod repairs it by itself where node recovery is Automatic; else ask its owner"
@@ -293,7 +284,7 @@ def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
         yield _health(f"HyperPod has found a fault: {', '.join(dict.fromkeys(faults))}", _REPLACE)
 
 
-def _doubts(node: Node) -> Iterator[Obstacle]:
+def _doubts(node: Node) -> Iterator[Finding]:
     for condition in node.conditions:
         if is_doubtful(condition):
             text = f"{condition.type} ({condition.reason}): may be old, or a false alarm"

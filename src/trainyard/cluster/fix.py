@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict
 from trainyard.cluster.volumes import claim_body
 from trainyard.config.cluster import ClusterConfig
+from trainyard.plan.finding import Severity
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec
@@ -88,9 +88,9 @@ def _claim(snapshot: Snapshot, job: "JobSpec", settings: ClusterConfig) -> Itera
 def _manual_steps(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
-        if severe and finding.check.name not in fixed and finding.outcome.remedy:
-            command = verdict.facts.job.target.in_text(finding.outcome.remedy)
-            yield Step(finding.check.name, finding.outcome.evidence, command=command)
+        if severe and finding.subject not in fixed and finding.remedy:
+            command = verdict.facts.job.target.in_text(finding.remedy)
+            yield Step(finding.subject, finding.evidence, command=command)
 
 
 def steps_record(steps: Iterable[Step], *, applied: bool) -> list[dict[str, Any]]:

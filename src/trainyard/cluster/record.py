@@ -85,6 +85,6 @@ def room_record(room: Room) -> Json:
         "efa_expected": fitness.expected_efa,
         "efa_free": room.efa_free,
         "free": {name: amount / 1000 for name, amount in sorted(room.free.items())},
-        "problems": [obstacle.text for obstacle in fitness.obstacles],
-        "doubts": [doubt.text for doubt in fitness.doubts],
+        "problems": [obstacle.evidence for obstacle in fitness.obstacles],
+        "doubts": [doubt.evidence for doubt in fitness.doubts],
     }

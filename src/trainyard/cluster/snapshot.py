@@ -7,6 +7,7 @@ list. `cluster_query` queries the API, and `api_objects` converts its objects to
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import plain_type
 
 ZONE = "topology.kubernetes.io/zone"
@@ -26,6 +27,12 @@ class MissingData:
     """Whether we were not allowed to read it."""
     absent: bool = False
     """Whether the cluster has no such kind of object."""
+
+    def as_finding(self) -> Finding:
+        """Return the finding of a check that could not read its subject."""
+        reason = self.reason if self.denied else f"could not be read: {self.reason}"
+        remedy = "ask the owner of the cluster for the right to read it" if self.denied else "try again"
+        return Finding("", Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 @dataclass(frozen=True, slots=True)

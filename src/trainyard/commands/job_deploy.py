@@ -68,6 +68,7 @@ from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import trainyard_trainer
+from trainyard.plan.finding import Severity
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -256,8 +257,8 @@ def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
         _logger.warning("%s", warning)
     for found in job_findings(plan):
         value = f"={found.value}" if found.value else ""
-        level = logging.INFO if found.severity == "info" else logging.WARNING
-        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.reason, found.remedy)
+        level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.remedy)
     return plan
 
 

@@ -17,13 +17,14 @@ from pathlib import PurePosixPath
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
-from trainyard.plan.environment.environment_lint import LintFinding, lint
+from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import (
     Setting,
     SettingGroup,
     read_environment_objects,
 )
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.finding import Finding
 from trainyard.plan.instances import EFA, GPU, instance_called
 
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
@@ -33,7 +34,7 @@ _SEPARATORS = re.compile(r"[;&|()]+")
 _BEFORE_VARIABLES = ("env", "export", "exec", "time")
 
 
-def job_findings(plan: JobSpec) -> list[LintFinding]:
+def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     file = read_environment_objects("the job", KINDS[plan.kind].render(plan).all, place)

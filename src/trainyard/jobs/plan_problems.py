@@ -14,7 +14,7 @@ from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.recipes import trainyard_trainer
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Severity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
@@ -64,9 +64,9 @@ def _variable_problems(requested: JobSpec, plan: JobSpec) -> Iterator[str]:
                 "and name that with --secret"
             )
     for finding in job_findings(plan):
-        if finding.severity is LintSeverity.ERROR and finding.subject not in refused:
+        if finding.severity is Severity.ERROR and finding.subject not in refused:
             flag = "--env " if finding.subject in requested.environment else ""
-            yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
+            yield f"{flag}{finding.subject}: {finding.evidence}; {finding.remedy}"
 
 
 def _secret_problems(config: Config, requested: JobSpec, plan: JobSpec) -> Iterator[str]:

@@ -59,7 +59,7 @@ def test_a_queue_of_a_cohort_is_not_refused_for_its_own_quota() -> None:
         found = outlook(cluster, DEMAND, ())
         assert (found.when, "cohort all" in found.evidence) == (AdmissionTime.NOT_CHECKED, True)
         capacity = Capacity((), Fit.LATER, (), ())
-        facts = Facts(cluster, DEMAND, kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
+        facts = Facts(cluster, DEMAND, kinds=(), kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
         outcomes = [*queue.CHECK.judge(facts), *gang.CHECK.judge(facts)]
         assert [outcome.severity for outcome in outcomes] == ["skipped", "warning"]
         assert outcomes[0].evidence.startswith("not checked: ClusterQueue own")

@@ -206,7 +206,7 @@ def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: st
     with serving(changed(cluster, bare)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    advised = {finding.outcome.remedy for finding in verdict.findings}
+    advised = {finding.remedy for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
     assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
     # EFA is checked only on nodes that are fit, and a node without GPUs is not.
@@ -225,7 +225,7 @@ def test_what_is_not_judged_is_not_checked_and_never_red(tmp_path: Path) -> None
         with serving(cluster.state) as recorded:
             recorded.groups |= groups
             verdict = verdict_of(recorded.kubeconfig(tmp_path), *options)
-        skipped = {f.check.name for f in verdict.findings if f.outcome.evidence.startswith("not checked")}
+        skipped = {f.subject for f in verdict.findings if f.evidence.startswith("not checked")}
         if not checks <= skipped or verdict.state is not Readiness.READY:
             wrong.append((cluster.name, options, verdict.state, skipped))
     assert wrong == []

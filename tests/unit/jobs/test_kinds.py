@@ -32,7 +32,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
@@ -109,7 +109,7 @@ def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> Non
     for instance, nodes in itertools.product(FEW, (1, 4)):
         text = kubernetes_yaml(objects(planned(kind, "ddp", instance, nodes)))
         found = lint([read_environment_file("job.yaml", text, VariableScope())])
-        assert [f for f in found if f.severity is not LintSeverity.INFO] == []
+        assert [f for f in found if f.severity is not Severity.INFO] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

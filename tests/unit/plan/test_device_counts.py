@@ -7,7 +7,6 @@ import yaml
 from tests.cases import each_case
 from tests.unit.jobs.plans import config, request
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import efa, gpu
 from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot
 from trainyard.cluster.verdict import facts_of
@@ -18,7 +17,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType
 from trainyard.plan.node_room import NodeRoom, room_of_type
 
@@ -89,7 +88,7 @@ def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: Instan
         }
         text = yaml.safe_dump({"kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
         found = lint([read_environment_file("pod.yaml", text, VariableScope())])
-        errors = {finding.subject for finding in found if finding.severity is LintSeverity.ERROR}
+        errors = {finding.subject for finding in found if finding.severity is Severity.ERROR}
         assert errors == ({{"gpus": GPU, "efa": EFA}[device]} if more > 0 else set())
 
 
