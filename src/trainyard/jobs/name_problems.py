@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.config.cluster import DNS_NAME, LONGEST_DNS_NAME
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE
 
 _MOST_SHOWN = 80
@@ -41,7 +41,7 @@ _IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train
 _LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
 
 
-def find_name_problems(plan: JobPlan, *, longest: int) -> Iterator[str]:
+def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
     """Yield the problems; the job's own name may have at most `longest` characters."""
     of_jobs = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
     optional = (

@@ -9,18 +9,18 @@ import yaml
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
-from trainyard.plan.environment.environment_lint import LintFinding, lint
+from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import (
     RENAMED,
-    LintSeverity,
     judge_variable,
     network_environment,
 )
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import CATALOGUE, instance_called
 
-E, W, I = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.INFO  # noqa: E741
+E, W, I = Severity.ERROR, Severity.WARNING, Severity.INFO  # noqa: E741
 NOWHERE = VariableScope()
 
 
@@ -33,7 +33,7 @@ def place(name: str, nodes: int | None = 4, **known: Any) -> VariableScope:
 
 RDMA, PLAIN_EFA, NO_EFA = place("p5.48xlarge"), place("g5.8xlarge"), place("g5.xlarge")
 BY_TCP = place("p5.48xlarge", efa=0, network="tcp")
-JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
+JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("FI_EFA_USE_DEVICE_RDMA", "1", RDMA, I),
     ("FI_EFA_USE_DEVICE_RDMA", "1", PLAIN_EFA, E),
     ("FI_EFA_USE_DEVICE_RDMA", "1", NO_EFA, W),
@@ -96,12 +96,12 @@ JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
 
 @each_case(("name", "value", "where", "severity"), JUDGED)
 def test_a_variable_is_judged_by_its_place(
-    name: str, value: str, where: VariableScope, severity: LintSeverity | None
+    name: str, value: str, where: VariableScope, severity: Severity | None
 ) -> None:
     found = judge_variable(name, value, where)
     assert (found.severity if found else None) == severity
     if found:
-        assert found.reason
+        assert found.evidence
         assert found.remedy
 
 
@@ -158,7 +158,7 @@ spec:
 """
 
 
-def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[LintFinding]:
+def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[Finding]:
     return lint([read_environment_file(name, text, where)])
 
 
@@ -166,7 +166,7 @@ def test_a_manifest_that_is_right_has_no_findings() -> None:
     assert findings(MANIFEST) == []
 
 
-CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
+CHANGES: list[tuple[str, str, Severity, str, str]] = [
     ("name: pytorch\n", "name: megatron\n", E, "containers", "no container is called pytorch"),
     ("efa: 32", "efa: 4", W, "vpc.amazonaws.com/efa", "4 of the 32"),
     ("efa: 32", "efa: 64", E, "vpc.amazonaws.com/efa", "the pod never starts"),
@@ -191,11 +191,11 @@ CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
 
 @each_case(("old", "new", "severity", "subject", "words"), CHANGES)
 def test_each_fault_in_a_manifest_is_found_with_its_line(
-    old: str, new: str, severity: LintSeverity, subject: str, words: str
+    old: str, new: str, severity: Severity, subject: str, words: str
 ) -> None:
     assert old in MANIFEST
     text = MANIFEST.replace(old, new, 1)
-    found = [f for f in findings(text) if subject in f.subject and words in f.reason]
+    found = [f for f in findings(text) if subject in f.subject and words in f.evidence]
     assert found
     assert found[0].severity is severity
     assert 1 <= found[0].line <= len(text.splitlines())

@@ -23,7 +23,7 @@ from trainyard.jobs.job_object import (
     make_files_config_map,
     part_object,
 )
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
 from trainyard.jobs.state.reading import (
@@ -50,7 +50,7 @@ _PART_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 _TOO_LONG = "DeadlineExceeded"
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     trainer: dict[str, Any] = {
         "image": plan.image,
         "command": list(plan.program.command),
@@ -63,7 +63,7 @@ def render(plan: JobPlan) -> Manifests:
     return Manifests(job, (*make_files_config_map(plan), _runtime(plan)))
 
 
-def _runtime(plan: JobPlan) -> dict[str, Any]:
+def _runtime(plan: JobSpec) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
     final = {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in FINAL_CODES]}
