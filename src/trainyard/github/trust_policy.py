@@ -9,7 +9,7 @@ https://docs.github.com/en/actions/reference/security/oidc
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -114,19 +114,14 @@ def trust_policy(
     }
 
 
-def trust_commands(
-    role: str, repository: str, form: Form, *, owner_id: int, repository_id: int
-) -> tuple[str, str, str]:
-    """Return the commands that write the policy of the role with this ARN, create the role, and update it."""
-    _, partition, _, _, account, path = role.split(":")
-    ids = f" --owner-id {owner_id} --repository-id {repository_id}" if form is Form.IMMUTABLE else ""
+def trust_command(role: str, repository: str, ids: Sequence[int]) -> str:
+    """Return the command that writes the policy of the role with this ARN; `ids` for the immutable form."""
+    _, partition, _, _, account, _ = role.split(":")
+    given = "".join(f" --{name} {one}" for name, one in zip(("owner-id", "repository-id"), ids, strict=False))
     part = "" if partition == "aws" else f" --partition {partition}"
-    name = path.rpartition("/")[2]
     return (
         f"PYTHONPATH=src python3 -m trainyard init trust-policy --repository {repository} "
-        f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json",
-        f"aws iam create-role --role-name {name} --assume-role-policy-document file://trust.json",
-        f"aws iam update-assume-role-policy --role-name {name} --policy-document file://trust.json",
+        f"--account {account} --environment {ENVIRONMENT}{given}{part} --output trust.json"
     )
 
 
