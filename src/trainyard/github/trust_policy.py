@@ -83,8 +83,9 @@ def trust_policy(
 ) -> dict[str, Any]:
     """Return the trust policy of the role.
 
-    `workflow`, such as `training_ci.yml`, adds GitHub's further claims: that file on main, and the id of the
-    repository where it is known. STS checks them since January 2026. Raises ConfigError when impossible.
+    `workflow` is the file that has the job, `train.yml` or `OWNER/REPO/.github/workflows/train.yml`, with
+    `@REF` unless it is that of the subject or main. It adds GitHub's further claims: that file, and the id of
+    the repository where it is known. STS checks them since January 2026. Raises ConfigError when impossible.
     """
     if not re.fullmatch(r"\d{12}", account, re.ASCII):
         raise ConfigError(f"{account[:40]!r} is not an AWS account, which has twelve digits")
@@ -93,12 +94,11 @@ def trust_policy(
     subjects = subject.texts(form)
     equal: dict[str, Any] = {"aud": AUDIENCE, "sub": subjects if len(subjects) > 1 else subjects[0]}
     if workflow:
-        if not re.fullmatch(r"[\w.-]+\.ya?ml", workflow, re.ASCII):
-            raise ConfigError(
-                f"{workflow[:80]!r} is not a file of .github/workflows, such as training_ci.yml"
-            )
-        path = f"{subject.repository}/.github/workflows/{workflow}"
-        equal["job_workflow_ref"] = f"{path}@{subject.ref or 'refs/heads/main'}"
+        file, _, ref = workflow.partition("@")
+        path = file if "/" in file else f"{subject.repository}/.github/workflows/{file}"
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+/\.github/workflows/[\w.-]+\.ya?ml", path, re.ASCII):
+            raise ConfigError(f"{workflow[:80]!r} is not a file of .github/workflows, such as train.yml")
+        equal["job_workflow_ref"] = f"{path}@{ref or subject.ref or 'refs/heads/main'}"
         if subject.repository_id is not None:
             equal["repository_id"] = str(subject.repository_id)
     return {
