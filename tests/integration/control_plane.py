@@ -25,9 +25,9 @@ from tests.unit.cluster.generated import (
     State,
 )
 
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.trial_objects import trial_job
 from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import find_kind
 
 WAIT_SECONDS = 120.0
@@ -69,7 +69,7 @@ def wait_for_operator(name: str, plane: Any) -> None:
 
 def _takes(plane: Any, kind: JobKind) -> bool:
     """Whether a job of this kind is accepted as a dry run, webhooks included."""
-    body = trial_job(kind, Demand(namespace="default"), runtime="torch-distributed")
+    body = trial_job(kind, JobSpec(namespace="default"), runtime="torch-distributed")
     try:
         plane.request("POST", f"{kind.path('default')}?dryRun=All", body)
     except RuntimeError:
