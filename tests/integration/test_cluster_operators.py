@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.control_plane import operator, started
+from tests.integration.control_plane import operator, started, wait_for_operator
 from tests.unit.cluster.generated import node
 from tests.unit.cluster.judging import SCRIPT, findings_of, look_at
 
@@ -117,6 +117,7 @@ def test_a_webhook_that_does_not_answer_is_found(plane: Any, training: Any) -> N
         found = checked(plane)
     finally:
         training.start()
+        wait_for_operator("training-operator", plane)
     assert "validator.pytorchjob.training-operator.kubeflow.org" in found["webhook"][0]["evidence"]
     assert found["operator"][0]["severity"] == "error"
     assert checked(plane) == {}

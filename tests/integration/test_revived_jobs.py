@@ -1,4 +1,4 @@
-"""Kubeflow Trainer trains a finished job again when its JobSet is deleted: that is seen, and it is stopped."""
+"""Kubeflow Trainer trains a finished job again when its JobSet is deleted: it is seen and stopped."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.github.cluster_job import ClusterJob, read_cluster_job
 from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec
 
 SHIPPED = Path(__file__).resolve().parents[2] / ".github" / "workflows" / "watch_eks.yml"
 JOB = "gh-4711"
@@ -410,14 +410,14 @@ RESOLVED = {
 def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_decided(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    requests: list[JobRequest] = []
+    requests: list[JobSpec] = []
     stores: set[str | None] = set()
 
-    def check(request: JobRequest, _settings: object) -> tuple[dict[str, Any], int]:
+    def check(request: JobSpec, _settings: object) -> tuple[dict[str, Any], int]:
         requests.append(request)
         return {}, 0
 
-    def deploy(config: Config, request: JobRequest, **more: Any) -> tuple[dict[str, Any], int]:
+    def deploy(config: Config, request: JobSpec, **more: Any) -> tuple[dict[str, Any], int]:
         assert more == {"accept": ("network",), "dry_run": True}
         assert (config.training.max_steps, config.model.name) == (50, "my own model")
         stores.add(config.artifacts.store)

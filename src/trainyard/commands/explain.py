@@ -267,9 +267,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
         evidence, fix = (waiting.evidence,), waiting.fix or "wait, or read its events: trainyard job events"
         return FailureEvidence(
             logs,
-            recorded=LogExplanation(
-                waiting.failure_class, evidence, False, cause, fix=fix, level="waiting"
-            ),
+            recorded=LogExplanation(waiting.failure_class, evidence, False, cause, fix=fix, level="waiting"),
         )
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))

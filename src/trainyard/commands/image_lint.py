@@ -37,20 +37,20 @@ from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare
-from trainyard.image.conflict.finding import TargetMachine
+from trainyard.image.conflict.finding import TargetMachine, finding_record
 from trainyard.image.conflict.package_rules import driver_note
 from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
-from trainyard.plan.instances import find_instance
+from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.untrusted_files import read_named_text, read_text
 
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
-    from trainyard.image.conflict.finding import ImageFinding
     from trainyard.image.conflict.resolution import ResolverRequest
+    from trainyard.plan.finding import Finding
 
 _logger = logging.getLogger("trainyard.lint_image")
 RESOLVE_SECONDS = 240.0
@@ -139,7 +139,7 @@ def lint_dockerfile(
     output.print_json(data) if as_json else print("\n".join(lint_lines(data)))
     for finding in findings:
         level = Level.ERROR if finding.severity == "error" else Level.WARNING
-        annotate(level, f"{finding.what}: {finding.why}", title=finding.remedy)
+        annotate(level, f"{finding.subject}: {finding.evidence}", title=finding.remedy)
     return ExitCode.DONE if data["ok"] else ExitCode.NO
 
 
@@ -158,7 +158,7 @@ class Linter:
         elif request.index == "none" or (not request.index and is_offline):
             self.reason = "no package index is used"
 
-    def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
+    def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[Finding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
         declared = read_declared_versions(self.request, text)
         if self.reason:
@@ -235,7 +235,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
         architecture=found.architecture,
         efa=found.efa > 0,
         rdma=found.rdma,
-        family=found.name.removeprefix("ml.").partition(".")[0],
+        family=plain_type(found.name).partition(".")[0],
         driver=driver,
     )
 
@@ -243,7 +243,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
 def record_of(
     declared: "DeclaredVersions",
     unchecked: Sequence[str],
-    findings: "Sequence[ImageFinding]",
+    findings: "Sequence[Finding]",
     *,
     efa: bool | None,
     difference: str,
@@ -258,7 +258,7 @@ def record_of(
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
         "not_checked": list(unchecked),
-        "findings": [finding.record() for finding in findings],
+        "findings": [*map(finding_record, findings)],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},
         "difference": difference,
         "driver": driver_note,

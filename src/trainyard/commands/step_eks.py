@@ -73,7 +73,7 @@ from trainyard.github.variables import set_variables
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.report.cluster.verdict_text import verdict_lines
 from trainyard.report.jobs.job_actions import plan_outputs, state_error, state_markdown, state_outputs
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
@@ -183,11 +183,11 @@ def job_config(job: ClusterJob) -> "Config":
     return load_config(Path(job.config), [*job.changes, f"artifacts.store={job.store}"]).config
 
 
-def request_of(job: ClusterJob) -> JobRequest:
+def request_of(job: ClusterJob) -> JobSpec:
     """Return the request for the job. Raises ConfigError for a value that people typed wrong."""
     if job.kind not in ("auto", *JOB_KINDS):
         raise ConfigError(f"kind: {job.kind[:80]!r} is none of auto, {', '.join(JOB_KINDS)}")
-    return JobRequest(
+    return JobSpec(
         nodes=arguments.parse(arguments.positive, job.nodes, "num_nodes"),
         gpus_per_node=arguments.parse(arguments.natural_number, job.gpus, "gpu_per_node")
         if job.gpus

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
 """Seconds after which a pod without an answer is reported as silent."""
-CALM_SECONDS = 60.0
-"""Seconds between two reads of queues and events of a running job; else each poll reads them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -252,7 +250,6 @@ class JobWatch:
         self._first_seconds = 3 * float(args.call_seconds)
         self._pods: PodReader = PodReader(api, self._job, seconds=POD_SECONDS)
         self._folder, self._machines = Path(folder), MachineWatch()
-        self._around_at = -CALM_SECONDS
         self._last: tuple[RunFacts, float] | None = None
         """The newest facts, and when they were read."""
 
@@ -272,11 +269,7 @@ class JobWatch:
         if not self._view.is_seen:
             late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
             raise self._view.trouble or WaitTimeoutError(late)
-        state, now = self._view.judge(), time.monotonic()
-        if state.state is not State.RUNNING or now >= self._around_at + CALM_SECONDS:
-            self._around_at = now
-            self._view.observe_around()
-            state = self._view.judge()
+        state = self._view.current_state()
         return self._view.observed(), state
 
     def read_status(self) -> LiveStatus:

@@ -1,6 +1,6 @@
 """Lint a job as it would be sent: every variable that reaches its processes, and its manifests.
 
-    JobPlan ──rendered──> manifests + the program's variables + those in its command ──lint──> findings
+    JobSpec ──rendered──> manifests + the program's variables + those in its command ──lint──> findings
 
 The rules are those of `plan.environment`. Their findings about devices and the image are left out,
 because the plan judges these itself, with the facts of the cluster's nodes.
@@ -14,20 +14,18 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
-from trainyard.plan.environment.environment_lint import LintFinding, lint
+from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import (
-    EFA,
-    GPU,
     Setting,
     SettingGroup,
     read_environment_objects,
 )
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
-from trainyard.plan.instances import instance_called
+from trainyard.plan.finding import Finding, Severity
+from trainyard.plan.instances import EFA, GPU, instance_called
 
 _PRESET = "the program"
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
@@ -37,7 +35,7 @@ _SEPARATORS = re.compile(r"[;&|()]+")
 _BEFORE_VARIABLES = ("env", "export", "exec", "time")
 
 
-def job_findings(plan: JobPlan) -> list[LintFinding]:
+def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     file = read_environment_objects("the job", KINDS[plan.kind].render(plan).all, place)
@@ -51,11 +49,11 @@ def job_findings(plan: JobPlan) -> list[LintFinding]:
         for finding in found
         if finding.subject not in _JUDGED_BY_THE_PLAN
         # A hint, such as that a variable is for Megatron only, is for others than the preset that sets it.
-        and (finding.where != _PRESET or finding.severity is not LintSeverity.INFO)
+        and (finding.area != _PRESET or finding.severity is not Severity.INFO)
     ]
 
 
-def variable_scope(plan: JobPlan) -> VariableScope:
+def variable_scope(plan: JobSpec) -> VariableScope:
     """Return the known facts of the machines on which the job's variables take effect."""
     return VariableScope(
         instance=instance_called(plan.instance_type),
@@ -66,7 +64,7 @@ def variable_scope(plan: JobPlan) -> VariableScope:
     )
 
 
-def _program_settings(plan: JobPlan) -> Iterator[Setting]:
+def _program_settings(plan: JobSpec) -> Iterator[Setting]:
     """The variables that a recipe sets for its program."""
     described = json.loads(plan.program.files.get(PROGRAM_FILE, "{}"))
     for name, value in described.get("environment", {}).items():

@@ -7,7 +7,7 @@ EFA_LABEL = "trainyard.dev/efa"
 """Only pods that EFA joins have it: the label by which they require each other's zone."""
 
 PLAN = "trainyard.dev/plan"
-"""JSON of the record of the `JobPlan`, without secrets and without the text of files."""
+"""JSON of the record of the `JobSpec`, without secrets and without the text of files."""
 NETWORK = "trainyard.dev/network"
 CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
 """The digest of a RayCluster's specification. Equal digests mean equal clusters."""

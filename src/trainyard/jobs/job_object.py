@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import files_name
 
 Json = dict[str, Any]
 
 
-def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
+def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
     """Return the job's own object: its labels, its queue, and a record of its plan and origin."""
     body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
     labels = body["metadata"]["labels"]
@@ -32,7 +32,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     return body
 
 
-def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
+def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
     """Return an object that the job needs, with the field that its kind has (`spec` or `data`)."""
     labels = {**plan.labels, **make_labels(plan.name, plan.kind)}
     metadata = {"name": name, "namespace": plan.namespace, "labels": labels}
@@ -41,7 +41,7 @@ def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **cont
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
+def find_problems_without_ray(plan: JobSpec) -> Iterator[str]:
     """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
     if plan.ray_cluster:
         yield (
@@ -50,7 +50,7 @@ def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
         )
 
 
-def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:
+def make_files_config_map(plan: JobSpec) -> tuple[Json, ...]:
     """Return the ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()

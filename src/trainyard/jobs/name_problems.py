@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.config.cluster import DNS_NAME, LONGEST_DNS_NAME
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE
 
 _MOST_SHOWN = 80
@@ -30,7 +30,9 @@ _TAINT_RULE = (
     "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
 )
 _LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
-_OF_NODES = [(f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)]
+_OF_NODES = [
+    (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
+]
 _OF_JOBS = [
     (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
     (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
@@ -48,7 +50,7 @@ _IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train
 _LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
 
 
-def find_name_problems(plan: JobPlan, *, longest: int) -> Iterator[str]:
+def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
     """Yield the problems; the job's own name may have at most `longest` characters."""
     of_jobs = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
     optional = (

@@ -12,13 +12,12 @@ from trainyard.config.secret_filter import find_secrets, restore_secrets
 from trainyard.config.secret_forms import secret_kind
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_environment import job_findings
-from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.name_problems import find_name_problems
 from trainyard.jobs.pod_template import SHARED_MEMORY
 from trainyard.jobs.recipes import trainyard_trainer
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Severity
 from trainyard.plan.instances import find_instance, instance_called
 from trainyard.plan.node_room import NodeRoom
 
@@ -43,7 +42,10 @@ _OWNED = (
     (r"spec\.volumes\[(scratch|files|hugepages)\]", "a volume of the plan has this name"),
     (r"spec\.terminationGracePeriodSeconds", "set by cluster.pod.grace_seconds"),
     (r"spec\.restartPolicy", "set by cluster.pod.restarts"),
-    (r"spec\.(hostname|subdomain|setHostnameAsFQDN|resources|nodeName)", "set by the operator or the scheduler"),
+    (
+        r"spec\.(hostname|subdomain|setHostnameAsFQDN|resources|nodeName)",
+        "set by the operator or the scheduler",
+    ),
 )
 """Fields of `cluster.pod.template`, and why they are refused there."""
 _MOST_NODES = 100_000
@@ -54,16 +56,16 @@ _TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/us
 
 
 def find_plan_problems(
-    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+    config: Config, requested: JobSpec, plan: JobSpec, room: NodeRoom | None
 ) -> Iterator[str]:
     kind = KINDS[plan.kind]
     yield from find_name_problems(plan, longest=kind.longest_name)
-    yield from _room_problems(config, request, plan, room)
+    yield from _room_problems(config, requested, plan, room)
     yield from _storage_problems(config, plan)
-    yield from _network_problems(request, plan, room)
-    yield from _variable_problems(request, plan)
-    yield from _secret_problems(config, request, plan)
-    yield from _template_problems(request, plan)
+    yield from _network_problems(plan, room)
+    yield from _variable_problems(requested, plan)
+    yield from _secret_problems(config, requested, plan)
+    yield from _template_problems(requested, plan)
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
@@ -73,10 +75,10 @@ def find_plan_problems(
         )
 
 
-def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
+def _variable_problems(requested: JobSpec, plan: JobSpec) -> Iterator[str]:
     """Yield the variables that a user must not set: operators set them, or they break a run."""
     refused = []
-    for name, value in request.environment.items():
+    for name, value in requested.environment.items():
         if reason := _setter_of(name, plan):
             refused.append(name)
             yield f"--env {name}: {reason}"
@@ -87,12 +89,12 @@ def _variable_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
                 "and name that with --secret"
             )
     for finding in job_findings(plan):
-        if finding.severity is LintSeverity.ERROR and finding.subject not in refused:
-            flag = "--env " if finding.subject in request.environment else ""
-            yield f"{flag}{finding.subject}: {finding.reason}; {finding.remedy}"
+        if finding.severity is Severity.ERROR and finding.subject not in refused:
+            flag = "--env " if finding.subject in requested.environment else ""
+            yield f"{flag}{finding.subject}: {finding.evidence}; {finding.remedy}"
 
 
-def _template_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
+def _template_problems(requested: JobSpec, plan: JobSpec) -> Iterator[str]:
     """Yield the fields of `cluster.pod.template` that other keys set, and whose values the plan needs."""
     mounts = {SHARED_MEMORY, SCRATCH, FILES_DIRECTORY, "/dev/hugepages", normpath(plan.mount_path or SCRATCH)}
     for path, inner in list_fields(plan.template):
@@ -103,17 +105,17 @@ def _template_problems(request: JobRequest, plan: JobPlan) -> Iterator[str]:
         elif inner == "VolumeMount" and main != path and normpath(main[13:].rpartition("]")[0]) in mounts:
             reason = "set by cluster.volume.mount_path and the plan"
         elif inner == "EnvVar" and main != path:
-            reason = _setter_of(name, plan) or ("set by --env too" if name in request.environment else "")
+            reason = _setter_of(name, plan) or ("set by --env too" if name in requested.environment else "")
         else:
             reason = ""
         if reason:
             yield f"cluster.pod.template.{path}: {reason}; remove it here"
 
 
-def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iterator[str]:
+def _secret_problems(config: Config, requested: JobSpec, plan: JobSpec) -> Iterator[str]:
     """Yield the secrets of the command and the configuration, which the pod has to get from a Secret."""
     remedy = "Put it into a Kubernetes Secret, and name that with --secret"
-    for secret in find_secrets({"-- COMMAND": list(request.command)}):
+    for secret in find_secrets({"-- COMMAND": list(requested.program.command)}):
         yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
     settings = {
         "program.settings": config.program.settings,
@@ -125,7 +127,7 @@ def _secret_problems(config: Config, request: JobRequest, plan: JobPlan) -> Iter
         yield f"{error} {remedy}"
 
 
-def _setter_of(name: str, plan: JobPlan) -> str:
+def _setter_of(name: str, plan: JobSpec) -> str:
     """Return why the user must not set a variable: who sets it; empty if the user may."""
     counted = bool(KINDS[plan.kind].agent) or plan.program.keeps_run
     if _OPERATORS.fullmatch(name) or (counted and _COUNTS.fullmatch(name)):
@@ -135,20 +137,18 @@ def _setter_of(name: str, plan: JobPlan) -> str:
     return "set by --hf-token-secret" if any(name == token.name for token in plan.secrets) else ""
 
 
-def _room_problems(
-    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
-) -> Iterator[str]:
-    if request.instance_type and room is None:
+def _room_problems(config: Config, requested: JobSpec, plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
+    if requested.instance_type and room is None:
         try:
-            find_instance(request.instance_type)
+            find_instance(requested.instance_type)
         except ConfigError as error:
             yield f"--instance-type {error}"
-    yield from _unknown_room(config, request, plan, room)
-    yield from _device_problems(config, request, plan, room)
+    yield from _unknown_room(config, requested, plan, room)
+    yield from _device_problems(config, requested, plan, room)
     yield from _size_problems(config, plan)
     if room is None:
         return
-    have = room.instance_type or request.instance_type or "the node"
+    have = room.instance_type or requested.instance_type or "the node"
     known = instance_called(have)
     gpus = min(room.gpus, known.gpus) if known else room.gpus  # a node may offer shares of GPUs as GPUs
     for what, wanted, there in (
@@ -161,16 +161,16 @@ def _room_problems(
             yield f"{what}: {wanted:,}{unit} is more than {have} has for a pod, {there:,}{unit}"
 
 
-def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+def _unknown_room(config: Config, requested: JobSpec, plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
     """Yield the sizes that nobody set. Only the user's own command may run without a GPU."""
-    if room is not None or request.instance_type:
+    if room is not None or requested.instance_type:
         return
     pod, lacking, keys = config.cluster.pod, [], []
     if not (pod.cpu and pod.memory):
         lacking.append("how much processor and memory")
         keys.append("cluster.pod.cpu and cluster.pod.memory")
     trains = config.model.device != "cpu" and plan.program.keeps_run
-    if trains and request.gpus_per_node is None:
+    if trains and requested.gpus_per_node is None:
         lacking.append("how many GPUs")
         keys.append("--gpu-per-node (0 for none)")
     if lacking:
@@ -182,10 +182,10 @@ def _unknown_room(config: Config, request: JobRequest, plan: JobPlan, room: Node
 
 
 def _device_problems(
-    config: Config, request: JobRequest, plan: JobPlan, room: NodeRoom | None
+    config: Config, requested: JobSpec, plan: JobSpec, room: NodeRoom | None
 ) -> Iterator[str]:
     """Yield a GPU that our trainer needs and its pods lack; other programs do not read `model.device`."""
-    device, counted = config.model.device, room is not None or request.gpus_per_node is not None
+    device, counted = config.model.device, room is not None or requested.gpus_per_node is not None
     ours = plan.program.name == trainyard_trainer.NAME
     if ours and counted and device.startswith("cuda") and not plan.resources.gpus:
         yield (
@@ -193,7 +193,7 @@ def _device_problems(
         )
 
 
-def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def _size_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield sizes that contradict each other, or that Kubernetes would read as another size."""
     pod, resources = config.cluster.pod, plan.resources
     if plan.nodes > _MOST_NODES:
@@ -211,7 +211,7 @@ def _size_problems(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def _storage_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def _storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     apart = (
         plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
     )
@@ -242,7 +242,7 @@ def _mount_problems(config: Config) -> Iterator[str]:
         yield f"{flag} has another purpose in a pod; use another folder, such as /checkpoints"
 
 
-def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
+def _problems_apart(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield problems of nodes that each have a run directory on their own disk."""
     if not config.artifacts.store:
         yield (
@@ -256,11 +256,11 @@ def _problems_apart(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None) -> Iterator[str]:
+def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
     """Yield EFA that was requested or that the type has, if the pods would not get it, or would get more."""
     if plan.network == "tcp" or not plan.several_nodes:
         return
-    known, requested = instance_called(plan.instance_type), plan.network == "efa"
+    known, wants_efa = instance_called(plan.instance_type), plan.network == "efa"
     if plan.resources.efa:
         if known is not None and room is not None and room.efa > known.efa:
             yield (
@@ -269,7 +269,7 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
                 "compute.network=tcp"
             )
     elif not plan.resources.gpus:
-        if requested:
+        if wants_efa:
             yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
     elif known is not None and known.efa:
         yield (
@@ -277,12 +277,12 @@ def _network_problems(request: JobRequest, plan: JobPlan, room: NodeRoom | None)
             "has, so the job would train over TCP; install the EFA device plugin on all of them, or accept "
             "that with compute.network=tcp"
         )
-    elif requested and (room is not None or known is not None):
+    elif wants_efa and (room is not None or known is not None):
         yield (
             f"compute.network: efa, but {plan.instance_type or 'a node'} has no EFA interface; use another "
             "instance type, or tcp"
         )
-    elif requested and not request.instance_type:
+    elif wants_efa and not plan.instance_type:
         yield (
             "compute.network: efa, but it is not known whether the nodes have EFA; name "
             "--instance-type, or use tcp"

@@ -5,13 +5,8 @@
 
 from trainyard.config.schema import Config
 from trainyard.machine.checklist import markdown_cell
-from trainyard.machine.preflight import (
-    MachineFacts,
-    PreflightFinding,
-    PreflightVerdict,
-    format_bytes,
-    gpu_names,
-)
+from trainyard.machine.preflight import MachineFacts, format_bytes, gpu_names
+from trainyard.plan.finding import Finding, Severity
 
 
 def summarize_machine(config: Config, facts: MachineFacts) -> str:
@@ -21,25 +16,25 @@ def summarize_machine(config: Config, facts: MachineFacts) -> str:
     return f"Python {facts.python}, {torch}, {gpus}, {free} free"
 
 
-def refusal_text(findings: tuple[PreflightFinding, ...]) -> str:
+def refusal_text(findings: tuple[Finding, ...]) -> str:
     """Every failed check with its fix, and that nothing was started."""
-    failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
-    lines = [f"{finding.check}: {finding.found}\n  fix: {finding.fix}" for finding in failed]
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.remedy}" for finding in failed]
     count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
     return "\n".join([*lines, f"{count} failed. Nothing was started."])
 
 
-def refusal_line(findings: tuple[PreflightFinding, ...]) -> str:
+def refusal_line(findings: tuple[Finding, ...]) -> str:
     """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
-    failed = (f"{f.check}: {f.found}" for f in findings if f.verdict == PreflightVerdict.FAILED)
+    failed = (f"{f.subject}: {f.evidence}" for f in findings if f.severity is Severity.ERROR)
     return " ".join("; ".join(failed).split())
 
 
-def refusal_markdown(findings: tuple[PreflightFinding, ...]) -> str:
+def refusal_markdown(findings: tuple[Finding, ...]) -> str:
     """The refusal as a job summary."""
-    failed = [finding for finding in findings if finding.verdict == PreflightVerdict.FAILED]
-    rows = [f"| {f.check} | {markdown_cell(f.found)} | {markdown_cell(f.fix or '')} |" for f in failed]
-    title = f"### ❌ Not started: {', '.join(f.check for f in failed)}"
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.remedy)} |" for f in failed]
+    title = f"### ❌ Not started: {', '.join(f.subject for f in failed)}"
     return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
 
 

@@ -13,6 +13,8 @@ from trainyard.errors import ConfigError
 
 PRICES_AS_OF = "2026-07-20"
 """Date of the prices: us-east-1, on demand, in US dollars."""
+# The resources by which pods request GPUs and EFA interfaces; taints of such nodes have the same names.
+GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 HYPERPOD = "ml."
 """HyperPod's names are EC2's with this prefix; its prices differ and are not known here."""
 
@@ -142,20 +144,29 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | 
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
 """All types, by family, smaller ones first."""
+# Instance type -> bus bandwidth of an all-reduce over two machines, and line rate of one machine; in GB/s.
+# Bandwidth: the rows of 1 GiB, float, out of place, of all_reduce_perf in aws-samples/
+# awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd, read on 2026-11-27.
+# Line rate: 3,200 and 400 Gbit/s of https://aws.amazon.com/ec2/instance-types/.
+ALL_REDUCE = {"p5.48xlarge": (436.95, 400.0), "p4de.24xlarge": (76.79, 50.0)}
+
+
+def plain_type(name: str) -> str:
+    """Return an instance type without HyperPod's prefix."""
+    return name.removeprefix(HYPERPOD)
 
 
 def find_instance(name: str) -> InstanceType:
     """Return the type called `name`, with or without HyperPod's `ml.`. ConfigError names the nearest one."""
     instance = instance_called(name)
     if instance is None:
-        raise ConfigError(f"{name}: unknown instance type{_suggestion(name.removeprefix(HYPERPOD))}")
+        raise ConfigError(f"{name}: unknown instance type{_suggestion(plain_type(name))}")
     return instance if name == instance.name else replace(instance, name=name, usd_per_hour=None)
 
 
 def instance_called(name: str) -> InstanceType | None:
     """Return the type of this EC2 or HyperPod name; None if it is not in the catalogue."""
-    plain = name.removeprefix(HYPERPOD)
-    return next((instance for instance in CATALOGUE if instance.name == plain), None)
+    return next((instance for instance in CATALOGUE if instance.name == plain_type(name)), None)
 
 
 def _suggestion(name: str) -> str:

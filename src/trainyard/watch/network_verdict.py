@@ -36,7 +36,8 @@ _PROVIDER = re.compile(
 )
 # The plugin of EFA, or its tuner, was loaded; that says that EFA was expected, and not that it is used.
 _PLUGIN = re.compile(
-    r"NET/OFI |(?:NET|TUNER)/Plugin ?: (?!Could not|Failed|No |Plugin name).*(?:[_-]ofi\b|ofi_|libfabric)", re.I
+    r"NET/OFI |(?:NET|TUNER)/Plugin ?: (?!Could not|Failed|No |Plugin name).*(?:[_-]ofi\b|ofi_|libfabric)",
+    re.I,
 )
 _WISH = re.compile(r"NCCL_(?P<name>NET|NET_PLUGIN|IB_DISABLE) set by environment to (?P<value>[^.\n]*)")
 _EFA = ("aws libfabric", "libfabric", "ofi")

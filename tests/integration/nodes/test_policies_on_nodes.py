@@ -71,10 +71,14 @@ class Mesh(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
         spec = request["object"]["spec"]
-        patch = [{"op": "add", "path": "/spec/initContainers", "value": [*spec.get("initContainers", ()), PROXY]}]
+        patch = [
+            {"op": "add", "path": "/spec/initContainers", "value": [*spec.get("initContainers", ()), PROXY]}
+        ]
         text = base64.b64encode(json.dumps(patch).encode()).decode()
         answer = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": text}
-        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer})
+        body = json.dumps(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+        )
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -102,7 +106,9 @@ def mesh(tmp_path: Path, nodes: Nodes) -> Iterator[None]:
             "url": f"https://127.0.0.1:{server.server_port}/",
             "caBundle": base64.b64encode(certificate.read_bytes()).decode(),
         },
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        ],
         "objectSelector": {"matchLabels": {"sidecar.istio.io/inject": "true"}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
@@ -178,13 +184,20 @@ def test_a_program_is_proven_in_a_cluster_with_policies_by_its_template_alone(
         "artifacts.store": nodes.store,
     }
     line = [
-        *(sys.executable, str(SCRIPTS / "deploy_training_job.py"), "--config", str(repository / "trainyard.yaml")),
+        *(
+            sys.executable,
+            str(SCRIPTS / "deploy_training_job.py"),
+            "--config",
+            str(repository / "trainyard.yaml"),
+        ),
         *(f"--set={key}={value}" for key, value in settings.items()),
         *("--kubeconfig", str(nodes.plane.kubeconfig), "--namespace", SPACE, "--job-name", JOB),
         *("--kind", "pytorchjob", "--gpu-per-node", "0", "--secret", "s3", "--num-nodes", "1"),
         *("--accept", "storage", "--accept", "operator", "--image-uri", IMAGE, "--volume", SPACE),
     ]
-    bare = subprocess.run([*line, "--set=cluster.pod.template={}", "--dry-run"], capture_output=True, text=True)
+    bare = subprocess.run(
+        [*line, "--set=cluster.pod.template={}", "--dry-run"], capture_output=True, text=True
+    )
     assert bare.returncode == 1 and "a cost-center is needed" in bare.stderr, bare.stderr
     done = subprocess.run([*line, "--wait", "--timeout", "8m"], capture_output=True, text=True, timeout=600)
     path = f"/api/v1/namespaces/{SPACE}/pods/{JOB}-master-0"

@@ -42,16 +42,27 @@ def test_a_wrong_field_is_named_with_its_place(section: str, value: Any, message
     assert any(line.startswith(message) for line in found), found
 
 
+WRONG_FILE = """\
+model: {name: x}
+training: {max_steps: 9}
+cluster:
+  pod:
+    template:
+      metadata: {labels: {team: vision}}
+      spec:
+        hostNetwrk: true
+        priority: x
+"""
+
+
 def test_loading_names_every_problem_with_its_file_and_line(tmp_path: Any) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("model: {name: x}\ntraining: {max_steps: 9}\ncluster:\n  pod:\n    template:\n      spec:\n        hostNetwrk: true\n        priority: x\n")
+    file.write_text(WRONG_FILE)
     with pytest.raises(ConfigError) as refused:
         load_config(file)
     lines = str(refused.value).splitlines()
-    assert lines[0].startswith(f"{file}:7: cluster.pod.template.spec.hostNetwrk: unknown key; did you mean")
-    assert lines[1].startswith(f"{file}:8: cluster.pod.template.spec.priority: expected a whole number")
-
-
+    assert lines[0].startswith(f"{file}:8: cluster.pod.template.spec.hostNetwrk: unknown key; did you mean")
+    assert lines[1].startswith(f"{file}:9: cluster.pod.template.spec.priority: expected a whole number")
 
 
 def test_every_type_of_the_table_is_known() -> None:

@@ -72,7 +72,9 @@ def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
     given = f"program.environment={{MY_API_KEY: {password}}}"
     (line,) = problems(given)
     assert line.startswith("program.environment: MY_API_KEY (or set MY_API_KEY)") and "--secret" in line
-    assert password not in json.dumps(objects(plan("compute.strategy=ddp", given, secret="study")))
+    assert password not in json.dumps(
+        objects(plan("compute.strategy=ddp", given, secret_environment="study"))
+    )
 
 
 TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")

@@ -17,7 +17,10 @@ FRAGMENT: dict[str, Any] = {
         "imagePullSecrets": [{"name": "regcred"}],
         "nodeSelector": {"pool": "vision"},
         "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}],
-        "containers": [{"name": "main", "env": [{"name": "HF_HOME", "value": "/scratch/hf"}]}, {"name": "beside"}],
+        "containers": [
+            {"name": "main", "env": [{"name": "HF_HOME", "value": "/scratch/hf"}]},
+            {"name": "beside"},
+        ],
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -25,7 +28,9 @@ FRAGMENT: dict[str, Any] = {
                 }
             },
             "podAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack", "labelSelector": {}}]
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "rack", "labelSelector": {}}
+                ]
             },
         },
     },
@@ -39,7 +44,9 @@ def with_fragment(fragment: Any = FRAGMENT, *settings: str, **changes: Any) -> l
 
 @each_case("kind", KINDS)
 def test_every_pod_of_every_kind_has_the_fragment(kind: str) -> None:
-    found = with_fragment(kind=kind, instance_type=instance_for(kind, "p5.48xlarge"), nodes=2, zone="us-west-2a")
+    found = with_fragment(
+        kind=kind, instance_type=instance_for(kind, "p5.48xlarge"), nodes=2, zone="us-west-2a"
+    )
     templates = [each for body in found for each in pod_templates(body)]
     assert len(templates) == {"pytorchjob": 2, "trainjob": 1, "hyperpod": 1}.get(kind, 3)
     for template in templates:
@@ -120,7 +127,8 @@ OWNED: dict[str, dict[str, Any]] = {
 def test_a_field_that_the_plan_owns_is_refused_with_its_key(key: str) -> None:
     given = f"cluster.pod.template={json.dumps(OWNED[key])}"
     try:
-        plan_job(config("compute.strategy=ddp", given), request(environment={"GIVEN": "1"}, secret="study"))
+        wanted = request(environment={"GIVEN": "1"}, secret_environment="study")
+        plan_job(config("compute.strategy=ddp", given), wanted)
     except ConfigError as error:
         line, count = str(error).splitlines()
         assert line.startswith(("cluster.pod.template", "MY_API_KEY")) and key in line, line

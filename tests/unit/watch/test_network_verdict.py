@@ -119,7 +119,8 @@ def cases(version: Version) -> dict[str, Case]:
             for line in PLUGIN_LINES
         },
         **{
-            f"sockets, {line}": Case(socket, socket, (line,), Expectation(), Network.TCP) for line in OTHER_LINES
+            f"sockets, {line}": Case(socket, socket, (line,), Expectation(), Network.TCP)
+            for line in OTHER_LINES
         },
         "sockets requested, plugin": Case(
             socket, socket, ("NCCL_NET set by environment to Socket.", PLUGIN_LINES[0]), P5, Network.TCP

@@ -210,7 +210,8 @@ class RetryLoop:
         record = record_of(job.raw)
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
-        known = self._newest_step(self._api, job) if failure is not None and failure.retryable else None
+        may_be_sent = failure is not None and (failure.retryable or failure.is_unknown)
+        known = self._newest_step(self._api, job) if may_be_sent else None
         return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
 
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:

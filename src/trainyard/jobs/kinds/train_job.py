@@ -24,7 +24,7 @@ from trainyard.jobs.job_object import (
     make_files_config_map,
     part_object,
 )
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
 from trainyard.jobs.state.reading import (
@@ -59,7 +59,7 @@ _ENDS = {
 """Reason of the last event of a JobSet -> the end of its TrainJob."""
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     trainer: dict[str, Any] = {
         "image": plan.image,
         "command": list(plan.program.command),
@@ -72,7 +72,7 @@ def render(plan: JobPlan) -> Manifests:
     return Manifests(job, (*make_files_config_map(plan), _runtime(plan)))
 
 
-def _runtime(plan: JobPlan) -> dict[str, Any]:
+def _runtime(plan: JobSpec) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
     final = {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in FINAL_CODES]}
@@ -83,7 +83,10 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     node = {
         "name": CONTAINER,
         "template": {
-            "metadata": {**notes, "labels": {**plan.labels, **make_labels(plan.name, plan.kind), _STEP: "trainer"}},
+            "metadata": {
+                **notes,
+                "labels": {**plan.labels, **make_labels(plan.name, plan.kind), _STEP: "trainer"},
+            },
             "spec": {
                 "backoffLimit": 0,
                 **failures,
@@ -94,7 +97,10 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     policy = {"maxRestarts": plan.restarts, "rules": [at_once]}
     jobs = {"replicatedJobs": [node], "failurePolicy": policy}
-    job_set = {**({"metadata": {**notes, "labels": dict(plan.labels)}} if plan.labels or notes else {}), "spec": jobs}
+    job_set = {
+        **({"metadata": {**notes, "labels": dict(plan.labels)}} if plan.labels or notes else {}),
+        "spec": jobs,
+    }
     body = part_object(
         plan,
         API,
@@ -145,7 +151,9 @@ def _read_earlier_end(observed: Observed, sets: tuple[Json, ...]) -> Reading | N
         about, seen = event.get("involvedObject") or {}, event_time(event) or 0.0
         is_earlier = about.get("kind") == "JobSet" and about.get("uid", "") not in present
         if is_earlier and seen >= created and (phase := _ENDS.get(str(event.get("reason")))):
-            return Reading(phase, f"{message_of(event)}, and its JobSet was deleted afterwards", ended_at=seen)
+            return Reading(
+                phase, f"{message_of(event)}, and its JobSet was deleted afterwards", ended_at=seen
+            )
     return None
 
 

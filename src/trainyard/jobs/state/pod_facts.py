@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
+from trainyard.plan.instances import EFA
 
 Json = Mapping[str, Any]
 LAST_LINES = 20

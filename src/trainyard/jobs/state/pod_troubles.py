@@ -74,8 +74,8 @@ _NO_PROGRAM = re.compile(
 )
 _FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
 _FIX_OF_USER = (
-    "let the user of the pods execute it: set cluster.pod.run_as_user to 0 or null (only root may enter /root), "
-    "or put the program elsewhere in the image"
+    "let the user of the pods execute it: set cluster.pod.run_as_user to 0 or null (only root may enter "
+    "/root), or put the program elsewhere in the image"
 )
 _STARTS = 3
 """The number of starts without a program after which the image is wrong."""

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.volumes.helper_pod import mount_claim, require_running
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
@@ -78,7 +78,7 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
         yield VolumeSource(api, place, str(PurePosixPath(path) / folder.strip("/")), python=where.python)
 
 
-def plan_of(job: FoundJob) -> JobPlan:
+def plan_of(job: FoundJob) -> JobSpec:
     """Return the plan in a job's annotations. Raises ConfigError for a job that is not ours."""
     if (plan := job.plan) is None:
         raise ConfigError(
@@ -88,7 +88,7 @@ def plan_of(job: FoundJob) -> JobPlan:
     return plan
 
 
-def job_checkpoint_folder(plan: JobPlan) -> str:
+def job_checkpoint_folder(plan: JobSpec) -> str:
     """The folder of the job's checkpoints, relative to the root of its claim; empty if it is not known."""
     words = plan.program.command
     named = [after for word, after in pairwise(words) if word in _FOLDERS]

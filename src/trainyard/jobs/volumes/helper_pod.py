@@ -48,8 +48,8 @@ def mount_claim(
     """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
     Without an `image` with Python only an existing pod is used. A helper may take `seconds` to start,
-    including the pull of the image; `template` is the fragment of the job's pods. Raises ConfigError if the claim does not exist or no image is known,
-    ServiceError, WaitTimeoutError.
+    including the pull of the image; `template` is the fragment of the job's pods. Raises ConfigError if the
+    claim does not exist or no image is known, ServiceError, WaitTimeoutError.
     """
     space = f"/api/v1/namespaces/{path_part(namespace)}"
     pods = f"{space}/pods"

@@ -18,9 +18,8 @@ from trainyard.plan.environment.located_yaml import (
     read_documents,
 )
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.instances import InstanceType, instance_called
+from trainyard.plan.instances import EFA, GPU, InstanceType, instance_called
 
-GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")

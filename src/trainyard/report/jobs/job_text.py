@@ -95,8 +95,9 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     ]
     for number, reason in reversed(list(enumerate(reasons))):
         if reason and reasons[number + 1 : number + 2] != [reason]:
-            indent = {"initial_indent": "    ", "subsequent_indent": "    "}
-            lines[number + 1 : number + 1] = textwrap.wrap(reason, max(30, width), **indent)
+            lines[number + 1 : number + 1] = [
+                f"    {line}" for line in textwrap.wrap(reason, max(30, width - 4))
+            ]
     return [head, *lines]
 
 

@@ -130,7 +130,11 @@ def _alert_texts(alerts: Sequence[Json]) -> Iterator[str]:
         groups.setdefault(alert["text"].replace(subject, "…") if subject else alert["text"], []).append(alert)
     for text, members in groups.items():
         names = [alert["subject"] for alert in members]
-        yield members[0]["text"] if len(members) == 1 else f"{len(names):,} of them: {text} ({list_names(names)})"
+        yield (
+            members[0]["text"]
+            if len(members) == 1
+            else f"{len(names):,} of them: {text} ({list_names(names)})"
+        )
 
 
 def _known(readings: Sequence[Json], name: str) -> list[float]:

@@ -469,7 +469,9 @@ def test_a_program_that_the_user_of_the_pods_may_not_execute_names_that_user() -
     why = 'Error: error during container init: exec: "/root/.venv/bin/python": permission denied'
     failed = event("Failed", why, kind="Warning", involved={"kind": "Pod", "name": "job-0", "uid": "old"})
     pods = [pod("job-0", "Pending", uid="new"), pod("job-1", "Pending", rank=1)]
-    found = judge_job(seen("pytorchjob", job("pytorchjob", conditions=[condition("Created")]), pods, events=[failed]))
+    found = judge_job(
+        seen("pytorchjob", job("pytorchjob", conditions=[condition("Created")]), pods, events=[failed])
+    )
     assert found.waiting is not None
     assert "cluster.pod.run_as_user" in found.waiting.fix and "cluster.pod.python" not in found.waiting.fix
 
