@@ -59,7 +59,7 @@ class ClusterPodConfig(Section):
     topology: Name | None = None
     """Node label that the pods of a queued job should share (Kueue); if EFA joins them, they must."""
     template: Annotated[dict[Name, Any], Field(max_length=2)] = Field(default_factory=dict)
-    """A fragment of a pod template that is merged into every pod; its container `main` is the one that trains."""
+    """A fragment of a pod template that is merged into every pod; its container `main` trains."""
 
 
 class ClusterConfig(Section):

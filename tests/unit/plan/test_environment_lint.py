@@ -235,7 +235,7 @@ def test_each_fault_in_a_manifest_is_found_with_its_line(
     assert found
     assert found[0].severity is severity
     assert 1 <= found[0].line <= len(text.splitlines())
-    assert "PyTorchJob train" in found[0].where
+    assert "PyTorchJob train" in found[0].area
 
 
 def test_ray_parameters_that_are_numbers_are_found() -> None:
@@ -308,7 +308,7 @@ def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
 def test_lists_and_configmaps_are_looked_into() -> None:
     body = {"kind": "ConfigMap", "metadata": {"name": "env"}, "data": {"NCCL_TIMEOUT": "1"}}
     (found,) = findings(yaml.safe_dump({"kind": "List", "items": [body]}))
-    assert (found.subject, found.where) == ("NCCL_TIMEOUT", "ConfigMap env")
+    assert (found.subject, found.area) == ("NCCL_TIMEOUT", "ConfigMap env")
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableSco
     if efa is None and gpus is not None:
         # Variables of EFA without a request for it: `job_manifest_rules` says to request it, so they stay.
         chosen, names = instance_of(pod), [str(entry.text("name")) for entry in container.items_of("env")]
-        lacks = chosen and chosen.gpus == gpus and (given.nodes or 1) > 1
+        lacks = chosen and given.efa is None and chosen.gpus == gpus and (given.nodes or 1) > 1
         efa = chosen.efa if chosen and lacks and any(name.startswith("FI_") for name in names) else 0
     return replace(
         given,
