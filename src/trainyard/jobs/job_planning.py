@@ -30,8 +30,7 @@ from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_o
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import network_environment
-from trainyard.plan.instances import instance_called
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import NodeRoom, instance_called, room_of_type
 from trainyard.programs.presets.preset import load_preset, with_settings
 from trainyard.run.atomic_files import sha256_of_file
 

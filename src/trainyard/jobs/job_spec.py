@@ -19,8 +19,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import DamagedFileError
-from trainyard.plan.instances import EFA, GPU, plain_type
-from trainyard.plan.node_room import NodeRoom
+from trainyard.plan.instances import EFA, GPU, NodeRoom, plain_type
 from trainyard.run.record_models import validate_record
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
@@ -212,6 +211,11 @@ class JobSpec:
     def run_directory(self) -> str:
         # Namespaces have volumes of their own, which often lead to one file system.
         return f"{self.mount_path or SCRATCH}/{self.namespace}/{self.name}"
+
+    @property
+    def files_name(self) -> str:
+        """The ConfigMap with the program's files."""
+        return f"{self.name}-files"
 
     @property
     def several_nodes(self) -> bool:
