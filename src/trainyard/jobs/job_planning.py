@@ -51,7 +51,7 @@ def load_job_config(
     if recipe and recipe not in EVERY_RECIPE:
         raise ConfigError(f"--recipe {recipe[:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     config = load_config(path, [*changes, *([f"recipe={recipe}"] if recipe else [])]).config
-    return with_settings(config, program_settings)
+    return with_settings(config, program_settings) if program_settings else config
 
 
 def settle_job(job: JobSpec, config: Config, *, namespace: str = "") -> JobSpec:

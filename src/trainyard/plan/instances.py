@@ -1,4 +1,4 @@
-"""The one table of hardware: GPUs, and the instance types that training can be planned for.
+"""The one table of hardware: GPUs, the instance types that training can be planned for, the room on a node.
 
 GPUs, memory and prices of the types come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit
 1d927085: `website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types
@@ -200,7 +200,12 @@ class NodeRoom:
 
 
 def room_of_type(name: str) -> NodeRoom | None:
-    """Return a lower bound of the room on a node of this type; None if the catalogue lacks the type."""
+    """Return a lower bound of the room on a node of this type; None if the catalogue lacks the type.
+
+    The kubelet reserves memory by the number of pods that a node may hold, and the EFA setup reserves pages
+    of 2 MiB; both depend on the node, not on its type. So the room is less than a node really has, and less
+    than Karpenter, which starts nodes for waiting pods, expects it to have.
+    """
     instance = instance_called(name)
     if instance is None:
         return None
