@@ -195,7 +195,7 @@ class JobSpec:
         return tuple(dict.fromkeys(filter(None, names)))
 
     @property
-    def tolerated(self) -> tuple[str, ...]:
+    def tolerated_taints(self) -> tuple[str, ...]:
         """The taints that the pods tolerate. Those of GPUs and EFA keep only other pods away."""
         return tuple(dict.fromkeys((GPU, EFA, *self.tolerations)))
 

@@ -63,7 +63,7 @@ def _pod_spec(plan: JobSpec, container: Json) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(plan),
-        "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated_taints],
         "volumes": [{"name": name, **source} for name, source, _ in _volumes(plan)],
     }
     if selector := _node_selector(plan):
