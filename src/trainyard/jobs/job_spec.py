@@ -99,8 +99,12 @@ _PLANNED = ("name", "namespace", "kind", "image", "program", "nodes", "processes
 class JobSpec:
     """One job."""
 
-    # A key of a later version may change the job.
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    # A key of a later version may change the job. The schema is that of a planned job, which has these values.
+    __pydantic_config__ = {  # noqa: RUF012
+        "extra": "forbid",
+        "title": "JobPlan",
+        "json_schema_extra": {"required": list(_PLANNED)},
+    }
     name: str = ""
     """Empty until it is planned: derived from the model's name."""
     namespace: str = ""
