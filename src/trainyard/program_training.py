@@ -29,12 +29,7 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import (
-    program_git_facts,
-    repository_facts,
-    untracked_inputs,
-    untracked_modules,
-)
+from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs, untracked_modules
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, withheld_names

@@ -57,10 +57,13 @@ from trainyard.machine.preflight import (
     failure,
     findings_record,
     judge_machine,
+    refusal_line,
+    refusal_markdown,
+    refusal_text,
     success,
+    summarize_machine,
     worst_severity,
 )
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.main_memory import main_memory_need, reserve_bytes
 from trainyard.programs.inputs import find_data

@@ -22,7 +22,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTi
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_zone import find_other_zone
-from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
+from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
