@@ -139,5 +139,5 @@ def test_a_tag_is_checked_built_attested_and_published(
     ]
     assert (played.record / "attested").read_text() == (dist / "SHA256SUMS").read_text()
     asked = (played.record / "gh").read_text().splitlines()
-    assert [line.split()[1] for line in asked] == ["view", "create", "repos/stage/trainyard/releases/latest"]
+    assert [line.split()[1] for line in asked] == ["view", "create", "repos/{owner}/{repo}/releases/latest"]
     assert "dist/SHA256SUMS --verify-tag" in asked[1]
