@@ -319,10 +319,7 @@ def github_items() -> list[CheckItem]:
     host, name = find_repository("")
     ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
-    changes_nothing = ChangePolicy(
-        dry_run=True, confirm=lambda _: False, can_ask=lambda _: False, set_secret=lambda _: None
-    )
-    steps = Setup(ask, repository, WantedSetup(), changes_nothing).steps()
+    steps = Setup(ask, repository, WantedSetup(), ChangePolicy()).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 

@@ -111,17 +111,6 @@ def run_git(directory: Path, *arguments: str, seconds: float) -> Finished:
     return run_program(["git", *trust, "-C", str(directory), *arguments], seconds=seconds, environment=kept)
 
 
-def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> int | None:
-    """Run `command` on this process's terminal without a time limit, so that it can ask a person.
-
-    Returns its exit code; None when it could not be started.
-    """
-    try:
-        return subprocess.run(list(command), env=dict(environment), check=False).returncode
-    except OSError:
-        return None
-
-
 def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[str], None]) -> int | None:
     """Run `command` and pass on each line of its stdout and stderr as it arrives.
 

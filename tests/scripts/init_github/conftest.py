@@ -3,20 +3,16 @@
 import http.server
 import json
 import os
-import pty
-import select
-import socket
 import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.init_github.stand_in import LIMIT, REPOSITORY, GitHub, fresh
+from tests.scripts.init_github.stand_in import REPOSITORY, GitHub, fresh
 
 ROOT = Path(__file__).resolve().parents[3]
 GH = Path(sys.executable).parent / "gh"
@@ -51,18 +47,11 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
             reply = serving["now"].reply(self.command, path, json.loads(raw) if raw else None)
             if self.headers.get("Authorization") not in (f"token {TOKEN}", f"Bearer {TOKEN}"):
                 reply = 401, {"message": "Bad credentials"}
-            if reply is None:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
             status, content = reply
             data = b"" if content is None else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("X-Oauth-Scopes", "repo, workflow")
-            if content == {"message": LIMIT}:
-                self.send_header("X-Ratelimit-Remaining", "0")
-                self.send_header("X-Ratelimit-Reset", "1795345200")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -82,13 +71,8 @@ def server(certificate: Path) -> Iterator[tuple[str, dict[str, GitHub]]]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
 
-    class Server(http.server.ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: object) -> None:  # a client that hangs up is part of the tests
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -149,40 +133,5 @@ def setup_github(
         assert "Traceback" not in done.stderr, done.stderr
         assert TOKEN not in done.stdout + done.stderr
         return done
-
-    return run
-
-
-@pytest.fixture
-def terminal() -> Callable[..., tuple[int, str]]:
-    """Runs a command on a terminal of its own, types at its prompt, and returns exit code and screen.
-
-    `gh` asks its terminal where the cursor is before it reads, and waits for the answer.
-    """
-
-    def run(
-        line: list[str], environment: dict[str, str], typed: str, *, prompt: bytes = b"\x1b[6n"
-    ) -> tuple[int, str]:
-        main, side = pty.openpty()
-        process = subprocess.Popen(
-            line, stdin=side, stdout=side, stderr=side, env=environment | {"TERM": "xterm"}
-        )
-        os.close(side)
-        screen, asked, end = b"", 0, time.monotonic() + 60
-        while time.monotonic() < end:
-            if not select.select([main], [], [], 0.5)[0]:
-                if prompt in screen and typed:  # it waits for input; what is typed before is lost
-                    os.write(main, typed.encode())
-                    typed = ""
-                continue
-            try:
-                screen += os.read(main, 4096)
-            except OSError:  # EIO: nobody holds the other side any more
-                break
-            while screen.count(b"\x1b[6n") > asked:
-                os.write(main, b"\x1b[24;80R")
-                asked += 1
-        os.close(main)
-        return process.wait(timeout=60), screen.decode()
 
     return run

@@ -1,18 +1,17 @@
 """A stand-in for GitHub's API: one repository that keeps what it receives, and its set-up without `gh`.
 
-Its answers follow https://docs.github.com/en/rest; a test can have any call refused, failed or cut off.
+Its answers follow https://docs.github.com/en/rest; a test can have any call refused, or ignored.
 """
 
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.errors import ServiceError
 from trainyard.gateways.github_api import ApiAnswer
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
@@ -25,9 +24,7 @@ REFUSALS = {
     403: "Resource not accessible by personal access token",
     404: "Not Found",
     422: "Failed to create the environment protection rule. Please ensure the billing plan supports it.",
-    500: "Server Error",
 }
-LIMIT = "API rate limit exceeded for user ID 11."
 Answer = tuple[int, Any]
 POLLS = ("watch_runners.yml", "watch_eks.yml")
 
@@ -54,9 +51,8 @@ class GitHub:
     jobs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     subject: dict[str, Any] = field(default_factory=lambda: {"use_default": True})
     approval: str = "first_time_contributors"
-    faults: dict[str, list[int | str]] = field(default_factory=dict)
-    """`METHOD path` as a pattern -> what happens instead, in turn; the last one stays. `cut` hangs up,
-    `after` hangs up once it is done, `limit` is a rate limit, `ignored` answers and does nothing."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """`METHOD path` as a pattern -> the status of a refusal; 204 answers and does nothing."""
     files: dict[str, str] = field(default_factory=lambda: {name: shipped(name) for name in POLLS})
     """The workflow files that poll, as they are on the default branch."""
     calls: list[str] = field(default_factory=list)
@@ -69,39 +65,27 @@ class GitHub:
         names = [{"name": label} for label in labels or ("self-hosted", "Linux", "X64", "gpu")]
         return {"id": 7, "name": name, "status": status, "busy": False, "labels": names}
 
-    def train(
-        self, ending: str = "success", check: str = "success", labels: Sequence[str] = ("self-hosted", "gpu")
-    ) -> None:
+    def train(self, ending: str = "success", job: str = "Train and prove") -> None:
         """A run of training_ci.yml, newer than those before it."""
         number = len(self.runs) + 1
         run = {"id": 90 + number, "run_number": number, "conclusion": ending}
         self.runs.insert(0, run | {"created_at": "2026-11-05T00:00:00Z"})
-        job = {"name": "Train and prove", "conclusion": ending, "labels": list(labels)}
         self.jobs[90 + number] = [
-            {"name": "Check and plan", "conclusion": "success", "labels": ["ubuntu-24.04"], "steps": []},
-            job | {"steps": [{"name": "Check", "conclusion": check}]},
+            {"name": "Plan", "conclusion": "success"},
+            {"name": job, "conclusion": ending},
         ]
 
-    def reply(self, method: str, address: str, body: Any = None) -> Answer | None:
-        """Answer one call, or do what its fault says; None: the connection is cut."""
+    def reply(self, method: str, address: str, body: Any = None) -> Answer:
+        """Answer one call, or do what its fault says."""
         path, _, query = address.partition("?")
         call = f"{method} {path}"
-        fault: int | str = 0
         if path != "/meta":
             self.calls.append(call)
             self.bodies.append(json.dumps(body))
-        for pattern, faults in self.faults.items():
+        for pattern, status in self.faults.items():
             if re.fullmatch(pattern, call):
-                fault = faults.pop(0) if len(faults) > 1 else faults[0]
-                break
-        instead: dict[int | str, Answer | None] = {"cut": None, "ignored": (204, None)}
-        instead |= {"limit": (403, {"message": LIMIT})}
-        if isinstance(fault, int) and fault:
-            return fault, {"message": REFUSALS.get(fault, "trouble")}
-        if fault in instead:
-            return instead[fault]
-        answer = self.answer(method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body or {})
-        return None if fault == "after" else answer
+                return status, {"message": REFUSALS[status]} if status >= 400 else None
+        return self.answer(method, path, {k: v[-1] for k, v in parse_qs(query).items()}, body or {})
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         """Answer one call that is not disturbed."""
@@ -225,18 +209,6 @@ def complete(github: GitHub | None = None) -> GitHub:
     return github
 
 
-def direct(github: GitHub) -> Callable[..., ApiAnswer]:
-    """Call the stand-in without `gh` and without a connection, for rules with hundreds of cases."""
-
-    def ask(method: str, path: str, body: Any = None) -> ApiAnswer:
-        reply = github.reply(method, f"/{path}", json.loads(json.dumps(body)))
-        if reply is None or reply[1] == {"message": LIMIT}:
-            raise ServiceTroubleError(f"{method} {path}: no answer")
-        return ApiAnswer(*reply)
-
-    return ask
-
-
 @dataclass
 class Done:
     """The steps of one set-up."""
@@ -261,11 +233,13 @@ def set_up(
     host: str = "github.com",
     yes: bool = True,
     dry_run: bool = False,
-    ask: Any = None,
 ) -> Done:
-    """Set the stand-in up; `yes` is the answer of the person."""
-    ask = ask or direct(github)
-    repository = get_repository(ask, host, REPOSITORY)
+    """Set the stand-in up without `gh` and without a connection, for rules with many cases."""
+
+    def ask(method: str, path: str, body: Any = None) -> ApiAnswer:
+        return ApiAnswer(*github.reply(method, f"/{path}", json.loads(json.dumps(body))))
+
+    repository, wanted = get_repository(ask, host, REPOSITORY), wanted or WantedSetup()
 
     def set_secret(change: SecretChange) -> None:
         place = f"environments/{change.environment}" if change.environment else "actions"
@@ -274,5 +248,5 @@ def set_up(
         if answer.status >= 300:
             raise ServiceError(f"gh secret set {change.name}: {answer.message}")
 
-    policy = ChangePolicy(dry_run, lambda _: yes, lambda _: True, set_secret)
-    return Done(list(Setup(ask, repository, wanted or WantedSetup(), policy).steps()))
+    policy = ChangePolicy(dry_run, yes, [name for _, name in wanted.secrets], set_secret)
+    return Done(list(Setup(ask, repository, wanted, policy).steps()))

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each_case
-from tests.scripts.init_github.conftest import INIT
 from tests.scripts.init_github.stand_in import ENVIRONMENTS, REGISTRATION, GitHub, complete
 
 from trainyard.command import handler
@@ -87,42 +85,48 @@ def test_a_repository_or_login_that_cannot_set_up_is_named_at_once(github: GitHu
         assert words in done.stderr
 
 
-def test_a_rate_limit_ends_it(github: GitHub, setup_github: Any) -> None:
-    github.faults = {"GET .*/actions/variables/.*": ["limit"]}
-    done = setup_github("--store", STORE)
-    assert done.returncode == 4
-    assert "rate limit" in done.stdout
-    asked = [call for call in github.calls if call.startswith("GET /repos/me/lab/actions/variables/")]
-    assert len(asked) == 1, "asking again would prolong it"
+def test_a_secret_that_github_refuses_is_hidden_and_one_without_a_value_is_a_command(
+    github: GitHub, setup_github: Any
+) -> None:
+    complete(github)
+    value = "-----BEGIN KEY-----\nvery secret\n-----END KEY-----"
+    github.faults = {"PUT .*/secrets/.*": 403}
+    coloured = {"CLICOLOR_FORCE": "1", "GH_FORCE_TTY": "80", "GH_DEBUG": "api", "GH_REPO": "them/other"}
+    done = setup_github("--secret", "TRAINYARD_SIGNING_KEY", TRAINYARD_SIGNING_KEY=value, **coloured)
+    assert done.returncode == 4 and "403" in done.stdout
+    assert "very" not in done.stdout + done.stderr + "".join(github.bodies)
+    asked = setup_github("--secret", "TRAINYARD_SIGNING_KEY")
+    assert asked.returncode == 1
+    assert "gh secret set TRAINYARD_SIGNING_KEY --env training --repo localhost:" in asked.stdout
 
 
-@each_case(
-    ("arguments", "words"),
-    [
-        ("--store ftp://x", "is not a store such as"),
-        ("--store file://relative", "is not a store such as"),
-        ("""--labels '["gpu"'""", "is not a JSON list of labels"),
-        ("--labels 'gpu,a  b'", "a label has letters"),
-        ("--variable TRAINYARD_NOTHING=1", "is not a variable that the workflows read"),
-        ("--variable TRAINYARD_STORE=file:///x", "has a flag of its own: --store"),
-        ("--variable TRAINYARD_DEADLINE", "is not NAME=VALUE"),
-        ("--variable WANDB_API_KEY=x", "is a secret: --secret WANDB_API_KEY"),
-        ("--secret AWS_SECRET_ACCESS_KEY", "is not a secret that the workflows read"),
-        ("--secret prod/WANDB_API_KEY", "is not an environment"),
-        ("--aws-role trainyard-ci", "is not a role such as"),
-        ("--repository lab", "is not OWNER/REPO"),
-    ],
+WRONG = (
+    ("--store ftp://x", "is not a store such as"),
+    ("--store file://relative", "is not a store such as"),
+    ("""--labels '["gpu"'""", "is not a JSON list of labels"),
+    ("--labels 'gpu,a  b'", "a label has letters"),
+    ("--variable TRAINYARD_NOTHING=1", "is not a variable that the workflows read"),
+    ("--variable TRAINYARD_STORE=file:///x", "has a flag of its own: --store"),
+    ("--variable TRAINYARD_DEADLINE", "is not NAME=VALUE"),
+    ("--variable WANDB_API_KEY=x", "is a secret: --secret WANDB_API_KEY"),
+    ("--secret AWS_SECRET_ACCESS_KEY", "is not a secret that the workflows read"),
+    ("--secret prod/WANDB_API_KEY", "is not an environment"),
+    ("--aws-role trainyard-ci", "is not a role such as"),
+    ("--repository lab", "is not OWNER/REPO"),
 )
+
+
 def test_wrong_usage_is_refused_before_gh_is_started(
-    arguments: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    repository = [] if "--repository" in arguments else ["--repository", "me/lab"]
-    line = [*shlex.split(arguments), *repository]
-    assert handler.exit_code_of(lambda: init_github.main(line)) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
-    assert words in printed.err
+    for arguments, words in WRONG:
+        repository = [] if "--repository" in arguments else ["--repository", "me/lab"]
+        line = [*shlex.split(arguments), *repository]
+        assert handler.exit_code_of(lambda line=line: init_github.main(line)) == 2  # type: ignore[misc]
+        printed = capsys.readouterr()
+        assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+        assert words in printed.err
 
 
 def copied(folder: Path, remote: str) -> Path:
@@ -158,18 +162,3 @@ def test_a_python_that_is_too_old_is_reported_with_what_to_do() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs Python 3.11 or newer" in done.stderr
     assert ".venv/bin/trainyard COMMAND" in done.stderr
-
-
-@pytest.mark.parametrize(("typed", "kept"), [("y\n", False), ("\x04", True)])
-def test_what_differs_is_shown_and_asked_for_on_a_terminal(
-    github: GitHub, environment: dict[str, str], terminal: Any, typed: str, kept: bool
-) -> None:
-    complete(github)
-    github.faults = {"GET .*/environments/.*": ["limit"]}  # another test covers the rest
-    line = [*INIT, "--repository", f"{github.address}/me/lab", "--store", "s3://ml-runs/phase2"]
-    code, screen = terminal(line, environment, typed, prompt=b"change it? [y/N]")
-    words = " ".join(screen.split())  # of a terminal of 80 columns
-    assert "TRAINYARD_STORE: file:///mnt/storage/store → s3://ml-runs/phase2" in words
-    assert code == 4
-    assert (github.variables["TRAINYARD_STORE"] == STORE) is kept
-    assert ("not changed; --yes changes it" in words) is kept
