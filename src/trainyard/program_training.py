@@ -29,10 +29,16 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways.git import program_git_facts, repository_facts, untracked_inputs, untracked_modules
+from trainyard.gateways.git import (
+    program_git_facts,
+    repository_facts,
+    untracked_inputs,
+    untracked_modules,
+)
+from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
-from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process import SignalForwarder, program_variables, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
@@ -162,7 +168,9 @@ def describe_start(order: ProgramOrder) -> dict[str, Any]:
 def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     """Return the run of the program, and the configuration as given, which may have secrets."""
     loaded = load_config(order.config, order.changes)
-    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    # All that is given to the program alone is secret, whatever its name is.
+    given = {f"{name}_SECRET": value for name, value in program_variables(os.environ).items()}
+    secrets = SecretFilter.of({"environment": {**os.environ, **given}}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
@@ -252,7 +260,9 @@ def announce_missing(run: ProgramRun) -> None:
         # Untracked modules count only if they are imported, which is seen.
         record = {**record, "git": repository_facts(program.directory, with_modules=False)}
     for name, remedy in remedies_of_program(record).items():
-        output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
+        text = f"this run cannot be proven without {name}: {remedy}"
+        output.announce("before", text, "degraded")
+        annotate(Level.WARNING, text, title="Not provable")
 
 
 def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:

@@ -39,7 +39,7 @@ from trainyard.commands.job_deploy import deploy_job
 from trainyard.commands.notify import Notice, needs_in, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
-from trainyard.commands.step import keep_records
+from trainyard.commands.step_action import keep_records
 from trainyard.commands.step_plan import SHIPPED, plan_run
 from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
