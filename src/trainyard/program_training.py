@@ -74,7 +74,12 @@ from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
-from trainyard.watch.failure_logs.failure_explanation import KILLED, FailureFacts, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import (
+    KILLED,
+    FailureFacts,
+    explain_logs,
+    facts_of_exception,
+)
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 
@@ -310,13 +315,13 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
         KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
     )
-    error = run.rows.observations.error(has_failed=True)
+    error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
-        exception=str(replace(error, place="")) if error else "",
-        place=error.place if error else "",
+        **facts_of_exception(error.to_json() if error else {}),
         system=system.changes(was_killed=was_killed),
+        memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
     found = explain_logs(logs, facts=facts).failure()

@@ -152,6 +152,34 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
     return found
 
 
+def find_cause(error: Any) -> tuple[str, str]:
+    """Return the exception that caused another one, empty if none did, and the deepest code of the chain.
+
+    A code is an errno, or what a service answered: an HTTP status, or AWS's own name.
+    """
+    cause = code = ""
+    for number in range(20):
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None) or getattr(error, "status", None)
+        if isinstance(response, dict):
+            code = f"({response.get('Error', {}).get('Code')}) when calling"
+        elif isinstance(status, int) and status >= 400:
+            code = f"HTTP {status}"
+        elif isinstance(getattr(error, "errno", None), int):
+            code = f"[Errno {error.errno}]"
+        if number:
+            cause = f"{type(error).__name__}: {quietly(str)(error) or ''}"[:1000]
+        deeper = error.__cause__
+        # What a fallback was tried for (a key, a module) is no cause.
+        fallbacks = (KeyError, AttributeError, ImportError, StopIteration)
+        if deeper is None and not error.__suppress_context__ and not isinstance(error.__context__, fallbacks):
+            deeper = error.__context__
+        if deeper is None:
+            break
+        error = deeper
+    return cause, code
+
+
 class Observer:
     """Counts and reports what one process of the program does."""
 
@@ -500,8 +528,10 @@ class Observer:
             trace = trace.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
+        cause, code = quietly(find_cause)(error) or ("", "")
         message = (quietly(str)(error) or "")[:1000]
-        self.report("exception", type=type(error).__name__, message=message, place=f"{file}:{line}")
+        name = type(error).__name__
+        self.report("exception", type=name, message=message, place=f"{file}:{line}", cause=cause, code=code)
 
     def end(self) -> None:
         """Report the last row and what was not reported yet, the exception, and the end."""
