@@ -249,8 +249,10 @@ def _spell_errnos(codes: Sequence[int]) -> str:
 def _spell_statuses(codes: Sequence[int]) -> str:
     numbers = "|".join(map(str, codes))
     phrases = "|".join(each.phrase for each in HTTPStatus if each in codes)
+    types = rf"\b(?:{phrases.replace(' ', '')})(?:Error|Exception)?\b"
     before = r"(?i:HTTP(?:/[\d.]+)?|status|code|response|error)[\s:='\"(<\[]{1,3}"
-    return rf"{before}(?:{numbers})\b|\b(?:{numbers}) (?i:Client Error|Server Error|{phrases})|\((?:{numbers})\) when"
+    after = f"Client Error|Server Error|{phrases}"
+    return rf"{before}(?:{numbers})\b|\b(?:{numbers}) (?i:{after})|\((?:{numbers})\) when|{types}"
 
 
 def _spell_grpc(names: Sequence[str]) -> str:
