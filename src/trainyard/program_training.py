@@ -74,9 +74,11 @@ from trainyard.run.source_words import source_in_words, unit_of_steps
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import (
     KILLED,
     FailureFacts,
+    LogExplanation,
     explain_logs,
     facts_of_exception,
 )
@@ -90,6 +92,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
 GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+# Slurm signals a job this long before its end at the earliest, without --signal.
+_SLURM_SECONDS = 120
 # Lines at the end of a log in which a launcher says that a signal ended one of its processes.
 _LAST_LINES = 60
 
@@ -309,7 +313,9 @@ def _network_of(run: ProgramRun) -> NodeNetwork | None:
 
 def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, str]:
     """Return the failure of a program for its record: from facts, else from its output; empty without one."""
-    if ended.exit_code == 0 or ended.stopped_by is not None or ended.problem is not None:
+    if ended.stopped_by is not None:
+        return time_limit_of_slurm(os.environ, time.time())
+    if ended.exit_code == 0 or ended.problem is not None:
         return {}
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
@@ -327,6 +333,15 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     found = explain_logs(logs, facts=facts).failure()
     here = f"{run.program.directory}{os.sep}"
     return {name: text.replace(here, "") for name, text in found.items()}
+
+
+def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:
+    """Return the failure of a program that Slurm stops because its time is over; empty if it is not."""
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    if not end.isdecimal() or now < int(end) - _SLURM_SECONDS:
+        return {}
+    why = "Slurm's time limit of the job was reached (SLURM_JOB_END_TIME)"
+    return LogExplanation(FailureClass.TIME_LIMIT, (why,), True, why, level="fact").failure()
 
 
 def announce_end(outcome: dict[str, Any]) -> None:
