@@ -317,6 +317,7 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
         return time_limit_of_slurm(os.environ, time.time())
     if ended.exit_code == 0 or ended.problem is not None:
         return {}
+    run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
         KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
@@ -326,7 +327,7 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     facts = FailureFacts(
         ended.exit_code,
         **facts_of_exception(error.to_json() if error else {}),
-        system=system.changes(was_killed=was_killed),
+        system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
@@ -350,7 +351,7 @@ def announce_end(outcome: dict[str, Any]) -> None:
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
         failure = read_failure(outcome)
-        if failure is not None and failure.error:
+        if failure is not None and failure.error not in ("", outcome.get("reason")):
             output.announce("error", failure.error)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")

@@ -45,7 +45,7 @@ class ProgramError:
     type: str
     message: str = ""
     place: str = ""
-    """FILE:LINE, relative to the repository."""
+    """FILE:LINE of what caused it, relative to the repository."""
     cause: str = ""
     """`TYPE: MESSAGE` of the exception that caused it."""
     code: str = ""

@@ -152,8 +152,8 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
     return found
 
 
-def find_cause(error: Any) -> tuple[str, str]:
-    """Return the exception that caused another one, empty if none did, and the deepest code of the chain.
+def find_cause(error: Any) -> tuple[Any, str, str]:
+    """Return the deepest exception of a chain, its text if it is another one, and the chain's deepest code.
 
     A code is an errno, or what a service answered: an HTTP status, or AWS's own name.
     """
@@ -177,7 +177,7 @@ def find_cause(error: Any) -> tuple[str, str]:
         if deeper is None:
             break
         error = deeper
-    return cause, code
+    return error, cause, code
 
 
 class Observer:
@@ -522,13 +522,13 @@ class Observer:
         trace = getattr(error, "__traceback__", None)
         if trace is None or trace.tb_frame.f_back is not None:
             return
-        places = []
+        deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
+        places, trace = [], getattr(deepest, "__traceback__", None) or trace
         while trace is not None:
             places.append((os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
             trace = trace.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
-        cause, code = quietly(find_cause)(error) or ("", "")
         message = (quietly(str)(error) or "")[:1000]
         name = type(error).__name__
         self.report("exception", type=name, message=message, place=f"{file}:{line}", cause=cause, code=code)
