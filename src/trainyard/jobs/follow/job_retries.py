@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
@@ -259,7 +260,11 @@ class RetryLoop:
             return ""
         if found is None:
             return "is gone"
-        return "" if found.ready else "does not answer"
+        if not found.ready:
+            return "does not answer"
+        # A notice of an interruption or of maintenance is a taint or a condition of the node.
+        reason = leaving_reason(found)
+        return f"is about to be replaced: {reason}" if reason not in ("", "it is cordoned") else ""
 
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
