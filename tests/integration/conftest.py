@@ -221,7 +221,7 @@ def _start_seaweedfs(weed: str, folder: Path, *more_flags: str) -> Server:
     return Server(process, _endpoint(f"http://127.0.0.1:{s3_port}"), folder / "weed.log")
 
 
-# moto looks whether an object exists and then writes it, so that two conditional puts at once may both succeed.
+# moto looks whether an object exists and then writes it: of two conditional puts at once, both may succeed.
 _MOTO = """
 import sys, threading
 from moto import server
