@@ -17,7 +17,7 @@ from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict, facts_of, verdict_record
 from trainyard.command.cluster_options import cluster_target, job_values
 from trainyard.config.cluster import ClusterConfig
-from trainyard.jobs.job_labels import FOLLOWED_BY
+from trainyard.jobs.job_object import FOLLOWED_BY
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting

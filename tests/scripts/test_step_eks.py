@@ -20,7 +20,7 @@ from trainyard.commands.notify import Notice, Posted
 from trainyard.config.schema import Config
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.github.cluster_job import ClusterJob, read_cluster_job
+from trainyard.github.cluster_job import JobDeployment, read_cluster_job
 from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec
@@ -184,7 +184,7 @@ def put_job(cluster: MemoryCluster, state: str) -> None:
 def plan_of(**values: Any) -> str:
     given = {"job": JOB, "kind": "pytorchjob", "namespace": NAMESPACE, "image": "r/i@sha256:0"}
     given |= {"store": "s3://ml", "cluster": "", "region": "us-east-1", "config": "configs/smoke.yaml"}
-    return ClusterJob(**{**given, **values}).to_text()
+    return JobDeployment(**{**given, **values}).to_text()
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_a_cluster_that_does_not_answer_is_red_and_the_other_jobs_are_polled(
         workflow.github.statuses[number] = [{"state": "in_progress", "created_at": stamp(0)}]
     real = step_eks.api_of
 
-    def api_of(job: ClusterJob) -> Any:
+    def api_of(job: JobDeployment) -> Any:
         if job.cluster == "away":
             raise ServiceError("the cluster away cannot be reached")
         return real(job)

@@ -36,7 +36,7 @@ class Outlook:
     remedy: str = ""
 
 
-def gpus_wanted(job: "JobSpec", fits: tuple[Fitness, ...]) -> int | None:
+def gpus_of_job(job: "JobSpec", fits: tuple[Fitness, ...]) -> int | None:
     """GPUs of the complete job; None when the GPUs per node are not known."""
     each = job.gpus_per_node
     if each is None:
@@ -66,7 +66,7 @@ def outlook(snapshot: Snapshot, job: "JobSpec", fits: tuple[Fitness, ...]) -> Ou
         reason = snapshot.cluster_queues.reason
         text = f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
         return Outlook(AdmissionTime.UNKNOWN, text)
-    return _queue_outlook(queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(job, fits), job=job)
+    return _queue_outlook(queue, snapshot.cluster_queues, snapshot, gpus=gpus_of_job(job, fits), job=job)
 
 
 def uncovered_efa(snapshot: Snapshot, job: "JobSpec", fits: tuple[Fitness, ...]) -> str:

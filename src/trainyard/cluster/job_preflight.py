@@ -13,7 +13,7 @@ from trainyard.cluster.fix import Step, plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterConfig
-from trainyard.plan.node_room import NodeRoom
+from trainyard.plan.instances import NodeRoom
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec

@@ -38,7 +38,7 @@ def trial_pod(job: "JobSpec") -> dict[str, Any]:
             "runAsUser": 1000,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "tolerations": [{"key": key, "operator": "Exists"} for key in job.tolerated],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in job.tolerated_taints],
     }
     if job.priority_class:
         spec["priorityClassName"] = job.priority_class

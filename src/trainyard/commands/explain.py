@@ -43,7 +43,12 @@ from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import (
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+    facts_of_exception,
+)
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
 
 if TYPE_CHECKING:
@@ -215,14 +220,10 @@ def failed_run(path: Path) -> FailureEvidence:
 def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     """Return the facts on record about the end of a program."""
     outcome = run.get("outcome") or {}
-    exception, own = outcome.get("exception"), outcome.get("program_exit_code")
-    named = exception if isinstance(exception, Mapping) else {}
-    text = f"{named.get('type') or ''}: {named.get('message') or ''}".split("\n")[0].strip(": ")
-    steps = outcome.get("steps")
+    exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
     return FailureFacts(
         own if isinstance(own, int) else code,
-        text,
-        str(named.get("place") or ""),
+        **facts_of_exception(exception if isinstance(exception, Mapping) else {}),
         steps=steps if isinstance(steps, int) else None,
     )
 

@@ -43,6 +43,7 @@ from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.untrusted_files import read_named_text, read_text
@@ -50,7 +51,6 @@ from trainyard.run.untrusted_files import read_named_text, read_text
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
     from trainyard.image.conflict.resolution import ResolverRequest
-    from trainyard.plan.finding import Finding
 
 _logger = logging.getLogger("trainyard.lint_image")
 RESOLVE_SECONDS = 240.0
@@ -136,9 +136,9 @@ def lint_dockerfile(
     declared, unchecked, findings = linter.judge(after)
     note = driver_note(linter.judge(before)[0], declared) if difference else ""
     data = record_of(declared, unchecked, findings, efa=machine.efa, difference=difference, driver_note=note)
-    output.print_json(data) if as_json else print("\n".join(lint_lines(data)))
+    output.print_json(data) if as_json else print("\n".join(lint_lines(data, findings)))
     for finding in findings:
-        level = Level.ERROR if finding.severity == "error" else Level.WARNING
+        level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         annotate(level, f"{finding.subject}: {finding.evidence}", title=finding.remedy)
     return ExitCode.DONE if data["ok"] else ExitCode.NO
 
@@ -243,7 +243,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
 def record_of(
     declared: "DeclaredVersions",
     unchecked: Sequence[str],
-    findings: "Sequence[Finding]",
+    findings: Sequence[Finding],
     *,
     efa: bool | None,
     difference: str,
@@ -253,7 +253,7 @@ def record_of(
     for table in old_tables(date.today()):
         _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
     return {
-        "ok": all(finding.severity != "error" for finding in findings),
+        "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
@@ -280,7 +280,7 @@ def declared_record(declared: "DeclaredVersions") -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def lint_lines(data: Mapping[str, Any]) -> list[str]:
+def lint_lines(data: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
     """Return the findings for people, each with its reason and its remedy."""
     known, read = data["declared"], data["read"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
@@ -293,16 +293,13 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
     lines += [f"  driver        {data['driver']}"] if data["driver"] else []
-    for finding in data["findings"]:
-        place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
-        lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]
-        lines.append(f"    {finding['remedy']}" + (" (--fix does it)" if finding["fixable"] else ""))
+    lines += [line for finding in findings for line in finding_lines(finding)]
     if "base" in known and data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
-    errors = sum(finding["severity"] == "error" for finding in data["findings"])
-    others = len(data["findings"]) - errors
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    others = len(findings) - errors
     partly = data["unknown"] or data["not_checked"]
-    if data["findings"]:
+    if findings:
         lines.append(f"  {errors} will break{' in what is stated' * bool(partly)}, {others} to consider")
     else:
         lines.append("  no problem in what is stated" if partly else "  nothing would break")

@@ -53,7 +53,6 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import RetryLoop
-from trainyard.jobs.job_environment import job_findings
 from trainyard.jobs.job_planning import (
     decides_the_end,
     load_job_config,
@@ -67,6 +66,7 @@ from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.plan_problems import job_findings
 from trainyard.jobs.recipes import any_program, trainyard_trainer
 from trainyard.plan.finding import Severity
 from trainyard.programs.inputs import find_lock

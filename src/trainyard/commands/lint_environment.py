@@ -13,7 +13,6 @@ Example:    trainyard lint-environment docker/fsdp/Dockerfile job.yaml --instanc
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
@@ -22,13 +21,10 @@ from trainyard.gateways.github import Level, annotate
 from trainyard.plan.environment.environment_lint import lint, lint_record
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.finding import Severity
+from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance
 from trainyard.report.facts.quantities import format_count
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
-
-if TYPE_CHECKING:
-    from trainyard.plan.finding import Finding
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -78,17 +74,9 @@ def surroundings(args: argparse.Namespace) -> VariableScope:
     )
 
 
-def lines_of(findings: "Sequence[Finding]", read: Mapping[str, int]) -> list[str]:
+def lines_of(findings: Sequence[Finding], read: Mapping[str, int]) -> list[str]:
     """Return each finding as text: the place, the message, the fix; `read`: file -> number of variables."""
-    lines = []
-    for finding in findings:
-        value = f"={finding.value}" if finding.value else ""
-        where = f" ({finding.area})" if finding.area else ""
-        lines += [
-            f"{finding.file}:{finding.line}: {finding.severity}: {finding.subject}{value}{where}",
-            f"    {finding.evidence}",
-            f"    {finding.remedy}",
-        ]
+    lines = [line for finding in findings for line in finding_lines(finding)]
     words = [finding.severity.value for finding in findings]
     counts = [format_count(words.count(word), word) for word in ("error", "warning", "info") if word in words]
     seen = f"{format_count(len(read), 'file')}, {format_count(sum(read.values()), 'variable')}"

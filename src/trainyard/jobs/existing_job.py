@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_kind import Manifests
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_object import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.kinds.ray_cluster import find_misfits

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_labels import JOB_LABEL, KIND_LABEL
+from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.state.pod_facts import PodFacts, PodReading
 from trainyard.jobs.state.reading import Reading, name_of, read_labels

@@ -1,14 +1,49 @@
-"""The parts that the objects of all kinds share: metadata, and the ConfigMap with the program's files."""
+"""What the objects of all kinds share: labels, annotations, and the ConfigMap of the program's files."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels
 from trainyard.jobs.job_spec import JobSpec
-from trainyard.jobs.pod_template import files_name
 
 Json = dict[str, Any]
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+"""A DNS-1035 label, because operators name Services after it."""
+_MOST_SHOWN = 80
+_PLAIN = re.compile(r"[!-~]+")
+MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
+JOB_LABEL = "trainyard.dev/job"
+KIND_LABEL = "trainyard.dev/kind"
+EFA_LABEL = "trainyard.dev/efa"
+"""Only pods that EFA joins have it: the label by which they require each other's zone."""
+
+PLAN = "trainyard.dev/plan"
+"""JSON of the record of the `JobSpec`, without secrets and without the text of files."""
+NETWORK = "trainyard.dev/network"
+CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
+"""The digest of a RayCluster's specification. Equal digests mean equal clusters."""
+RETRIES = "trainyard.dev/retries"
+"""How many times we submitted the job again."""
+AUTO_RETRY = "trainyard.dev/auto-retry"
+"""How many times the job may be submitted again after failures that a retry can recover from."""
+CANCELLED = "trainyard.dev/cancelled"
+"""The time at which somebody cancelled the job."""
+FOLLOWED_BY = "trainyard.dev/followed-by"
+"""The name of the job that replaced this one, once it exists."""
+RETRY_CLAIM = "trainyard.dev/retry-claim"
+"""JSON of a retry that was decided; any watcher may carry it out."""
+RETRY_RECORD = "trainyard.dev/retry-record"
+"""JSON of the attempts before this job, and of the retries that they used."""
+FIRST_NAME = "trainyard.dev/first-name"
+"""The name of the job that was submitted first."""
+BEFORE = "trainyard.dev/resubmitted-from"
+"""The name of the job that this one follows."""
+
+
+def make_labels(job: str, kind: str) -> dict[str, str]:
+    """Return the labels of every object and pod of the job."""
+    return {**MANAGED_BY, "app.kubernetes.io/name": "trainyard-job", JOB_LABEL: job, KIND_LABEL: kind}
 
 
 def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
@@ -54,4 +89,10 @@ def make_files_config_map(plan: JobSpec) -> tuple[Json, ...]:
     """Return the ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()
-    return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)
+    return (part_object(plan, "v1", "ConfigMap", name=plan.files_name, data=dict(plan.program.files)),)
+
+
+def quote_name(name: str) -> str:
+    """Return the first characters of a wrong name, in quotes unless it is one plain word."""
+    shown = name[:_MOST_SHOWN]
+    return (shown if _PLAIN.fullmatch(shown) else repr(shown)) + ("…" if shown != name else "")

@@ -25,14 +25,12 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import JobSpec, PodResources
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.plan_problems import find_plan_problems
+from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
 from trainyard.jobs.recipes import any_program, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import network_environment
-from trainyard.plan.instances import instance_called
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import NodeRoom, room_of_type
 from trainyard.programs.presets.preset import load_preset, with_settings
 from trainyard.run.atomic_files import sha256_of_file
 
@@ -53,7 +51,7 @@ def load_job_config(
     if recipe and recipe not in EVERY_RECIPE:
         raise ConfigError(f"--recipe {recipe[:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
     config = load_config(path, [*changes, *([f"recipe={recipe}"] if recipe else [])]).config
-    return with_settings(config, program_settings)
+    return with_settings(config, program_settings) if program_settings else config
 
 
 def settle_job(job: JobSpec, config: Config, *, namespace: str = "") -> JobSpec:
@@ -195,7 +193,6 @@ def _draft_plan(config: Config, job: JobSpec, room: NodeRoom | None) -> tuple[Jo
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
         zone=job.zone if is_in_one_zone else None,
         network=config.compute.network,
-        environment=_environment(config, job, resources, label),
         claim=claim,
         shared_claim=bool(claim) and (job.nodes > 1 or job.shared_claim),
         mount_path=workspace_of(config) if claim else "",
@@ -207,7 +204,10 @@ def _draft_plan(config: Config, job: JobSpec, room: NodeRoom | None) -> tuple[Jo
         owner=f"{job.namespace}/{job.creator}/{command[:16]}",
         provenance={**job.provenance, "config-sha256": config_sha256(settled)},
     )
-    return plan, settled
+    variables = network_environment(variable_scope(plan))
+    if find_job_recipe(config, own=bool(job.program.command)) is trainyard_trainer:
+        variables.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
+    return replace(plan, environment={**variables, **job.environment}), settled
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
@@ -226,20 +226,6 @@ def _with_volume(config: Config, job: JobSpec) -> Config:
     volume = config.cluster.volume.model_copy(update=changes)
     cluster = config.cluster.model_copy(update={"volume": volume})
     return config.model_copy(update={"cluster": cluster})
-
-
-def _environment(config: Config, job: JobSpec, resources: PodResources, label: str) -> dict[str, str]:
-    place = VariableScope(
-        instance=instance_called(label),
-        nodes=job.nodes,
-        efa=resources.efa,
-        gpus=resources.gpus,
-        network=config.compute.network,
-    )
-    found = network_environment(place)
-    if find_job_recipe(config, own=bool(job.program.command)) is trainyard_trainer:
-        found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
-    return {**found, **job.environment}
 
 
 def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: int, efa: bool) -> PodResources:

@@ -18,7 +18,7 @@ from trainyard.cluster.object_path import path_part
 from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects
-from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_object import JOB_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState

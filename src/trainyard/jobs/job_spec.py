@@ -19,8 +19,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from trainyard.config.cluster import ClusterConfig
 from trainyard.errors import DamagedFileError
-from trainyard.plan.instances import EFA, GPU, plain_type
-from trainyard.plan.node_room import NodeRoom
+from trainyard.plan.instances import EFA, GPU, NodeRoom, plain_type
 from trainyard.run.record_models import validate_record
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
@@ -100,8 +99,12 @@ _PLANNED = ("name", "namespace", "kind", "image", "program", "nodes", "processes
 class JobSpec:
     """One job."""
 
-    # A key of a later version may change the job.
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    # A key of a later version may change the job. The schema is that of a planned job, which has these values.
+    __pydantic_config__ = {  # noqa: RUF012
+        "extra": "forbid",
+        "title": "JobPlan",
+        "json_schema_extra": {"required": list(_PLANNED)},
+    }
     name: str = ""
     """Empty until it is planned: derived from the model's name."""
     namespace: str = ""
@@ -205,7 +208,7 @@ class JobSpec:
         return tuple(dict.fromkeys(filter(None, names)))
 
     @property
-    def tolerated(self) -> tuple[str, ...]:
+    def tolerated_taints(self) -> tuple[str, ...]:
         """The taints that the pods tolerate. Those of GPUs and EFA keep only other pods away."""
         return tuple(dict.fromkeys((GPU, EFA, *self.tolerations)))
 
@@ -213,7 +216,7 @@ class JobSpec:
         """Return whether the pods tolerate taints with this key, by the keys of their tolerations."""
         given = (self.template.get("spec") or {}).get("tolerations") or ()
         # Without a key all taints are tolerated.
-        return {taint, ""} & {*self.tolerated, *(each.get("key", "") for each in given)} != set()
+        return {taint, ""} & {*self.tolerated_taints, *(each.get("key", "") for each in given)} != set()
 
     @property
     def shape(self) -> str:
@@ -227,6 +230,11 @@ class JobSpec:
     def run_directory(self) -> str:
         # Namespaces have volumes of their own, which often lead to one file system.
         return f"{self.mount_path or SCRATCH}/{self.namespace}/{self.name}"
+
+    @property
+    def files_name(self) -> str:
+        """The ConfigMap with the program's files."""
+        return f"{self.name}-files"
 
     @property
     def several_nodes(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.cluster.snapshot import ZONE
-from trainyard.jobs.job_labels import EFA_LABEL, JOB_LABEL, make_labels
+from trainyard.jobs.job_object import EFA_LABEL, JOB_LABEL, make_labels
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, PodResources
 from trainyard.plan.instances import EFA, GPU
 
@@ -68,7 +68,7 @@ def _pod_spec(plan: JobSpec, container: Json) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(plan),
-        "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated_taints],
         "volumes": [{"name": name, **source} for name, source, _ in _volumes(plan)],
     }
     if selector := _node_selector(plan):
@@ -174,18 +174,13 @@ def _volumes(plan: JobSpec) -> list[tuple[str, Json, str]]:
         ("scratch", {"emptyDir": {}}, SCRATCH),
     ]
     if plan.program.files:
-        volumes.append(("files", {"configMap": {"name": files_name(plan)}}, FILES_DIRECTORY))
+        volumes.append(("files", {"configMap": {"name": plan.files_name}}, FILES_DIRECTORY))
     if plan.claim:
         claim = {"persistentVolumeClaim": {"claimName": plan.claim}}
         volumes.append(("checkpoints", claim, plan.mount_path))
     if plan.resources.hugepages_mib:
         volumes.append(("hugepages", {"emptyDir": {"medium": "HugePages-2Mi"}}, "/dev/hugepages"))
     return volumes
-
-
-def files_name(plan: JobSpec) -> str:
-    """Return the ConfigMap with the program's files."""
-    return f"{plan.name}-files"
 
 
 def _node_selector(plan: JobSpec) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.config.parameters import count_parameters
 from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
+from trainyard.machine.checklist import markdown_cell
 from trainyard.plan.finding import Finding, Severity
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
@@ -403,3 +404,38 @@ def format_bytes(size: int) -> str:
     if 0 < size < 0.1e9:
         return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"
+
+
+def summarize_machine(config: Config, facts: MachineFacts) -> str:
+    """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
+    torch = f"torch {facts.torch}" if facts.torch else "no torch"
+    gpus, free = _gpus_in_words(config, facts), format_bytes(facts.disk_free_bytes)
+    return f"Python {facts.python}, {torch}, {gpus}, {free} free"
+
+
+def refusal_text(findings: tuple[Finding, ...]) -> str:
+    """Every failed check with its fix, and that nothing was started."""
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.remedy}" for finding in failed]
+    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
+    return "\n".join([*lines, f"{count} failed. Nothing was started."])
+
+
+def refusal_line(findings: tuple[Finding, ...]) -> str:
+    """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
+    failed = (f"{f.subject}: {f.evidence}" for f in findings if f.severity is Severity.ERROR)
+    return " ".join("; ".join(failed).split())
+
+
+def refusal_markdown(findings: tuple[Finding, ...]) -> str:
+    """The refusal as a job summary."""
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.remedy)} |" for f in failed]
+    title = f"### ❌ Not started: {', '.join(f.subject for f in failed)}"
+    return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
+
+
+def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
+    if config.model.device == "cpu" or not facts.torch_gpu_bytes:
+        return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
+    return gpu_names(facts)

@@ -84,3 +84,13 @@ class Finding:
     def skipped(cls, reason: str) -> Self:
         """Return the finding of a check whose subject is not needed, or not judged here."""
         return cls("", Severity.SKIPPED, reason)
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """Return a finding as text: its place and subject, the evidence, what to do."""
+    place = finding.file + (f":{finding.line}" if finding.line else "")
+    value = f"={finding.value}" if finding.value else ""
+    where = f" ({finding.area})" if finding.area else ""
+    fix = " (--fix does it)" if finding.edit else ""
+    start = f"{place}: {finding.severity}: {finding.subject}{value}{where}"
+    return [start, f"    {finding.evidence}", f"    {finding.remedy}{fix}"]

@@ -37,6 +37,7 @@ from trainyard.proof.stored_checkpoints import (
     changed_record,
     checkpoint_problem,
     leftover_problem,
+    saved_before_last_step,
     store_problem,
 )
 from trainyard.run.failure import next_step
@@ -228,7 +229,7 @@ def prove(
             _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
-            _stored_part(run, course, found, again=again, place=at),
+            _stored_part(run, course, found, again=again, place=at, validated=curves.last_validated),
             _repeatable_part(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
@@ -294,6 +295,9 @@ def _program_length(run: RecordedFacts) -> str:
         return f"{done} of {requested:,} {unit}{source}"
     if announced is None:
         return f"{done} {unit}{source}, and the program ended with exit code 0"
+    planned = integer_or_none(section_or_empty(run, "plan").get("announced_steps"))
+    if planned is not None and planned > announced:
+        return f"{done} {unit}{source} of at most {planned:,}: the program itself ended its training there"
     of = f"of the {announced:,} {unit} that the program announced{source}"
     return f"{done} {of}, and it ended with exit code 0"
 
@@ -315,7 +319,13 @@ def _network_part(
 
 
 def _stored_part(
-    run: RecordedFacts, course: Course, found: "Inspection", *, again: Recomputed, place: ProofPlace
+    run: RecordedFacts,
+    course: Course,
+    found: "Inspection",
+    *,
+    again: Recomputed,
+    place: ProofPlace,
+    validated: float | None,
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
@@ -330,7 +340,7 @@ def _stored_part(
         step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
-    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
+    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints, validated=validated)
     problem = (
         store_problem(run, found.verification)
         or leftover_problem(course.saved, found.verification)
@@ -351,6 +361,10 @@ def _stored_part(
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
     note = f"; {left} leftovers of an interrupted sync or removal were not verified" if left else ""
+    if (saved := saved_before_last_step(run, validated)) is not None:
+        note += (
+            f"; the last checkpoint is of step {saved:,}, which was validated: the step after it is not saved"
+        )
     return Part("stored", True, f"{objects}: {found.verification.compared}{read}{note}")
 
 

@@ -13,6 +13,11 @@ _WORDS = {
 }
 
 
+def describe_count(number: int, noun: str) -> str:
+    """Return `1 step` or `1,000 steps`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def source_in_words(outcome: Mapping[str, Any], fact: str) -> str:
     """Return ` (printed by the program)` for `steps` or a figure of a run; empty where none is on record."""
     sources = outcome.get("sources")

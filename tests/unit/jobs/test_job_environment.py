@@ -14,10 +14,10 @@ from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, re
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_environment import command_settings, job_findings, variable_scope
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.plan_problems import command_settings, job_findings, variable_scope
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope

@@ -11,12 +11,11 @@ from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, re
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.existing_job import is_deployed
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
 from trainyard.jobs.job_spec import spec_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.instances import CATALOGUE
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
 ROOM = NodeRoom(8, 180_000, 1_900_000, 31, 42242, instance_type="p5.48xlarge")
 

@@ -25,7 +25,7 @@ from tests.unit.jobs.plans import (
 from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.section import Section
-from trainyard.jobs.job_labels import PLAN
+from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS

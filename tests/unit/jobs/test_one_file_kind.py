@@ -59,6 +59,7 @@ from trainyard.config.registries import JOB_KINDS, JobKindEntry
 JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
 
 from trainyard.jobs.job_spec import JobSpec
+from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.trial_objects import trial_job
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.command import output
@@ -83,8 +84,8 @@ words = ["--config", config, "--job-name", "llama", "--image-uri", image, "--ins
 words += ["--set", "compute.strategy=ddp", "--set", "cluster.kind=volcano", "--volume", "fsx"]
 plan = ran(job_deploy, *words, "--dry-run")
 given = job_values(job_deploy.parse_args(words))
-job = JobSpec(**given).with_settings(ClusterConfig(kind="volcano"))
-kind = choose_kind(job.kind, tuple(KINDS.values()), {})
+spec = JobSpec(**given).with_settings(ClusterConfig(kind="volcano"))
+kind = choose_kind(spec.kind, tuple(KINDS.values()), {})
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
@@ -103,8 +104,8 @@ api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phas
 print(json.dumps({
     "schema": fragment_of("cluster.kind")["enum"],
     "plan": plan["data"]["plan"]["kind"],
-    "permissions": [p.resource for p in needed_permissions(job, kind)][:2],
-    "trial": trial_job(kind, job)["apiVersion"],
+    "permissions": [p.resource for p in needed_permissions(spec, kind)][:2],
+    "trial": trial_job(kind, spec)["apiVersion"],
     "states": states,
     "listed": [job["kind"] for job in ran(job_command, "ls", *cluster)["data"]["jobs"]],
     "cancelled": ran(job_command, "cancel", "llama", *cluster)["data"]["changes"],

@@ -16,8 +16,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.instances import CATALOGUE
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
 OWN = ("python", "work.py")
 

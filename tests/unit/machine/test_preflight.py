@@ -18,10 +18,13 @@ from trainyard.machine.preflight import (
     format_bytes,
     gpu_bytes_needed,
     judge_machine,
+    refusal_line,
+    refusal_markdown,
+    refusal_text,
     store_bytes_needed,
+    summarize_machine,
     worst_severity,
 )
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
 from trainyard.plan.finding import Finding, Severity
 
 GB = 10**9

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.machine.preflight import worst_severity
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+from trainyard.machine.preflight import refusal_line, refusal_markdown, refusal_text, worst_severity
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness, store_line
 from trainyard.plan.finding import Severity
 

@@ -18,8 +18,7 @@ from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.finding import Severity
-from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom, room_of_type
 
 WITH_EFA = [instance for instance in CATALOGUE if instance.efa]
 EVERY = [pytest.param(instance, id=instance.name) for instance in CATALOGUE]

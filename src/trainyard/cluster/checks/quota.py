@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from trainyard.cluster.admission import gpus_wanted
+from trainyard.cluster.admission import gpus_of_job
 from trainyard.cluster.check_definition import Check, Facts
 from trainyard.cluster.resource_quantities import format_quantity
 from trainyard.cluster.snapshot import Limit, MissingData, Quota
@@ -31,7 +31,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
 
 def _gang_amounts(facts: Facts) -> Mapping[str, int]:
     """The amount of each quota that the gang uses, in thousandths."""
-    gpus = (gpus_wanted(facts.job, facts.fits) or 0) * 1000
+    gpus = (gpus_of_job(facts.job, facts.fits) or 0) * 1000
     pods = facts.job.nodes * 1000
     job = f"count/{facts.kind.api.resource}.{facts.kind.api.group}"
     return {f"requests.{GPU}": gpus, "pods": pods, "count/pods": pods, job: 1000}
@@ -50,7 +50,7 @@ def _quota(quota: Quota, wanted: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _limits(limits: tuple[Limit, ...], facts: Facts) -> Iterator[Finding]:
-    each = (gpus_wanted(facts.job, facts.fits) or 0) // facts.job.nodes * 1000
+    each = (gpus_of_job(facts.job, facts.fits) or 0) // facts.job.nodes * 1000
     for limit in limits:
         if each and GPU in limit.max and limit.max[GPU] < each:
             yield Finding.error(

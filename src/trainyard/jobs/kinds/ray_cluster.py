@@ -28,10 +28,8 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
-from trainyard.jobs.job_object import job_object, part_object
+from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object, quote_name
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
-from trainyard.jobs.name_problems import LABEL, quote_name
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
 from trainyard.jobs.state.reading import (

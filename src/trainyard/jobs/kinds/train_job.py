@@ -17,11 +17,11 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
-from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_object import (
     find_problems_without_ray,
     job_object,
     make_files_config_map,
+    make_labels,
     part_object,
 )
 from trainyard.jobs.job_spec import JobSpec

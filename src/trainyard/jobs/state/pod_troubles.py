@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.resource_quantities import parse_quantity
-from trainyard.jobs.job_labels import JOB_LABEL
+from trainyard.jobs.job_object import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
 from trainyard.jobs.state.reading import (

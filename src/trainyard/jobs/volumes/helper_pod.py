@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.jobs.job_labels import MANAGED_BY
+from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR
 from trainyard.jobs.volumes.place import Place
 

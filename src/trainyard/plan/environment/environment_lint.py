@@ -4,13 +4,18 @@ files + facts of the caller ──lint──> findings with reason and fix, by f
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from trainyard.config.secret_forms import baked_secret_kind, secret_kind
 from trainyard.plan.environment.job_manifest_rules import judge_manifest
-from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup
+from trainyard.plan.environment.settings_reading import (
+    EnvironmentFile,
+    SettingGroup,
+    read_environment_objects,
+)
+from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import judge_variable, missing_variables
 from trainyard.plan.finding import Finding, Severity
 
@@ -34,6 +39,14 @@ def lint(files: Iterable[EnvironmentFile]) -> list[Finding]:
     found = [finding for file in files for finding in _of_file(file)]
     order = list(Severity)
     return sorted(found, key=lambda finding: (finding.file, finding.line, order.index(finding.severity)))
+
+
+def lint_objects(
+    name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope, beside: Iterable[SettingGroup] = ()
+) -> list[Finding]:
+    """Return the findings of Kubernetes objects, and of variables `beside` them that their programs get."""
+    file = read_environment_objects(name, objects, given)
+    return lint([replace(file, groups=(*file.groups, *beside))])
 
 
 def _of_file(file: EnvironmentFile) -> Iterator[Finding]:

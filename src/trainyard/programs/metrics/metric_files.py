@@ -101,6 +101,11 @@ class MetricFiles:
         return tuple(self._notes)
 
     @property
+    def ended_at(self) -> int | None:
+        """The step at which a trainer has decided to end, as its newest file says."""
+        return next((each.ended_at for each in reversed(self._readers.values()) if each.ended_at), None)
+
+    @property
     def steps_asked(self) -> int | None:
         """The steps of the complete run, if a file has them."""
         return next((each.steps_asked for each in self._readers.values() if each.steps_asked), None)
@@ -223,6 +228,7 @@ class _Reader:
     """Reads one file by polls."""
 
     steps_asked: int | None = None
+    ended_at: int | None = None
 
     def __init__(self, path: Path, files: MetricFiles) -> None:
         self.path, self.files = path, files
@@ -348,6 +354,11 @@ class _TrainerState(_Reader):
             return []
         if isinstance(total := state.get("max_steps"), int) and total > 0:
             self.steps_asked = total
+        control: Any = state
+        for name in ("stateful_callbacks", "TrainerControl", "args", "should_training_stop"):
+            control = control.get(name) if isinstance(control, dict) else None
+        step = state.get("global_step")  # it stops early, or is done
+        self.ended_at = step if control is True and isinstance(step, int) else None
         rows = []
         for found in history:
             # The trainer's summary has the mean of all losses.

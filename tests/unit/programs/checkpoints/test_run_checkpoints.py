@@ -347,10 +347,10 @@ def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
             found.take(lambda _: 0, end=WELL)
     found.take(lambda _: 0, end=WELL)
     assert found.taken is not None and found.taken.step == len(states)
-    said = weights_fault(directory, found.taken, found.first, is_complete=True) or ""
+    said = weights_fault(directory, found.taken, is_complete=True) or ""
     assert fault in said and bool(fault) == bool(said)
     if fault.startswith("equal"):
-        assert weights_fault(directory, found.taken, found.first, is_complete=False) is None
+        assert weights_fault(directory, found.taken, is_complete=False) is None
     saved = [each["tensors"]["count"] for each in read_rows(directory.events_file) if "tensors" in each]
     assert saved[-1] == len(states[-1])
 
