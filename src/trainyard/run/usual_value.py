@@ -21,7 +21,7 @@ def median_of(values: Iterable[float]) -> float:
 
 
 def longest_pause(durations: Iterable[float], *, factor: float, least: float) -> float:
-    """Return the seconds without progress that count as a hang: `factor` times the usual, at least `least`."""
+    """Return the seconds without progress that are a hang: `factor` times the usual, at least `least`."""
     known = list(durations)
     return max(least, factor * float(median_of(known)) if known else 0.0)
 
