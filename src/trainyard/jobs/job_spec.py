@@ -99,7 +99,7 @@ _PLANNED = ("name", "namespace", "kind", "image", "program", "nodes", "processes
 class JobSpec:
     """One job."""
 
-    # A key of a later version may change the job. The schema is that of a planned job, which has these values.
+    # A key of a later version may change the job. The schema is that of a planned job, which has all values.
     __pydantic_config__ = {  # noqa: RUF012
         "extra": "forbid",
         "title": "JobPlan",

@@ -44,6 +44,45 @@ _MOST_NODES = 100_000
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
+_PRESET = "the program"
+_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_SEPARATORS = re.compile(r"[;&|()]+")
+_BEFORE_VARIABLES = ("env", "export", "exec", "time")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_DNS_NAME = re.compile(DNS_NAME)
+_DNS_RULE = (
+    "a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit"
+)
+_LONGEST_LABEL = 63
+_SECRET_KEY = re.compile(r"(?!\.\.|\.$)[-._A-Za-z0-9]+")
+_KEY_RULE = "a key of a Secret has letters, digits and -_."
+_QUALIFIED = r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)?{_QUALIFIED}")
+"""The key of a label or a taint of nodes, with an optional prefix `example.com/`."""
+_TAINT_RULE = (
+    "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
+)
+_LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
+_OF_NODES = [
+    (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
+]
+# Keys of labels, and where the plan has their values from.
+_OF_JOBS = [
+    (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
+    (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
+]
+_LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,128})?",
+    re.ASCII,
+)
+"""The grammar of references (github.com/distribution/reference)."""
+_IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train:1 or …/train@sha256:…"
+_LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
 
 
 def find_plan_problems(
@@ -262,14 +301,6 @@ def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
         )
 
 
-_PRESET = "the program"
-_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SHELLS = ("sh", "bash", "dash", "zsh")
-_SEPARATORS = re.compile(r"[;&|()]+")
-_BEFORE_VARIABLES = ("env", "export", "exec", "time")
-
-
 def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
@@ -329,41 +360,6 @@ def _shell_settings(text: str) -> Iterator[Setting]:
                 at_start = at_start and is_before
     except ValueError:  # an open quote: the shell refuses it too
         return
-
-
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_DNS_NAME = re.compile(DNS_NAME)
-_DNS_RULE = (
-    "a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit"
-)
-_LONGEST_LABEL = 63
-_SECRET_KEY = re.compile(r"(?!\.\.|\.$)[-._A-Za-z0-9]+")
-_KEY_RULE = "a key of a Secret has letters, digits and -_."
-_QUALIFIED = r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-_NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)?{_QUALIFIED}")
-"""The key of a label or a taint of nodes, with an optional prefix `example.com/`."""
-_TAINT_RULE = (
-    "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
-)
-_LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
-_OF_NODES = [
-    (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
-]
-_OF_JOBS = [
-    (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
-    (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
-]
-"""Keys of labels, and where the plan has their values from."""
-_LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,128})?",
-    re.ASCII,
-)
-"""The grammar of references (github.com/distribution/reference)."""
-_IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train:1 or …/train@sha256:…"
-_LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
 
 
 def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
