@@ -71,7 +71,7 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, nod
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
-from trainyard.run.source_words import source_in_words, unit_of_steps
+from trainyard.run.source_words import describe_steps, source_in_words
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
@@ -361,7 +361,7 @@ def announce_end(outcome: dict[str, Any]) -> None:
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    steps = describe_steps(outcome, steps_of_program(outcome)) + source_in_words(outcome, "steps")
     output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 

@@ -229,7 +229,7 @@ def _health(text: str, remedy: str) -> Finding:
 
 
 def _keeps_away(taint: Taint, job: "JobSpec") -> bool:
-    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in job.tolerated_taints
+    known = taint.key in _BY_STATE or taint.key == HEALTH or job.tolerates(taint.key)
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
     return taint.effect in ("NoSchedule", "NoExecute") and not known and not pressure
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.needed_apis import ServedKind
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.plan.instances import GPU
 
 if TYPE_CHECKING:
@@ -14,12 +15,14 @@ _ANY_IMAGE = "registry.invalid/trainyard-preflight"
 
 def trial_job(kind: ServedKind, job: "JobSpec", *, runtime: str = "") -> dict[str, Any]:
     """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
-    labels = {"kueue.x-k8s.io/queue-name": job.queue} if job.queue else {}
-    template = {"spec": {"containers": [_container("pytorch", job)], "restartPolicy": "Never"}}
+    labels = {**job.labels, **({"kueue.x-k8s.io/queue-name": job.queue} if job.queue else {})}
+    metadata = {"namespace": job.namespace, "labels": labels, "annotations": dict(job.annotations)}
+    pod = {"spec": {"containers": [_container("pytorch", job)], "restartPolicy": "Never"}}
+    template = merge_fragment(pod, job.template, "pytorch")
     return {
         "apiVersion": kind.api.group_version,
         "kind": kind.api_kind,
-        "metadata": {"name": TRIAL_NAME, "namespace": job.namespace, "labels": labels},
+        "metadata": {"name": TRIAL_NAME, **metadata},
         "spec": kind.trial_spec(template, runtime),
     }
 
@@ -43,12 +46,9 @@ def trial_pod(job: "JobSpec") -> dict[str, Any]:
         spec["serviceAccountName"] = job.service_account
     if job.claim:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": job.claim}}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": TRIAL_NAME, "namespace": job.namespace},
-        "spec": spec,
-    }
+    metadata = {"name": TRIAL_NAME, "namespace": job.namespace}
+    pod = merge_fragment({"metadata": metadata, "spec": spec}, job.template, "trainer")
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
 def _container(name: str, job: "JobSpec") -> dict[str, Any]:

@@ -67,8 +67,9 @@ from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import job_findings
-from trainyard.jobs.recipes import trainyard_trainer
+from trainyard.jobs.recipes import any_program, trainyard_trainer
 from trainyard.plan.finding import Severity
+from trainyard.programs.inputs import find_lock
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -253,13 +254,24 @@ def check_cluster(
 def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
     plan = plan_job(config, job)
     check_provable(config, plan, accept)
-    for warning in warnings_of(plan):
+    for warning in (*warnings_of(plan), *lock_warnings(config, plan)):
         _logger.warning("%s", warning)
     for found in job_findings(plan):
         value = f"={found.value}" if found.value else ""
         level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
         _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.remedy)
     return plan
+
+
+def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
+    """Warn of a program without a lock; the image may have one beside the program, which is not seen here."""
+    folder = Path(config.program.directory).resolve()
+    if plan.program.name != any_program.NAME or config.program.lock or find_lock(folder) is not None:
+        return []
+    return [
+        f"program.lock: not set, and {folder} has no uv.lock, requirements.txt or the like. If the image has "
+        "none either, the job trains to its end and is not proven (repeatable: not on record: lock)"
+    ]
 
 
 def check_provable(config: "Config", plan: JobSpec, accept: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.check_definition import list_names
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
@@ -308,23 +309,25 @@ class JobWatch:
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
         """Return the readings of the pods' machines by pod name, and a list of what is not known."""
-        nodes, unknown, plan = dict[str, "NodeReading"](), list[str](), self._job.plan
+        nodes, plan = dict[str, "NodeReading"](), self._job.plan
+        unknown: dict[str, list[str]] = {}  # reason -> the pods that share it
         answers = self._pods.run_script(pods, SCRIPT)
         silent = [name for name, answer in answers.items() if answer is None]
         self._machines.health.add_silent_pods(silent, answers, now)
         since = facts.run.get("created") if facts else None
         for name, answer in answers.items():
             if not isinstance(answer, str):
-                unknown.append(f"{name}: {answer or 'it does not answer'}")
+                reason = str(answer or "it does not answer").replace(name, "the pod")
+                unknown.setdefault(reason, []).append(name)
                 continue
             reading = read_node_answer(answer)
             if plan is not None and not plan.resources.gpus:
                 reading = replace(reading, gpus=(), gpu_trouble="")
             if reading.gpu_trouble:
-                unknown.append(f"the GPUs of {name}: {reading.gpu_trouble}")
+                unknown.setdefault(f"the GPUs: {reading.gpu_trouble}", []).append(name)
             nodes[name] = reading
             self._machines.add(name, reading, now, since=since)
-        return nodes, unknown
+        return nodes, [f"{list_names(names)}: {reason}" for reason, names in unknown.items()]
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""

@@ -371,7 +371,7 @@ class Setup:
         if runs := self._wanted.variables.get(RUNS_DIRECTORY):
             folders.append(runs)
         page, labels = self._repository.page, self._selector.labels
-        return Todo(MACHINE, runner_command(page, labels, downloads, token, folders), note)
+        return Todo(MACHINE, runner_command(page, labels, downloads, token=token, folders=folders), note)
 
     def _check_aws_role(self) -> SetupStep:
         """Check that the role trusts this repository, by a run that was proven since the role is set."""

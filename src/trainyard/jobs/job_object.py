@@ -57,6 +57,7 @@ def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
     if plan.workload_priority:
         labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
     body["metadata"]["annotations"] = {
+        **plan.annotations,
         PLAN: json.dumps(plan.record(), sort_keys=True, separators=(",", ":")),
         RETRIES: "0",
         AUTO_RETRY: str(plan.auto_retry),
@@ -68,7 +69,10 @@ def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
     """Return an object that the job needs, with the field that its kind has (`spec` or `data`)."""
-    metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
+    labels = {**plan.labels, **make_labels(plan.name, plan.kind)}
+    metadata = {"name": name, "namespace": plan.namespace, "labels": labels}
+    if plan.annotations:
+        metadata["annotations"] = dict(plan.annotations)
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 

@@ -14,6 +14,7 @@ from trainyard import __version__
 from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.job_preflight import room_for
+from trainyard.cluster.pod_fragment import MAIN
 from trainyard.cluster.snapshot import Volume
 from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterPodConfig
@@ -147,6 +148,12 @@ def warnings_of(plan: JobSpec) -> list[str]:
         found.append(
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
             "NNODES and NPROC_PER_NODE only, which torchrun does not read"
+        )
+    beside = [each["name"] for each in (plan.template.get("spec") or {}).get("containers") or ()]
+    if others := [name for name in beside if name != MAIN]:
+        found.append(
+            f"cluster.pod.template, container {', '.join(others)}: a pod runs until all of its containers "
+            "have ended. Make it an init container with restartPolicy Always, which ends with the training"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
     if plan.program.name == any_program.NAME and processes < gpus:

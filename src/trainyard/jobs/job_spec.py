@@ -99,7 +99,7 @@ _PLANNED = ("name", "namespace", "kind", "image", "program", "nodes", "processes
 class JobSpec:
     """One job."""
 
-    # A key of a later version may change the job. The schema is that of a planned job, which has these values.
+    # A key of a later version may change the job. The schema is that of a planned job, which has all values.
     __pydantic_config__ = {  # noqa: RUF012
         "extra": "forbid",
         "title": "JobPlan",
@@ -148,6 +148,11 @@ class JobSpec:
     service_account: str = ""
     tolerations: tuple[str, ...] = ()
     """Keys of tolerated taints."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """As in `cluster.pod.template`."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the job's objects, beside ours."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
     run_as_user: int | None = None
     grace_seconds: int = 300
     restarts: int = 0
@@ -178,6 +183,7 @@ class JobSpec:
 
         `namespace` is that of the kubeconfig's context.
         """
+        spec = settings.pod.template.get("spec") or {}
         return replace(
             self,
             kind=self.kind or settings.kind,
@@ -189,7 +195,10 @@ class JobSpec:
             priority_class=self.priority_class or settings.priority_class or "",
             secret_environment=self.secret_environment or settings.secret or "",
             service_account=settings.pod.service_account or "",
-            node_selector=settings.pod.node_selector,
+            node_selector={**settings.pod.node_selector, **(spec.get("nodeSelector") or {})},
+            template=settings.pod.template,
+            labels=settings.labels,
+            annotations=settings.annotations,
         )
 
     @property
@@ -202,6 +211,12 @@ class JobSpec:
     def tolerated_taints(self) -> tuple[str, ...]:
         """The taints that the pods tolerate. Those of GPUs and EFA keep only other pods away."""
         return tuple(dict.fromkeys((GPU, EFA, *self.tolerations)))
+
+    def tolerates(self, taint: str) -> bool:
+        """Return whether the pods tolerate taints with this key, by the keys of their tolerations."""
+        given = (self.template.get("spec") or {}).get("tolerations") or ()
+        # Without a key all taints are tolerated.
+        return {taint, ""} & {*self.tolerated_taints, *(each.get("key", "") for each in given)} != set()
 
     @property
     def shape(self) -> str:

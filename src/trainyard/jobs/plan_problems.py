@@ -26,6 +26,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE
 from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
+from trainyard.jobs.template_problems import find_template_problems
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.environment.settings_reading import Setting, SettingGroup
 from trainyard.plan.environment.surroundings import VariableScope
@@ -43,6 +44,45 @@ _MOST_NODES = 100_000
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
+_PRESET = "the program"
+_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_SEPARATORS = re.compile(r"[;&|()]+")
+_BEFORE_VARIABLES = ("env", "export", "exec", "time")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_DNS_NAME = re.compile(DNS_NAME)
+_DNS_RULE = (
+    "a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit"
+)
+_LONGEST_LABEL = 63
+_SECRET_KEY = re.compile(r"(?!\.\.|\.$)[-._A-Za-z0-9]+")
+_KEY_RULE = "a key of a Secret has letters, digits and -_."
+_QUALIFIED = r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)?{_QUALIFIED}")
+"""The key of a label or a taint of nodes, with an optional prefix `example.com/`."""
+_TAINT_RULE = (
+    "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
+)
+_LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
+_OF_NODES = [
+    (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
+]
+# Keys of labels, and where the plan has their values from.
+_OF_JOBS = [
+    (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
+    (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
+]
+_LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,128})?",
+    re.ASCII,
+)
+"""The grammar of references (github.com/distribution/reference)."""
+_IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train:1 or …/train@sha256:…"
+_LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
 
 
 def find_plan_problems(
@@ -55,6 +95,7 @@ def find_plan_problems(
     yield from _network_problems(plan, room)
     yield from _variable_problems(requested, plan)
     yield from _secret_problems(config, requested, plan)
+    yield from find_template_problems(plan, requested.environment, _setter_of)
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
@@ -88,7 +129,10 @@ def _secret_problems(config: Config, requested: JobSpec, plan: JobSpec) -> Itera
     remedy = "Put it into a Kubernetes Secret, and name that with --secret"
     for secret in find_secrets({"-- COMMAND": list(requested.program.command)}):
         yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
-    settings = {"program.settings": config.program.settings}
+    settings = {
+        "program.settings": config.program.settings,
+        "cluster.pod.template": config.cluster.pod.template,
+    }
     try:  # the pod takes all others from the variables of the Secret
         restore_secrets(settings if plan.secret_environment else config.to_plain(), {})
     except ConfigError as error:
@@ -257,22 +301,21 @@ def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
         )
 
 
-_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SHELLS = ("sh", "bash", "dash", "zsh")
-_SEPARATORS = re.compile(r"[;&|()]+")
-_BEFORE_VARIABLES = ("env", "export", "exec", "time")
-
-
 def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     beside = (
-        SettingGroup("the program", tuple(_program_settings(plan)), place),
+        SettingGroup(_PRESET, tuple(_program_settings(plan)), place),
         SettingGroup("the command", tuple(command_settings(plan.program.command)), place),
     )
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place, beside)
-    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
+    return [
+        finding
+        for finding in found
+        if finding.subject not in _JUDGED_BY_THE_PLAN
+        # A hint, such as that a variable is for Megatron only, is for others than the preset that sets it.
+        and (finding.area != _PRESET or finding.severity is not Severity.INFO)
+    ]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:
@@ -319,32 +362,6 @@ def _shell_settings(text: str) -> Iterator[Setting]:
         return
 
 
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_DNS_NAME = re.compile(DNS_NAME)
-_DNS_RULE = (
-    "a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit"
-)
-_LONGEST_LABEL = 63
-_SECRET_KEY = re.compile(r"(?!\.\.|\.$)[-._A-Za-z0-9]+")
-_KEY_RULE = "a key of a Secret has letters, digits and -_."
-_QUALIFIED = r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-_NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)?{_QUALIFIED}")
-"""The key of a label or a taint of nodes, with an optional prefix `example.com/`."""
-_TAINT_RULE = (
-    "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
-)
-_LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,128})?",
-    re.ASCII,
-)
-"""The grammar of references (github.com/distribution/reference)."""
-_IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train:1 or …/train@sha256:…"
-_LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
-
-
 def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
     """Yield the problems; the job's own name may have at most `longest` characters."""
     of_jobs = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
@@ -370,11 +387,15 @@ def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
     for flag, name, pattern, rule, most in rules:
         if len(name) > most or not pattern.fullmatch(name):
             yield f"{flag} {quote_name(name)}: {rule} (at most {most} characters)"
-    for key, value in plan.node_selector.items():
-        if key in (INSTANCE_TYPE, *HYPERPOD):
-            yield f"cluster.pod.node_selector, {key}: the plan sets it, from --instance-type and the nodes"
-        elif not _NODE_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            yield (
-                f"cluster.pod.node_selector, {quote_name(key)}: {quote_name(value)}: not a label of nodes, "
-                "such as sagemaker.amazonaws.com/instance-group-name: workers"
-            )
+    own = (plan.template.get("metadata") or {}).get("labels") or {}
+    for place, labels, owned in (
+        ("cluster.pod.node_selector", plan.node_selector, _OF_NODES),
+        ("cluster.labels", plan.labels, _OF_JOBS),
+        ("cluster.annotations", dict.fromkeys(plan.annotations, ""), _OF_JOBS),
+        ("cluster.pod.template.metadata.labels", own, _OF_JOBS),
+    ):
+        for key, value in labels.items():
+            if by := next((by for pattern, by in owned if re.match(pattern, key)), ""):
+                yield f"{place}, {key}: the plan sets it, {by}"
+            elif not _NODE_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value or ""):
+                yield f"{place}, {quote_name(key)}: {quote_name(value)}: {_LABEL_RULE}"

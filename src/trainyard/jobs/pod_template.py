@@ -7,6 +7,7 @@ its labels.
 import json
 from typing import Any
 
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.cluster.snapshot import ZONE
 from trainyard.jobs.job_object import EFA_LABEL, JOB_LABEL, make_labels
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, PodResources
@@ -53,7 +54,11 @@ def pod_template(plan: JobSpec, container: str, *, command: bool = True, in_pair
         metadata["annotations"][f"{_KUEUE}-{how}-topology"] = plan.topology
         if plan.is_joined_by_efa and in_pair:  # else Kueue requires it of each template by itself
             metadata["annotations"][f"{_KUEUE}-group-name"] = "trainyard"
-    return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
+    spec = _pod_spec(plan, _container(plan, container, command=command))
+    template = merge_fragment({"metadata": metadata, "spec": spec}, plan.template, container)
+    if plan.zone is not None:  # also in the node affinity of the fragment
+        set_zone(template["spec"]["affinity"], plan.zone)
+    return template
 
 
 def _pod_spec(plan: JobSpec, container: Json) -> Json:
@@ -199,7 +204,6 @@ def _affinity(plan: JobSpec) -> Json:
         # The scheduler admits the first pod, which matches its own term.
         joined = {"matchLabels": {**ours["matchLabels"], EFA_LABEL: "true"}}
         affinity["podAffinity"][_REQUIRED] = [{"topologyKey": ZONE, "labelSelector": joined}]
-        set_zone(affinity, plan.zone)
     return affinity
 
 

@@ -17,6 +17,13 @@ PRICES_AS_OF = "2026-07-20"
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 HYPERPOD = "ml."
 """HyperPod's names are EC2's with this prefix; its prices differ and are not known here."""
+_HUGEPAGES_MIB_PER_CPU = 220
+"""Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
+_SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
+"""Memory left to the kubelet, the system and DaemonSets, the same as HyperPod's own command line leaves."""
+_DAEMONS_MIB = 500
+"""Memory of the usual DaemonSets, which Karpenter adds to the pod's."""
+_SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 
 @dataclass(frozen=True)
@@ -174,15 +181,6 @@ def _suggestion(name: str) -> str:
     near = difflib.get_close_matches(name, names, n=1) if len(name) < 100 else []
     families = ", ".join(dict.fromkeys(known.partition(".")[0] for known in names))
     return f"; did you mean {near[0]}?" if near else f"; known families: {families}"
-
-
-_HUGEPAGES_MIB_PER_CPU = 220
-"""Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
-_SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
-"""Memory left to the kubelet, the system and DaemonSets, the same as HyperPod's own command line leaves."""
-_DAEMONS_MIB = 500
-"""Memory of the usual DaemonSets, which Karpenter adds to the pod's."""
-_SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 
 @dataclass(frozen=True)

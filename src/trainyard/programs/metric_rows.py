@@ -349,8 +349,6 @@ class MetricRowWriter:
         """The last step in the file, and the one that waits."""
         self._beside: list[Row] = []
         """The rows without a step in the file."""
-        self._is_undecided = False
-        """Whether printed rows differ from earlier ones, which counts if nothing better appears."""
         self.fault: str | None = None
         """The first fault that a row of this attempt shows; one of a step goes before those without."""
         self._fault_has_step = False
@@ -377,7 +375,8 @@ class MetricRowWriter:
         new = self.merged.changed_steps(limit)
         known = len(self._beside)
         is_other = is_other or self.merged.counts_epochs or beside[:known] != self._beside
-        if is_other or (new and new[0] <= self._written) or (is_over and self._is_undecided):
+        # At the end all is written anew: then nothing depends on when which part was read.
+        if is_over or is_other or (new and new[0] <= self._written):
             self._write_anew(beside, limit, is_over=is_over)
         else:
             rows = [row for step in new if (row := self.merged.row(step)) is not None]
@@ -395,7 +394,6 @@ class MetricRowWriter:
         )
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
-        self._is_undecided = other is not None and not is_certain
         if other is not None and is_certain and self._resumed_at and other <= self._resumed_at:
             self._on_other_row(other)
             self._resumed_at = 0

@@ -116,7 +116,7 @@ class Observations:
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
                 process.error = ProgramError(*map(_text, named))
-            case "read":
+            case "read" if (event.step or 0) <= 1:  # later ones come after a resume
                 self.reads.append(Path(path) if (path := _text(facts.get("path"))) else None)
             case "exit":
                 process.ended_at = self._count

@@ -15,6 +15,7 @@ import glob
 import itertools
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -69,8 +70,8 @@ LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
-_NO_NEWS = ("in progress", "open for writing", "has written nothing")
-"""Texts of notes that may be gone at the next search."""
+_NO_NEWS = re.compile(r"in progress|open for writing|that this run has written$")
+"""In notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
@@ -191,24 +192,13 @@ class RunCheckpoints:
         return any(fnmatch.fnmatch(path, each) or one.path.is_relative_to(each) for each in patterns)
 
     def _nothing_matches(self, pattern: str) -> str:
-        """Return what program.checkpoints does not name, and what lies near it."""
+        """Return what program.checkpoints does not name, and what the program was seen to save instead."""
         directory = self._program.directory
-        if any(glob.iglob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
-            return (
-                f"program.checkpoints: {pattern} names nothing that this run has written: it was there before"
-            )
-        folder = directory / glob.escape(pattern).partition("[")[0]
-        while not folder.is_dir():
-            folder = folder.parent
-        ours = {*own_folders(self._directory), *self._directory.path.parents}
-        near = [
-            path
-            for path in sorted(folder.iterdir())
-            if path not in ours and path.name not in _NEVER_CHECKPOINTS and self.has_written(path)
-        ]
-        names = ", ".join(path.name + "/" * path.is_dir() for path in near[:_MOST_NEAR])
-        lies = f"{folder} has {names} of this run" if names else f"this run has written nothing in {folder}"
-        return f"program.checkpoints: {pattern} names nothing in {directory}; {lies}"
+        is_there = any(glob.iglob(pattern, root_dir=directory, recursive=True))  # noqa: PTH207  # may be absolute
+        why = ": it was there before" if is_there else ""
+        saved = dict.fromkeys(os.path.relpath(each.path, directory) for each in self.saved)
+        more = f"; it has saved {', '.join(list(saved)[-_MOST_NEAR:])}" if saved else ""
+        return f"program.checkpoints: {pattern} names nothing that this run has written{why}{more}"
 
     def _judge(self, found: ProgramCheckpoints, end: "Ending | None", last_sign: float) -> ProgramCheckpoints:
         """Return the checkpoints as partial of which a sign of the end is missing."""
@@ -407,8 +397,8 @@ class RunCheckpoints:
         found = self._stepped(self.find(is_over=end is not None), step_before, last)
         found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
         self.skipped = found.rejections()
-        for note in self.skipped:
-            if not any(text in note for text in _NO_NEWS):
+        for note in self.skipped if end is None else ():  # the verdict has the last ones
+            if not _NO_NEWS.search(note):
                 self._warn_once(note)
         newest = found.newest
         if newest is None or (state_of(newest) == self._state and end is None):
@@ -448,8 +438,8 @@ class RunCheckpoints:
         return True
 
     def _warn_once(self, note: str) -> None:
-        if note not in self._told:
-            self._told.add(note)
+        if (about := note.partition(";")[0]) not in self._told:
+            self._told.add(about)
             LOG.warning("%s", note)
 
 

@@ -25,6 +25,6 @@ def source_in_words(outcome: Mapping[str, Any], fact: str) -> str:
     return f" ({words})" if words else ""
 
 
-def unit_of_steps(outcome: Mapping[str, Any]) -> str:
-    """Return what the steps of a run are: `steps`, or `epochs` if nothing else was counted."""
-    return "epochs" if outcome.get("unit") == "epochs" else "steps"
+def describe_steps(outcome: Mapping[str, Any], steps: int) -> str:
+    """Return a number of steps of a run in words; they are epochs if nothing else was counted."""
+    return describe_count(steps, "epoch" if outcome.get("unit") == "epochs" else "step")

@@ -118,7 +118,7 @@ BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
 def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
     findings = judge_machine(config(device, TINYLLAMA if "cuda" in device else None), facts)
     assert worst_severity(findings) == Severity.PASSED
-    assert {f.remedy for f in findings} == {None}
+    assert {f.remedy for f in findings} == {""}
 
 
 @each_case(("device", "check", "facts", "found", "fix"), BAD)
@@ -157,7 +157,7 @@ def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed_checks(findings) == ["disk"]
-    assert finding(findings, "disk").found.startswith(
+    assert finding(findings, "disk").evidence.startswith(
         "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
     )
 
@@ -246,8 +246,8 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
     assert (worst_severity(findings) == Severity.ERROR) is (compiles and bool(missing))
     if compiles and missing:
         compiler = finding(findings, "compiler")
-        assert all(name in compiler.found for name in missing)
-        assert "--set compute.compile=false" in str(compiler.fix)
+        assert all(name in compiler.evidence for name in missing)
+        assert "--set compute.compile=false" in compiler.remedy
 
 
 def memory(available: int, **more: Any) -> Memory:

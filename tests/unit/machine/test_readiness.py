@@ -31,7 +31,7 @@ def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[st
     findings = judge_readiness(answers)
     assert [found.subject for found in findings] == checks
     assert worst_severity(findings) == Severity.PASSED
-    assert {found.remedy for found in findings} == {None}
+    assert {found.remedy for found in findings} == {""}
 
 
 def test_a_store_is_called_writable_only_after_a_write() -> None:
@@ -111,7 +111,7 @@ def test_a_grace_period_that_was_too_short_before_is_said_with_a_longer_one(
     needed: float, given: float, is_short: bool
 ) -> None:
     findings = judge_readiness(replace(READY, grace_needed=needed, grace_seconds=given))
-    found = [finding for finding in findings if finding.check == "grace"]
+    found = [finding for finding in findings if finding.subject == "grace"]
     assert bool(found) is is_short
     for finding in found:
         assert finding.severity == Severity.WARNING

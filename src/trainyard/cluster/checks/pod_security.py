@@ -32,7 +32,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
                 "use --kind trainjob, one node, or a namespace of the level baseline",
             )
         )
-    elif level == "restricted":
+    elif level == "restricted" and (isinstance(trial, MissingData) or not trial.accepted):
         found.append(
             Finding.warning(
                 f"{enforces}: pods as root, with host "

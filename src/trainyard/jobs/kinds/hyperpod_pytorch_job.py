@@ -33,7 +33,7 @@ def find_problems(plan: JobSpec) -> Iterator[str]:
 
 def render(plan: JobSpec) -> Manifests:
     template = pod_template(plan, CONTAINER)
-    template["spec"]["containers"][0]["ports"] = [{"containerPort": AGENT_PORT}]
+    template["spec"]["containers"][0].setdefault("ports", []).append({"containerPort": AGENT_PORT})
     policy: dict[str, Any] = {"cleanPodPolicy": "All", "jobMaxRetryCount": plan.restarts}
     if plan.restarts:
         policy["restartPolicy"] = {

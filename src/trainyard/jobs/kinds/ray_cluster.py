@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object, quote_name
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
@@ -121,7 +122,7 @@ def _cluster(plan: JobSpec) -> dict[str, Any]:
     # Clusters that differ in their zone only are equal: the zone follows from what is free.
     compared = spec if plan.zone is None else ray_cluster_spec(replace(neutral, zone=""))
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
-    body["metadata"]["annotations"] = {CLUSTER_DIGEST: digest}
+    body["metadata"]["annotations"] = {**plan.annotations, CLUSTER_DIGEST: digest}
     return body
 
 
@@ -184,7 +185,7 @@ def submitter(plan: JobSpec) -> dict[str, Any]:
         "resources": {"requests": dict(_SUBMITTER), "limits": dict(_SUBMITTER)},
         "securityContext": container_security(),
     }
-    template = pod_template(replace(plan, zone=None), "ray-job-submitter", command=False)
+    template = pod_template(replace(plan, zone=None, template={}), "ray-job-submitter", command=False)
     spec = {
         "containers": [container],
         "restartPolicy": "Never",
@@ -197,7 +198,7 @@ def submitter(plan: JobSpec) -> dict[str, Any]:
         "tolerations": template["spec"]["tolerations"],
     }
     metadata = {"labels": template["metadata"]["labels"], "annotations": dict(NOT_DISRUPTED)}
-    return {"metadata": metadata, "spec": spec}
+    return merge_fragment({"metadata": metadata, "spec": spec}, plan.template, "")
 
 
 def read_status(observed: Observed) -> Reading:

@@ -64,14 +64,16 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
             )
         yield VolumeSource(api, place, where.path, python=where.python)
         return
-    claim, folder, image, user = where.claim, where.path, where.image, None
+    claim, folder, image, user, template = where.claim, where.path, where.image, None, {}
     if where.job:
         plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
-        image, user = image or plan.image, plan.run_as_user
-    mounted = mount_claim(api, where.namespace, claim, image=image, user=user, seconds=where.seconds)
+        image, user, template = image or plan.image, plan.run_as_user, dict(plan.template)
+    mounted = mount_claim(
+        api, where.namespace, claim, image=image, user=user, seconds=where.seconds, template=template
+    )
     with mounted as (place, path):
         yield VolumeSource(api, place, str(PurePosixPath(path) / folder.strip("/")), python=where.python)
 

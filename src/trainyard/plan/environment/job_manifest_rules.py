@@ -5,6 +5,7 @@ It finds errors that the schema and the webhooks of a cluster would refuse, befo
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
 from trainyard.plan.environment.settings_reading import instance_of, nodes_of, pod_specs
@@ -14,6 +15,14 @@ from trainyard.plan.instances import EFA, GPU
 _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local", "/tmp")  # noqa: S108
 _NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
+_DEVICES = "/dev/infiniband"
+_OF_THE_POD = {"emptyDir", "configMap", "secret", "downwardAPI", "projected"}
+"""Volumes that end with the pod, or that nothing is saved in."""
+_SAVED_IN = re.compile(
+    r"--(?:(?!resume|load)[\w-]*(?:checkpoint|ckpt)[\w-]*|save|(?:save|output)[-_](?:dir|path|folder))"
+    r"[= ]['\"]?(\.{0,2}/[^\s'\"]*|\.)"
+)
+"""An option that names the folder of checkpoints, and its value: a path."""
 _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 
@@ -57,6 +66,15 @@ def _pytorch_job(document: LocatedMapping, title: str) -> Iterator[Finding]:
     for role, replicas in spec.mapping("pytorchReplicaSpecs").items():
         if not isinstance(replicas, LocatedMapping):
             continue
+        if replicas.text("replicas").number == 0:
+            yield _judged_field(
+                replicas.lines["replicas"],
+                f"{role} replicas",
+                title,
+                Severity.ERROR,
+                reason="the operator refuses a role without pods",
+                remedy=f"leave {role} out, or set replicas to 1 or more",
+            )
         containers = replicas.mapping("template", "spec").items_of("containers")
         names = [str(container.text("name")) for container in containers]
         if containers and "pytorch" not in names:
@@ -111,6 +129,16 @@ def _volumes(pod: LocatedMapping, title: str) -> Iterator[Finding]:
                 reason="all pods of the node share the host's /dev/shm",
                 remedy="use an emptyDir with medium: Memory and a sizeLimit",
             )
+        elif path.startswith(_DEVICES):
+            yield _judged_field(
+                volume.line,
+                f"volume {volume.text('name')}",
+                title,
+                Severity.WARNING,
+                reason=f"the host's {path} covers the EFA devices that the device plugin gives the pod: on "
+                "some types NCCL then uses TCP, without an error",
+                remedy=f"remove the volume and privileged, and request {EFA}",
+            )
         elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
             yield _judged_field(
                 volume.line,
@@ -151,6 +179,7 @@ def _container(
         )
     yield from _interfaces(limits, pod, where, several=several)
     yield from _command(container, where, several=several)
+    yield from _checkpoints(container, pod, where)
     yield from _image(container, where)
 
 
@@ -202,6 +231,32 @@ def _command(container: LocatedMapping, where: str, *, several: bool) -> Iterato
                 Severity.ERROR,
                 reason="the node rank is a number in a template that pods share: all get the same rank",
                 remedy="remove it: torchrun reads PET_NODE_RANK; for other launchers write $(PET_NODE_RANK)",
+            )
+
+
+def _checkpoints(container: LocatedMapping, pod: LocatedMapping, where: str) -> Iterator[Finding]:
+    """Yield folders for checkpoints that are on no volume; a relative one only if the container has none."""
+    lost = [str(volume.text("name")) for volume in pod.items_of("volumes") if set(volume) & _OF_THE_POD]
+    kept = [
+        PurePosixPath(mount.text("mountPath"))
+        for mount in container.items_of("volumeMounts")
+        if str(mount.text("name")) not in lost and mount.text("mountPath") != SHARED_MEMORY
+    ]
+    folder = PurePosixPath(container.text("workingDir") or ".")
+    for key in ("command", "args"):
+        words = container.get(key)
+        texts = [word for word in words if isinstance(word, Text)] if isinstance(words, list) else []
+        for found in _SAVED_IN.finditer(" ".join(texts)):
+            path = folder / found[1]
+            if any(path.is_relative_to(mount) for mount in kept) or (kept and not path.is_absolute()):
+                continue
+            yield _judged_field(
+                container.lines[key],
+                key,
+                where,
+                Severity.WARNING,
+                reason=f"{found[1][:80]} is on no volume: checkpoints there are lost with the pod",
+                remedy="mount a PersistentVolumeClaim, and save below its mountPath",
             )
 
 

@@ -113,7 +113,8 @@ def is_of_torch(path: Path) -> bool:
     """Return whether only torch.load reads a checkpoint: torch.save has written it, or a file in it."""
     for file in (path, *path.rglob("*")):
         with suppress(OSError, zipfile.BadZipFile, NotImplementedError):
-            if file.is_file() and zipfile.is_zipfile(file):
+            # A shard of DCP ends as such a file does.
+            if file.suffix != ".distcp" and file.is_file() and zipfile.is_zipfile(file):
                 names = {PurePath(name).name for name in zipfile.ZipFile(file).namelist()}
                 if "data.pkl" in names and "constants.pkl" not in names:  # that of TorchScript
                     return True

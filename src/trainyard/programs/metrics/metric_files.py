@@ -103,7 +103,8 @@ class MetricFiles:
     @property
     def ended_at(self) -> int | None:
         """The step at which a trainer has decided to end, as its newest file says."""
-        return next((each.ended_at for each in reversed(self._readers.values()) if each.ended_at), None)
+        states = [each for each in self._readers.values() if isinstance(each, _TrainerState)]
+        return states[-1].ended_at if states else None
 
     @property
     def steps_asked(self) -> int | None:
@@ -228,7 +229,6 @@ class _Reader:
     """Reads one file by polls."""
 
     steps_asked: int | None = None
-    ended_at: int | None = None
 
     def __init__(self, path: Path, files: MetricFiles) -> None:
         self.path, self.files = path, files
@@ -341,6 +341,7 @@ class _Table(_Lines):
 class _TrainerState(_Reader):
     """Reads the Hugging Face trainer's state in a checkpoint, which repeats the complete history."""
 
+    ended_at: int | None = None
     _read: tuple[int, int, int] | None = None
 
     def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002

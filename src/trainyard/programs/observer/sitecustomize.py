@@ -49,8 +49,8 @@ SAVES = {
     "xgboost.core": {"Booster.save_model": "fname"},
     "lightgbm.basic": {"Booster.save_model": "filename"},
 }
-# Metrics of xgboost that are better if they are higher, as its early stopping has them; others may be a loss.
-RISING = ("auc", "aucpr", "pre", "ndcg", "map")
+# In the names of xgboost's metrics that fall; whether one of somebody's own falls is not known.
+LOSSES = ("loss", "error", "rms", "mae", "mape", "mphe", "nloglik", "deviance", "quantile")
 # A program that reads more files of torch than these before its first step reads data with it.
 MOST_READS = 64
 MACHINE = {
@@ -386,8 +386,8 @@ class Observer:
                 name, _, value = text.rpartition(":")
                 figures[name] = float(value)
                 for data, of_data in options["evals"] if "evals" in options else args[0]:
-                    metric = name[len(of_data) + 1 :].partition("@")[0].rstrip("-")
-                    if name.startswith(of_data + "-") and metric not in RISING:
+                    metric = name[len(of_data) + 1 :]
+                    if name.startswith(of_data + "-") and any(each in metric for each in LOSSES):
                         figures.setdefault("loss" if id(data) == self._data else "val_loss", float(value))
             self._note_figures(figures)
 
