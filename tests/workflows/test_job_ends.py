@@ -13,12 +13,12 @@ import pytest
 from tests.cases import each_case
 from tests.workflows.conftest import ROOT, read
 
-from trainyard.github import job_end
 from trainyard.github.job_end import (
     DEPLOYMENT,
     STEP_FAILURES,
     TRAINING,
     JobEnd,
+    JobTexts,
     end_of_steps,
     unreported_end,
 )
@@ -26,15 +26,8 @@ from trainyard.github.job_end import (
 Needs = dict[str, Any]
 RESULTS = ("success", "failure", "cancelled", "skipped")
 RUN, ATTEMPT, EARLIER = "99", "2", "1"
-NOTES = (
-    "The run was canceled by @anna.",
-    "The run was canceled by @github-actions[bot].",
-    "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
-    "Canceling since a higher priority waiting request for trainyard-gpu exists",
-    'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
-)
-"""Annotations of GitHub that name a cause."""
-UNKNOWN, SHUTDOWN = "The operation was canceled.", "The runner has received a shutdown signal."
+AFTER = ("The operation was canceled.", "Process completed with exit code 1.")
+"""Annotations that GitHub adds whatever the cause was."""
 
 
 def job(result: str, **outputs: str) -> dict[str, Any]:
@@ -111,13 +104,14 @@ def follow_up(needs: Needs) -> list[str]:
     return ["continue"] if is_due and needs["continue"]["result"] == "skipped" else []
 
 
-def titles(needs: Needs) -> dict[str, str]:
-    table = DEPLOYMENT if "watch" in needs else TRAINING
-    return {name: words.title for name, words in table.items()}
-
-
-def end_of(needs: Needs, *notes: str) -> JobEnd | None:
-    return unreported_end(needs, run=RUN, attempt=ATTEMPT, annotations=lambda title: [UNKNOWN, *notes])
+def end_of(
+    needs: Needs, *notes: str, machine: str = "gpu-1", level: str = "failure", title: str = ""
+) -> JobEnd | None:
+    """The end where GitHub has these annotations on each job, among those that follow every end."""
+    found = [{"annotation_level": level, "title": title, "message": note} for note in notes]
+    after = [{"annotation_level": "failure", "message": note} for note in AFTER]
+    record = {"runner_name": machine, "annotations": [after[0], *found, after[1]]}
+    return unreported_end(needs, run=RUN, attempt=ATTEMPT, records=lambda _: record)
 
 
 def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
@@ -133,13 +127,13 @@ def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
         for name in expected:
             title, result = TRAINING[name].title, needs[name]["result"]
             words = {
-                "failure": TRAINING[name].failed,
-                "cancelled": f"the job {title} was cancelled",
+                "failure": f"the job {title} failed (",
+                "cancelled": f"the job {title} was cancelled (",
                 "skipped": f"the run was cancelled before the job {title} started",
             }[result]
             assert sum(part.startswith(words) for part in parts) == 1, (needs, end.reason)
         others = [TRAINING[name] for name in TRAINING if name not in expected]
-        assert not any(f"job {each.title} " in end.reason or each.failed in end.reason for each in others)
+        assert not any(f"job {each.title} " in end.reason for each in others)
         assert "gh run " in end.next_step and RUN in end.next_step
     assert seen > 60
 
@@ -161,13 +155,9 @@ def test_the_job_that_reports_runs_where_there_is_something_to_report(
 
 
 def test_github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested() -> None:
+    needs = {"plan": job("success"), "ready": job("failure")}
     for attempt, start in (("49", "gh run "), ("50", "start a new run: gh workflow run")):
-        end = unreported_end(
-            {"plan": job("success"), "ready": job("failure")},
-            run=RUN,
-            attempt=attempt,
-            annotations=lambda title: [],
-        )
+        end = unreported_end(needs, run=RUN, attempt=attempt, records=lambda _: {})
         assert end is not None and end.next_step.startswith(start)
 
 
@@ -220,35 +210,78 @@ def test_a_reason_of_the_step_itself_is_reported() -> None:
     assert end_of_steps(steps, status="failure", run=RUN, attempt="1", segment=1).reason == "gpu: none"
 
 
-@each_case("note", ["", *NOTES])
-@each_case("name", TRAINING)
-def test_a_cancellation_is_reported_by_its_cause(name: str, note: str) -> None:
-    for table in (TRAINING, DEPLOYMENT):
-        if name not in table:
-            continue
-        needs = {each: job("success" if each == "plan" else "skipped") for each in table}
-        needs[name] = job("cancelled")
-        end = end_of(needs, *([note] if note else []))
+RERUN = f"gh run rerun {RUN}"
+ALLOW = "gh api --method POST repos/{owner}/{repo}/environments/training/deployment-branch-policies"
+SETTLE = f"settle what GitHub says, then {RERUN}"
+GITHUB_SAYS: list[tuple[str, str, str, str]] = [
+    # the result of the job, its machine, GitHub's sentence, how the next command begins
+    ("failure", "", "The deployment was rejected or didn't satisfy other protection rules.", SETTLE),
+    ("failure", "", "The job was not acquired by Runner of type hosted even after multiple attempts", SETTLE),
+    (
+        "failure",
+        "",
+        "There are no enabled runners online to process the request for more than 1 days.",
+        SETTLE,
+    ),
+    ("failure", "", "The job was not started because recent account payments have failed.", SETTLE),
+    ("failure", "", "GitHub Actions has encountered an internal error when running your job.", SETTLE),
+    ("failure", "", "Runner version v2.320.0 is deprecated and cannot receive messages.", SETTLE),
+    (
+        "failure",
+        "",
+        'Tag "trainyard-lineage-9" is not allowed to deploy to training due to environment protection rules.',
+        f"{ALLOW} -f name='trainyard-lineage-*' -f type=tag, then {RERUN}",
+    ),
+    (
+        "failure",
+        "",
+        'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
+        f"{ALLOW} -f name='fix/a' -f type=branch, then {RERUN}",
+    ),
+    (
+        "cancelled",
+        "",
+        "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
+        SETTLE,
+    ),
+    ("cancelled", "", "Canceling since a higher priority waiting request for trainyard-gpu exists", SETTLE),
+    ("cancelled", "", "The run was canceled by @anna.", RERUN),
+    ("cancelled", "gpu-1", "The run was canceled by @anna.", RERUN),
+    ("cancelled", "gpu-1", "The run was canceled by @github-actions[bot].", RERUN),
+    ("cancelled", "gpu-1", "The job has exceeded the maximum execution time of 8h0m0s", RERUN),
+    ("failure", "gpu-1", "The self-hosted runner: gpu-1 lost communication with the server.", "gh run view"),
+    ("failure", "gpu-1", "The runner has received a shutdown signal.", "gh run view"),
+    ("failure", "gpu-1", "The hosted runner encountered an error while running your job.", "gh run view"),
+    ("failure", "gpu-1", "Unable to resolve action `o/r@v9`, unable to find version `v9`", "gh run view"),
+]
+
+
+def test_the_cause_of_an_end_is_githubs_own_sentence() -> None:
+    for result, machine, sentence, following in GITHUB_SAYS:
+        needs = {"plan": job("success"), "ready": job("success"), "train": job(result)}
+        end = end_of(needs, sentence, machine=machine)
         assert end is not None
-        cause = note.rstrip(".") or "GitHub names no cause"
-        assert end.reason.startswith(f"the job {table[name].title} was cancelled ({cause}): ")
-        assert end.by_person is ("@anna" in note)
-        assert end.next_step == f"gh run rerun {RUN}"  # GitHub refuses --failed where no job failed
+        ended = "failed" if result == "failure" else "was cancelled"
+        effect = "stay on the runner" if machine else "nothing was trained"
+        assert end.reason.startswith(f"the job Train and prove {ended} ({sentence.rstrip('.')}): "), end
+        assert end.reason.endswith(effect)
+        assert end.next_step.startswith(following), (sentence, end.next_step)
+        assert end.by_person is ("@anna" in sentence)
 
 
-def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> None:
-    own = {"plan": job("success"), "continue": job("failure", reason="it did not move on")}
-    end = end_of(own)
-    assert end == JobEnd("it did not move on", f"gh run rerun {RUN} --failed", by_person=False)
+def test_a_warning_is_no_cause_and_an_error_of_a_step_has_its_title() -> None:
     lost = {"plan": job("success"), "train": job("failure")}
-    end = end_of(lost, SHUTDOWN, "Process completed with exit code 1.")
-    assert end is not None
-    assert end.reason == f"{TRAINING['train'].failed} ({SHUTDOWN.rstrip('.')})"
-    assert end.next_step.startswith(f"gh run view {RUN} --log-failed, then gh run rerun {RUN} --failed")
-    refused = {"plan": job("failure")}
-    assert end_of(refused) == JobEnd(
-        "the plan was refused, and nothing was started", f"gh run view {RUN} --log-failed", by_person=False
+    end = end_of(lost, "Node.js 20 actions are deprecated.", level="warning")
+    assert end is not None and "failed (GitHub names no cause): " in end.reason
+    assert end.next_step == f"gh run view {RUN} --log-failed, then {RERUN} --failed"
+    refused = end_of({"plan": job("failure")}, "a.yaml:3: unknown key", title="Wrong configuration")
+    assert refused is not None
+    assert (
+        refused.reason
+        == "the job Plan failed (Wrong configuration: a.yaml:3: unknown key): nothing was started"
     )
+    own = end_of({"plan": job("success"), "continue": job("failure", reason="it did not move on")}, "other")
+    assert own == JobEnd("it did not move on", f"{RERUN} --failed", by_person=False)
 
 
 @each_case("result", ["failure", "cancelled"])
@@ -256,13 +289,10 @@ def test_a_failure_has_the_reason_of_the_job_itself_then_that_of_github() -> Non
 def test_the_report_of_a_cluster_names_the_job_that_ended_it(name: str, result: str) -> None:
     before = list(DEPLOYMENT)[: list(DEPLOYMENT).index(name)]
     needs = {each: job("success" if each in before else "skipped") for each in DEPLOYMENT}
-    needs[name] = job(result)
-    end = end_of(needs)
+    end = end_of(needs | {name: job(result)})
     assert end is not None
-    words = DEPLOYMENT[name]
-    assert end.reason.startswith(
-        words.failed if result == "failure" else f"the job {words.title} was cancelled"
-    )
+    ended = "failed" if result == "failure" else "was cancelled"
+    assert end.reason.startswith(f"the job {DEPLOYMENT[name].title} {ended}")
 
 
 def test_a_deployment_that_was_cancelled_between_two_jobs_is_reported() -> None:
@@ -281,7 +311,7 @@ def test_a_deployment_that_was_cancelled_between_two_jobs_is_reported() -> None:
     [("training_ci.yml", TRAINING, "notify"), ("deploy_eks.yml", DEPLOYMENT, "report")],
 )
 def test_the_jobs_have_the_names_that_github_lists(
-    file: str, table: dict[str, job_end.JobTexts], reporter: str
+    file: str, table: dict[str, JobTexts], reporter: str
 ) -> None:
     jobs = read(ROOT / ".github" / "workflows" / file).jobs
     assert {name: words.title for name, words in table.items()} == {

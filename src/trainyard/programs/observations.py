@@ -9,7 +9,7 @@ It reads no file and no process: both are passed in.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,18 @@ class ProgramError:
     type: str
     message: str = ""
     place: str = ""
-    """FILE:LINE, relative to the repository."""
+    """FILE:LINE of what caused it, relative to the repository."""
+    cause: str = ""
+    """`TYPE: MESSAGE` of the exception that caused it."""
+    code: str = ""
+    """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
 
     def __str__(self) -> str:
         text = ": ".join(filter(None, (self.type or "an exception", self.message.split("\n")[0])))
         return f"{text} ({self.place})" if self.place else text
 
     def to_json(self) -> dict[str, str]:
-        return {"type": self.type, "message": self.message, "place": self.place}
+        return {name: text for name, text in asdict(self).items() if text or name not in ("cause", "code")}
 
 
 @dataclass
@@ -110,7 +114,7 @@ class Observations:
                 self.modules |= known if len(self.modules) < _MOST_MODULES else {}
             case "exception":
                 process.error_at = self._count
-                named = (facts.get(name) for name in ("type", "message", "place"))
+                named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
                 process.error = ProgramError(*map(_text, named))
             case "read" if (event.step or 0) <= 1:  # later ones come after a resume
                 self.reads.append(Path(path) if (path := _text(facts.get("path"))) else None)

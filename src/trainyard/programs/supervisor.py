@@ -241,7 +241,7 @@ class ProgramRun:
             hang=hang,
             changed=self._changed_inputs(),
             failure=failure,
-            error=None if ended.stopped_by else self._error(has_failed=not is_well),
+            error=None if ended.stopped_by else self.error(has_failed=not is_well),
             optimizer_steps=self._optimizer_steps(),
         )
         self._write_observed()
@@ -253,12 +253,13 @@ class ProgramRun:
         shift = 0 if self.found is None or merged.is_anew else merged.optimizer_shift
         return None if seen.steps is None or seen.are_passes or shift is None else seen.steps + shift
 
-    def _error(self, *, has_failed: bool) -> ProgramError | None:
+    def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program, as observed, else as its last output shows it."""
         observed = self.rows.observations
         error = observed.error(has_failed=has_failed)
         if error is not None:
-            return replace(error, message=self.secrets.mask_under("", error.message))
+            hidden = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
+            return replace(error, **dict(zip(("message", "cause"), hidden, strict=True)))
         if observed.has_clean_end and not has_failed:
             return None
         with suppress(OSError), self._log.open("rb") as file:

@@ -35,6 +35,14 @@ def test_a_release_has_the_notes_of_its_own_section(checkout: Make) -> None:
     assert not release.is_preliminary
 
 
+def test_the_tag_of_the_major_version_names_the_release_that_the_files_state(checkout: Make) -> None:
+    root = checkout()
+    release = read_release(root, "v1")
+    assert (release.version, release.moving_tag) == ("1.2.0", "v1")
+    with pytest.raises(CheckFailedError, match=r"pyproject\.toml says 1\.2\.0, the tag 2"):
+        read_release(root, "v2")
+
+
 def test_a_candidate_is_preliminary(checkout: Make) -> None:
     assert read_release(checkout("1.2.0rc1", "1.2.0rc1", "1.2.0rc1"), "v1.2.0rc1").is_preliminary
 

@@ -115,14 +115,17 @@ def test_a_tag_is_checked_built_attested_and_published(
             ".gitattributes": ".venv export-ignore\n",
         },
         ("tag", "v0.1.0"),
-        ("update-ref", "refs/remotes/origin/main", "HEAD"),
+        ("update-ref", "refs/remotes/origin/master", "HEAD"),
     )
     program = tmp_path / "programs" / "gh"
     program.write_text(GH)
     program.chmod(0o755)
     played = replace(stage, repository=tmp_path / "own").play(
         "push",
-        payload={"ref": "refs/tags/v0.1.0", "repository": {"full_name": "stage/trainyard"}},
+        payload={
+            "ref": "refs/tags/v0.1.0",
+            "repository": {"full_name": "stage/trainyard", "default_branch": "master"},
+        },
         workflow="release.yml",
         job="publish",
     )
@@ -136,5 +139,5 @@ def test_a_tag_is_checked_built_attested_and_published(
     ]
     assert (played.record / "attested").read_text() == (dist / "SHA256SUMS").read_text()
     asked = (played.record / "gh").read_text().splitlines()
-    assert [line.split()[1] for line in asked] == ["view", "create"]
+    assert [line.split()[1] for line in asked] == ["view", "create", "repos/{owner}/{repo}/releases/latest"]
     assert "dist/SHA256SUMS --verify-tag" in asked[1]

@@ -171,6 +171,34 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
     return found
 
 
+def find_cause(error: Any) -> tuple[Any, str, str]:
+    """Return the deepest exception of a chain, its text if it is another one, and the chain's deepest code.
+
+    A code is an errno, or what a service answered: an HTTP status, or AWS's own name.
+    """
+    cause = code = ""
+    for number in range(20):
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None) or getattr(error, "status", None)
+        if isinstance(response, dict):
+            code = f"({response.get('Error', {}).get('Code')}) when calling"
+        elif isinstance(status, int) and status >= 400:
+            code = f"HTTP {status}"
+        elif isinstance(getattr(error, "errno", None), int):
+            code = f"[Errno {error.errno}]"
+        if number:
+            cause = f"{type(error).__name__}: {quietly(str)(error) or ''}"[:1000]
+        deeper = error.__cause__
+        # What a fallback was tried for (a key, a module) is no cause.
+        fallbacks = (KeyError, AttributeError, ImportError, StopIteration)
+        if deeper is None and not error.__suppress_context__ and not isinstance(error.__context__, fallbacks):
+            deeper = error.__context__
+        if deeper is None:
+            break
+        error = deeper
+    return error, cause, code
+
+
 class Observer:
     """Counts and reports what one process of the program does."""
 
@@ -646,14 +674,16 @@ class Observer:
         trace = getattr(error, "__traceback__", None)
         if trace is None or trace.tb_frame.f_back is not None:
             return
-        places = []
+        deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
+        places, trace = [], getattr(deepest, "__traceback__", None) or trace
         while trace is not None:
             places.append((os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
             trace = trace.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
         message = (quietly(str)(error) or "")[:1000]
-        self.report("exception", type=type(error).__name__, message=message, place=f"{file}:{line}")
+        name = type(error).__name__
+        self.report("exception", type=name, message=message, place=f"{file}:{line}", cause=cause, code=code)
 
     def end(self) -> None:
         """Report the last row and what was not reported yet, the exception, and the end."""
