@@ -20,10 +20,10 @@ from trainyard.commands.notify import Notice, Posted
 from trainyard.config.schema import Config
 from trainyard.errors import ServiceError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.github.cluster_job import ClusterJob, read_cluster_job
+from trainyard.github.cluster_job import JobDeployment, read_cluster_job
 from trainyard.jobs.follow.job_retries import RetryOutcome
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec
 
 SHIPPED = Path(__file__).resolve().parents[2] / ".github" / "workflows" / "watch_eks.yml"
 JOB = "gh-4711"
@@ -184,7 +184,7 @@ def put_job(cluster: MemoryCluster, state: str) -> None:
 def plan_of(**values: Any) -> str:
     given = {"job": JOB, "kind": "pytorchjob", "namespace": NAMESPACE, "image": "r/i@sha256:0"}
     given |= {"store": "s3://ml", "cluster": "", "region": "us-east-1", "config": "configs/smoke.yaml"}
-    return ClusterJob(**{**given, **values}).to_text()
+    return JobDeployment(**{**given, **values}).to_text()
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_a_cluster_that_does_not_answer_is_red_and_the_other_jobs_are_polled(
         workflow.github.statuses[number] = [{"state": "in_progress", "created_at": stamp(0)}]
     real = step_eks.api_of
 
-    def api_of(job: ClusterJob) -> Any:
+    def api_of(job: JobDeployment) -> Any:
         if job.cluster == "away":
             raise ServiceError("the cluster away cannot be reached")
         return real(job)
@@ -410,14 +410,14 @@ RESOLVED = {
 def test_the_plan_holds_what_inputs_and_variables_ask_for_and_what_the_cluster_decided(
     workflow: Workflow, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    requests: list[JobRequest] = []
+    requests: list[JobSpec] = []
     stores: set[str | None] = set()
 
-    def check(request: JobRequest, _settings: object) -> tuple[dict[str, Any], int]:
+    def check(request: JobSpec, _settings: object) -> tuple[dict[str, Any], int]:
         requests.append(request)
         return {}, 0
 
-    def deploy(config: Config, request: JobRequest, **more: Any) -> tuple[dict[str, Any], int]:
+    def deploy(config: Config, request: JobSpec, **more: Any) -> tuple[dict[str, Any], int]:
         assert more == {"accept": ("network",), "dry_run": True}
         assert (config.training.max_steps, config.model.name) == (50, "my own model")
         stores.add(config.artifacts.store)

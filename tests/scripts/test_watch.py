@@ -292,7 +292,7 @@ def test_a_job_whose_gpus_or_nodes_are_not_known_is_not_healthy(
     code, text = watch(*cluster.words, "--json")
     look = json.loads(text)
     assert (code, look.get("step")) == (1, None)
-    assert [line.split(":")[0] for line in look["unknown"]] == ["job-0", "job-1", "the steps"]
+    assert [line.split(":")[0] for line in look["unknown"]] == ["job-0, job-1", "the steps"]
 
 
 def test_a_pod_that_does_not_answer_hangs(

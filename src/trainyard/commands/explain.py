@@ -43,7 +43,12 @@ from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
+from trainyard.watch.failure_logs.failure_explanation import (
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+    facts_of_exception,
+)
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
 
 if TYPE_CHECKING:
@@ -149,6 +154,8 @@ def explanation_lines(found: LogExplanation) -> list[str]:
 
 def retry_words(found: LogExplanation) -> str:
     """Return in words whether a retry recovers from the failure."""
+    if found.level == "waiting":
+        return "not needed; it has not ended"
     if found.other_node:
         return "on another node; on the same one it would fail again"
     if found.retryable:
@@ -213,14 +220,10 @@ def failed_run(path: Path) -> FailureEvidence:
 def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     """Return the facts on record about the end of a program."""
     outcome = run.get("outcome") or {}
-    exception, own = outcome.get("exception"), outcome.get("program_exit_code")
-    named = exception if isinstance(exception, Mapping) else {}
-    text = f"{named.get('type') or ''}: {named.get('message') or ''}".split("\n")[0].strip(": ")
-    steps = outcome.get("steps")
+    exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
     return FailureFacts(
         own if isinstance(own, int) else code,
-        text,
-        str(named.get("place") or ""),
+        **facts_of_exception(exception if isinstance(exception, Mapping) else {}),
         steps=steps if isinstance(steps, int) else None,
     )
 
@@ -259,9 +262,14 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
             lines = [f"this log could not be read: {error}"]
         logs.append(replace(log_of(log.title, "\n".join(lines)), is_cut=len(lines) == LAST_LINES))
     if state.failure is None:
-        if state.waiting is not None:
-            logs.append(log_of(f"status of {job.name}", state.waiting.evidence))
-        return FailureEvidence(logs)
+        if (waiting := state.waiting) is None:
+            return FailureEvidence(logs)
+        cause = f"it has not ended; it waits: {waiting.evidence}"
+        evidence, fix = (waiting.evidence,), waiting.fix or "wait, or read its events: trainyard job events"
+        return FailureEvidence(
+            logs,
+            recorded=LogExplanation(waiting.failure_class, evidence, False, cause, fix=fix, level="waiting"),
+        )
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
     if failure.failure_class in NO_ANSWER:

@@ -39,7 +39,7 @@ from trainyard.commands.job_deploy import deploy_job
 from trainyard.commands.notify import Notice, needs_in, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
-from trainyard.commands.step import keep_records
+from trainyard.commands.step_action import keep_records
 from trainyard.commands.step_plan import SHIPPED, plan_run
 from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
@@ -58,7 +58,7 @@ from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.github.cluster_job import (
     POLL,
     WORKFLOW,
-    ClusterJob,
+    JobDeployment,
     is_given_up,
     open_deployment,
     open_jobs,
@@ -73,7 +73,7 @@ from trainyard.github.variables import set_variables
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.report.cluster.verdict_text import verdict_lines
 from trainyard.report.jobs.job_actions import plan_outputs, state_error, state_markdown, state_outputs
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
@@ -153,14 +153,14 @@ def plan() -> int:
     return ExitCode.DONE
 
 
-def requested_job(given: Mapping[str, str]) -> ClusterJob:
+def requested_job(given: Mapping[str, str]) -> JobDeployment:
     """Return the job of the inputs and variables; the cluster decides the values that they leave open."""
     changes = overrides_in(given.get("overrides", ""))
     inputs = DispatchInputs(given["config"], changes, target=Target.EKS)
     config = load_config(Path(inputs.config), changes).config
     resolved = resolve(inputs, config, first_segment(os.environ), variables=os.environ)
     run_id, name = resolved.segment.run_id, given.get("job_name")
-    return ClusterJob(
+    return JobDeployment(
         job=name or run_id,
         run_id=f"{run_id}-{name}" if name else run_id,
         kind=given.get("kind") or "auto",
@@ -179,15 +179,15 @@ def requested_job(given: Mapping[str, str]) -> ClusterJob:
     )
 
 
-def job_config(job: ClusterJob) -> "Config":
+def job_config(job: JobDeployment) -> "Config":
     return load_config(Path(job.config), [*job.changes, f"artifacts.store={job.store}"]).config
 
 
-def request_of(job: ClusterJob) -> JobRequest:
+def request_of(job: JobDeployment) -> JobSpec:
     """Return the request for the job. Raises ConfigError for a value that people typed wrong."""
     if job.kind not in ("auto", *JOB_KINDS):
         raise ConfigError(f"kind: {job.kind[:80]!r} is none of auto, {', '.join(JOB_KINDS)}")
-    return JobRequest(
+    return JobSpec(
         nodes=arguments.parse(arguments.positive, job.nodes, "num_nodes"),
         gpus_per_node=arguments.parse(arguments.natural_number, job.gpus, "gpu_per_node")
         if job.gpus
@@ -203,7 +203,7 @@ def request_of(job: ClusterJob) -> JobRequest:
     )
 
 
-def target_of(job: ClusterJob) -> ClusterTarget:
+def target_of(job: JobDeployment) -> ClusterTarget:
     region = job.region if job.cluster else ""
     return ClusterTarget(cluster=job.cluster, region=region, namespace=job.namespace)
 
@@ -232,7 +232,7 @@ def send(*, dry_run: bool) -> int:
     return ExitCode.DONE
 
 
-def started_thread(job: ClusterJob) -> str:
+def started_thread(job: JobDeployment) -> str:
     """Report the start to Slack, and return the thread; empty where there is none."""
     return notify(Notice(event="started", run_dir=run_dir(job), lineage=job.job)).thread
 
@@ -260,11 +260,11 @@ def watch(seconds: float) -> int:
     return code
 
 
-def api_of(job: ClusterJob) -> Api:
+def api_of(job: JobDeployment) -> Api:
     return open_api(target_of(job), read=read_yaml)
 
 
-def missing_job(api: Api, job: ClusterJob) -> str | None:
+def missing_job(api: Api, job: JobDeployment) -> str | None:
     """Return the message for a job that was deleted; None if it exists."""
     try:
         JobReader(api).find_job(job.namespace, job.job, job.kind)
@@ -273,7 +273,7 @@ def missing_job(api: Api, job: ClusterJob) -> str | None:
     return None
 
 
-def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]":
+def follow(api: Api, job: JobDeployment, seconds: float) -> "tuple[JobState, bool]":
     """Return the state of the job, or of the last job that replaced it, and whether it has ended.
 
     A failure that is retried is not an end, not even while the retry waits for its back-off.
@@ -283,7 +283,7 @@ def follow(api: Api, job: ClusterJob, seconds: float) -> "tuple[JobState, bool]"
     return found.state, found.state.ended and not found.is_waiting
 
 
-def save_pod_logs(api: Api, job: ClusterJob, name: str) -> None:
+def save_pod_logs(api: Api, job: JobDeployment, name: str) -> None:
     """Save the logs of the pods of the job `name`; a log that cannot be read is only a warning."""
     reader = JobReader(api)
     try:
@@ -349,7 +349,7 @@ def report(needs: str) -> int:
     return ExitCode.DONE
 
 
-def keep_polling(job: ClusterJob) -> bool:
+def keep_polling(job: JobDeployment) -> bool:
     """Hand the job over to the scheduled polls; return False if too many runs have waited for its end.
 
     If GitHub refuses, a warning names the command.
@@ -388,7 +388,7 @@ def poll(*, dry_run: bool) -> int:
     return ExitCode.DONE
 
 
-def poll_job(job: ClusterJob, *, dry_run: bool) -> str:
+def poll_job(job: JobDeployment, *, dry_run: bool) -> str:
     """Dispatch the run that reports the end of the job, if it has ended; return an error, or nothing."""
     try:
         cluster = api_of(job)
@@ -411,7 +411,7 @@ def poll_job(job: ClusterJob, *, dry_run: bool) -> str:
     return ""
 
 
-def planned_job() -> ClusterJob:
+def planned_job() -> JobDeployment:
     text = os.environ.get("TRAINYARD_PLAN", "")
     if not text:
         raise ConfigError("TRAINYARD_PLAN is not set. Set it to the output `plan` of `plan` or `send`.")
@@ -422,7 +422,7 @@ def folder() -> Path:
     return Path(os.environ.get("RUNNER_TEMP") or "runs")
 
 
-def run_dir(job: ClusterJob) -> Path:
+def run_dir(job: JobDeployment) -> Path:
     return folder() / job.job
 
 

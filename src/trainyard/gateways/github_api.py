@@ -106,6 +106,10 @@ class GitHub:
         """Return the answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)
 
+    def delete(self, path: str) -> None:
+        """Delete something; it is retried."""
+        self._json("DELETE", path, again=True)
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ApiAnswer:
         """Return the answer to a call about anything, such as `repos/me/lab`; a read is retried.
 

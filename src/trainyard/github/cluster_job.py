@@ -36,8 +36,8 @@ NEWEST = 100
 """How many deployments a poll reads."""
 
 
-class ClusterJob(BaseModel):
-    """The plan of a job: the JSON in `TRAINYARD_PLAN`, and the payload of its deployment."""
+class JobDeployment(BaseModel):
+    """The JSON in `TRAINYARD_PLAN` and in a deployment's payload: a job's name, and what it was asked for."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -69,17 +69,17 @@ class ClusterJob(BaseModel):
         return self.model_dump_json()
 
 
-def read_cluster_job(text: str) -> ClusterJob:
-    """Parse `ClusterJob.to_text`. Raises ConfigError, because people can type anything into a dispatch."""
+def read_cluster_job(text: str) -> JobDeployment:
+    """Parse `JobDeployment.to_text`. Raises ConfigError, because people can type anything into a dispatch."""
     try:
-        return ClusterJob.model_validate_json(text)
+        return JobDeployment.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         raise ConfigError(f"plan: {text[:80]!r} is not the plan of a job: {where}: {first['msg']}") from None
 
 
-def open_deployment(api: "GitHub", job: ClusterJob, *, commit: str, run_url: str) -> ClusterJob:
+def open_deployment(api: "GitHub", job: JobDeployment, *, commit: str, run_url: str) -> JobDeployment:
     """Record the job as a deployment of `commit` that a workflow run watches, and return it with its id."""
     body = {
         "ref": commit,
@@ -107,7 +107,7 @@ def is_given_up(api: "GitHub", deployment: int) -> bool:
     return len([each for each in statuses if each["state"] == "pending"]) >= MOST_RUNS
 
 
-def open_jobs(api: "GitHub", *, now: float) -> Iterator[ClusterJob]:
+def open_jobs(api: "GitHub", *, now: float) -> Iterator[JobDeployment]:
     """Yield the recorded jobs whose end no workflow run has reported or is about to report."""
     for deployment in api.get("/deployments", task=TASK, environment=ENVIRONMENT, per_page=NEWEST):
         newest = api.get(f"/deployments/{deployment['id']}/statuses", per_page=1)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.continuation import SegmentEnd, next_segment, place_to_dispatch
+from trainyard.github.continuation import SegmentEnd, find_segment_run, next_segment, require_tag
 from trainyard.github.runner_version import RunnerRelease
 from trainyard.github.runners import (
     Job,
@@ -38,7 +38,6 @@ TRAINING_JOB = "Train and prove"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
 _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
 """Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
-_LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
@@ -60,7 +59,6 @@ class DeadRun:
     following: Segment | None
     """The segment that continues it; None if none does."""
     reason: str
-    ref: str = ""
     inputs: Mapping[str, str] | None = None
 
 
@@ -112,16 +110,14 @@ def cancel_orphans(api: "GitHub", found: tuple[Orphan, ...], *, dry_run: bool) -
 def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]:
     """Return the training runs of the last day whose runner died and that no later segment continues yet."""
     listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
-    recent = [run for run in listed if _is_own(run)]
-    later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
     found = []
-    for run in recent:
+    for run in (run for run in listed if _is_own(run)):
         if run.get("status") != "completed" or run.get("conclusion") == "success":
             continue
         if now - _seconds(run["updated_at"]) > RESUME_SECONDS:
             continue
         try:
-            dead = _judge_dead_run(api, run, later) if _has_lost_runner(api, run["id"]) else None
+            dead = _judge_dead_run(api, run, workflow) if _has_lost_runner(api, run["id"]) else None
         except ServiceError as error:  # it affects this run only, and the next poll tries again
             _logger.warning("%s: %s", run["html_url"], error)
             continue
@@ -140,7 +136,7 @@ def resume_all(
 ) -> tuple[list[DeadRun], list[Outage]]:
     """Resume each run that has a next segment; return the resumed ones, and an outage per failure.
 
-    Like every next segment it is dispatched on its branch, or on the tag of its lineage.
+    Like every next segment it is dispatched on the tag of its lineage.
     """
     resumed, failures = [], []
     for dead in found:
@@ -148,7 +144,7 @@ def resume_all(
             continue
         try:
             if not dry_run:
-                ref = place_to_dispatch(api, workflow, dead.following, branch=dead.ref)
+                ref = require_tag(api, dead.following)
                 api.dispatch(workflow, ref=ref, inputs=dead.inputs or {})
             resumed.append(dead)
         except ServiceError as error:
@@ -157,7 +153,7 @@ def resume_all(
     return resumed, failures
 
 
-def _judge_dead_run(api: "GitHub", run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
+def _judge_dead_run(api: "GitHub", run: Json, workflow: str) -> DeadRun | None:
     """Decide about a dead training run; None if its next segment exists already."""
     try:
         plan = read_handover(_plan_of(api, run))
@@ -165,12 +161,11 @@ def _judge_dead_run(api: "GitHub", run: Json, later: set[tuple[str, ...]]) -> De
         raise
     except (ConfigError, ServiceError) as error:  # GitHub no longer has the artifact
         return DeadRun(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
-    segment = plan.segment
-    if (segment.lineage, str(segment.number + 1)) in later:
+    decision = next_segment(SegmentEnd(plan.segment, None), most=plan.most_segments)
+    if decision.next is not None and find_segment_run(api, workflow, decision.next) is not None:
         return None
-    decision = next_segment(SegmentEnd(segment, None), most=plan.most_segments)
     inputs = None if decision.next is None else plan.inputs_of(decision.next)
-    return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
+    return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, inputs)
 
 
 def _plan_of(api: "GitHub", run: Json) -> str:

@@ -160,6 +160,10 @@ class ProgramException(Section):
     message: Text | None = None
     place: Text | None = None
     """FILE:LINE."""
+    cause: Text | None = None
+    """`TYPE: MESSAGE` of the exception that caused it."""
+    code: Text | None = None
+    """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
 
 
 class Observed(Section):

@@ -1,6 +1,7 @@
 """Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, followers."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
     "stops": ({"command": "echo saved; exit 75"}, "preempted", 75, "saved"),
     "greedy": (
         {
-            "command": f"{sys.executable} -c 'x = bytearray(400 << 20); print(len(x))'",
+            "command": f"{shlex.quote(sys.executable)} -c 'x = bytearray(400 << 20); print(len(x))'",
             "restart": "Never",
             "resources": {"limits": {"memory": "64Mi"}},
         },

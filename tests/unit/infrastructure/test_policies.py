@@ -11,9 +11,9 @@ import pytest
 import yaml
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.permissions import needed_permissions
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -236,8 +236,8 @@ def rules_in_the_runbook(kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_the_roles_of_the_runbook_allow_what_a_deployment_needs(kind: ServedKind) -> None:
-    demand = Demand(namespace="training", queue="gpus", claim="fsx")
-    for needed in needed_permissions(demand, kind):
+    job = JobSpec(namespace="training", queue="gpus", claim="fsx")
+    for needed in needed_permissions(job, kind):
         rules = rules_in_the_runbook("Role" if needed.namespace else "ClusterRole")
         assert any(
             needed.group in rule["apiGroups"]

@@ -6,8 +6,9 @@ from typing import Any
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
+from trainyard.plan.finding import Edit, Finding, Severity
 
-ERROR, WARNING = "error", "warning"
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 
 @dataclass(frozen=True)
@@ -23,34 +24,26 @@ class TargetMachine:
     driver: Version = ()
 
 
-@dataclass(frozen=True)
-class Edit:
-    """A change of one line: `old` becomes `new`."""
-
-    line: int
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class ImageFinding:
-    """One problem."""
-
-    line: int
-    what: str
-    why: str
-    remedy: str
-    severity: str = ERROR
-    file: str = ""
-    """Empty in a rule stands for the Dockerfile."""
-    edit: Edit | None = None
-    rule: str = ""
-    """Set by `judge_versions`."""
-
-    def record(self) -> dict[str, Any]:
-        """Return the finding as plain data."""
-        keys = ("rule", "severity", "file", "line", "what", "why", "remedy")
-        return {key: getattr(self, key) for key in keys} | {"fixable": self.edit is not None}
+def image_finding(
+    line: int,
+    what: str,
+    why: str,
+    remedy: str,
+    *,
+    severity: Severity = ERROR,
+    file: str = "",
+    edit: Edit | None = None,
+    rule: str = "",
+) -> Finding:
+    """Return one problem; without a `file` it is in the Dockerfile, and `judge_versions` sets `rule`."""
+    return Finding(what, severity, why, remedy, file=file, line=line, rule=rule, edit=edit)
 
 
-Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[ImageFinding]]
+def finding_record(found: Finding) -> dict[str, Any]:
+    """Return a finding as plain data."""
+    place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
+    words = {"what": found.subject, "why": found.evidence, "remedy": found.remedy}
+    return {**place, **words, "fixable": found.edit is not None}
+
+
+Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]

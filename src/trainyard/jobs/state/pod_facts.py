@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
+from trainyard.plan.instances import EFA
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
@@ -100,12 +100,14 @@ class PodFacts:
     """It does not train: it submits a command to Ray, or prepares data."""
     kept_by: str = ""
     """The sidecars that have not ended although the container that trains has; the pod does not end."""
+    stopping: str = ""
+    """The sidecars among the init containers that the kubelet still has to stop; then the pod ends."""
     efa: bool = False
     """It requests interfaces of the Elastic Fabric Adapter."""
 
     @property
     def live(self) -> bool:
-        return self.phase not in ("Succeeded", "Failed") or bool(self.kept_by)
+        return self.phase not in ("Succeeded", "Failed") or bool(self.kept_by or self.stopping)
 
     @property
     def running(self) -> bool:
@@ -131,8 +133,9 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
     states = [c.get("ready") is True and "running" in _state_of(c) for c in (main, *beside)]
     phase = _phase_of(spec, status, main)
     is_over = phase in ("Succeeded", "Failed") and phase != status.get("phase")
-    # The kubelet ends sidecars among the init containers itself.
-    living = [c for c in beside if c not in inits and "terminated" not in _state_of(c)]
+    living = [c for c in beside if "terminated" not in _state_of(c)] if is_over else []
+    # The kubelet stops sidecars among the init containers itself, within the grace period of the pod.
+    stays, stops = ([c for c in living if (c in inits) is ends_itself] for ends_itself in (False, True))
     created = time_of(meta.get("creationTimestamp")) or 0.0
     helps = kind.is_helper(read_labels(raw))
     return PodFacts(
@@ -163,7 +166,8 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
         silent=not ready and all(states),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
-        kept_by=", ".join(str(c.get("name")) for c in living) if is_over else "",
+        kept_by=", ".join(str(c.get("name")) for c in stays),
+        stopping="" if stays else ", ".join(str(c.get("name")) for c in stops),
         efa=any(
             EFA in ((container.get("resources") or {}).get("limits") or {})
             for container in spec.get("containers") or ()

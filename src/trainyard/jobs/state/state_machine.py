@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
+from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History
@@ -217,7 +217,7 @@ class _Judge:
             followed_by=str(notes.get(FOLLOWED_BY) or ""),
             restarts=max(self.past.restarts(wanted), *counted),
             pods=self.counts,
-            alerts=() if ended else tuple(_find_zones(observed)),
+            alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
             holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
         )
 
@@ -231,6 +231,21 @@ def _find_zones(observed: "Observed") -> Iterator[str]:
     if len(places) > 1:
         parts = ", ".join(f"{len(places[zone])} in {zone} ({places[zone][0]})" for zone in sorted(places))
         yield f"its pods are in {len(places)} zones, which EFA does not cross: {parts}"
+
+
+def _find_revivals(observed: "Observed", ended_at: float | None) -> Iterator[str]:
+    """Yield the alert about pods that an operator created after the end of their job.
+
+    Kubeflow Trainer does so when the JobSet of a finished TrainJob is deleted (kubeflow/trainer#3737).
+    """
+    again = [
+        pod.name
+        for pod in observed.pods
+        if ended_at is not None and pod.created > ended_at and pod.live and not (pod.deleting or pod.helps)
+    ]
+    if again:
+        pods = again[0] if len(again) == 1 else f"{again[0]} and {len(again) - 1} more pods"
+        yield f"its operator created {pods} after the job had ended: they train again until it is cancelled"
 
 
 def _number(text: object) -> int:
