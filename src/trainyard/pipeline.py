@@ -353,7 +353,10 @@ class StepRunner(SignalForwarder):
 
 
 def run_pipeline(
-    pipeline: Pipeline, runner: StepRunner | None = None, *, is_needless: Callable[[StepRunner], bool] | None = None
+    pipeline: Pipeline,
+    runner: StepRunner | None = None,
+    *,
+    is_needless: Callable[[StepRunner], bool] | None = None,
 ) -> int:
     """Run the steps in order; return the exit code of the first that fails. Report on a run that exists.
 

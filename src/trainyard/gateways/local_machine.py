@@ -20,7 +20,20 @@ from packaging.utils import canonicalize_name
 _AMAZON = "0x1d0f"
 """The vendor of EFA among PCI devices."""
 _NETWORK_FILE_SYSTEMS = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p", "virtiofs", "beegfs", "gpfs", "glusterfs", "wekafs")
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "lustre",
+        "ceph",
+        "9p",
+        "virtiofs",
+        "beegfs",
+        "gpfs",
+        "glusterfs",
+        "wekafs",
+    )
 )
 """Types of mounts whose files are on another machine; those of FUSE (s3fs, mount-s3) begin with `fuse.`."""
 

@@ -104,15 +104,21 @@ def machine_for(target: Target, variables: Mapping[str, str]) -> Machine:
     if target is Target.CODEBUILD:
         project = variables.get(CODEBUILD, "")
         if project and not _NAME.fullmatch(project):
-            raise ConfigError(f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is not a name of a CodeBuild project")
+            raise ConfigError(
+                f"TRAINYARD_CODEBUILD_PROJECT: {project!r} is not a name of a CodeBuild project"
+            )
         return Machine(HOSTED if project else (), f"trainyard-codebuild-{run}")
     if target is Target.EKS:
         cluster, hardware = variables.get(CLUSTER, ""), variables.get("TRAINYARD_EKS_INSTANCE_TYPE") or None
         if cluster and not _CLUSTER_NAME.fullmatch(cluster):
-            raise ConfigError(f"TRAINYARD_EKS_CLUSTER: {cluster!r} is not a name of an EKS or HyperPod cluster")
+            raise ConfigError(
+                f"TRAINYARD_EKS_CLUSTER: {cluster!r} is not a name of an EKS or HyperPod cluster"
+            )
         # A private cluster is reached by a runner of its network only.
         runner = selector_in_json(variables.get("TRAINYARD_EKS_RUNNER") or json.dumps(HOSTED))
-        return Machine(runner.labels if cluster else (), f"trainyard-eks-{run}", hardware, cluster, runner.group)
+        return Machine(
+            runner.labels if cluster else (), f"trainyard-eks-{run}", hardware, cluster, runner.group
+        )
     if target is Target.GPU_RUNNER and (text := variables.get(LABELS, "")):
         try:
             selector = selector_in_json(text)

@@ -134,7 +134,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    for file in (copy / "action.yml", *(copy / ".github").glob("*/*.yml"), *(copy / ".github").glob("*/*/*.yml")):
+    for file in (
+        copy / "action.yml",
+        *(copy / ".github").glob("*/*.yml"),
+        *(copy / ".github").glob("*/*/*.yml"),
+    ):
         file.write_text(lowered(file.read_text()))
     # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
     (copy / ".venv").symlink_to(sys.prefix)
@@ -221,7 +225,7 @@ class Stage:
         environment: dict[str, str] | None = None,
         payload: dict[str, Any] | None = None,
         workflow: str = "training_ci.yml",
-        job: str = "notify",
+        job: str = "train",
         cancelled_at_step: int | None = None,
         is_fresh: bool = False,
     ) -> Played:
@@ -337,7 +341,9 @@ def stage_in(
             "#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n"
         )
         driver.chmod(0o755)
-        return Stage(repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}", release)
+        return Stage(
+            repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}", release
+        )
 
     return build
 

@@ -22,7 +22,10 @@ program:
 UV = ROOT / ".uv" / "bin" / "uv"
 SHAPES = {
     "uv": (".venv/bin/python", "uv sync --locked --offline"),
-    "pip": (".venv/bin/python", "python3 -m venv .venv; .venv/bin/pip install --no-index -r requirements.txt"),
+    "pip": (
+        ".venv/bin/python",
+        "python3 -m venv .venv; .venv/bin/pip install --no-index -r requirements.txt",
+    ),
     "container": ("python3", ""),
 }
 """How their packages are installed: the interpreter then, and `setup`."""
@@ -32,7 +35,9 @@ def changed(text: str, prefix: str, setup: str) -> str:
     """The example as somebody adapts it, in lines marked CHANGE."""
     name, _, commit_of_ours = OURS.partition("@")
     text = text.replace("OWNER/trainyard", name).replace("COMMIT #", f"{commit_of_ours} #")
-    text = text.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}").replace("uv sync --locked", setup or '""')
+    text = text.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}").replace(
+        "uv sync --locked", setup or '""'
+    )
     kept = [line for line in text.splitlines() if "role:" not in line]
     assert text.count("CHANGE") == 7
     return "\n".join(kept) + "\n"
@@ -49,7 +54,9 @@ def somebody(stage: Stage, shape: str) -> Stage:
     )
     (theirs / "trainyard.yaml").write_text(CONFIGURATION.format(python=python))
     if shape == "uv":
-        (theirs / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\nrequires-python = ">=3.11"\n')
+        (theirs / "pyproject.toml").write_text(
+            '[project]\nname = "theirs"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        )
         subprocess.run([UV, "lock", "--offline", "--quiet"], cwd=theirs, check=True)
     else:
         (theirs / "requirements.txt").write_text("# nothing\n")
