@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Class of the end of a training, as every report shows it; docs/runbooks/failures.md says what each means."""
+    """Class of the end of a training in every report; docs/runbooks/failures.md has the meanings."""
 
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"

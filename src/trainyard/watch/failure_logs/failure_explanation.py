@@ -117,12 +117,12 @@ class FailureFacts:
     steps: int | None = None
     """Steps that were made since the last start; None if that is not known."""
 
-
-def facts_of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in the record of an exception: type, message, place, cause and code."""
-    text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
-    first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
-    return {"exception": first, "place": str(named.get("place") or ""), "code": code}
+    @staticmethod
+    def of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts in the record of an exception: type, message, place, cause and code."""
+        text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
+        first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
+        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class LogExplanation:
         """Return the fix, or how to search for it."""
         if self.fix or self.root:
             return self.fix or f"not known. Search for: {search_phrase(self.root)}"
-        return "not known. Read the last lines, the kernel's log, and the events of its pod (--events)"
+        look = "the last lines, the kernel's log, a pod's events (--events), a workflow run's annotations"
+        return f"not known. Read {look}"
 
     def failure(self) -> dict[str, str]:
         """Return the failure for the record of a run; empty facts are absent."""
