@@ -170,7 +170,7 @@ def plan_run(
         raise ConfigError(
             missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))
         )
-    if plan.trains and not plan.dispatch.target == Target.HERE:
+    if plan.trains and plan.dispatch.target != Target.HERE:
         plan = keep_commit(plan)
     if file:
         write_json_atomically(file, plan.to_json())

@@ -167,11 +167,9 @@ class Setup:
             yield "runner", self._check_runner
         if self._role:
             yield "aws role", self._check_aws_role
-        if wanted.watch and (self._kind is RunnerKind.SELF_HOSTED or CODEBUILD in self._places):
+        if wanted.watch and self._kind is RunnerKind.SELF_HOSTED:
             yield "watchdog", self._check_watchdog
             yield "poll runners", partial(self._check_schedule, "watch_runners.yml")
-        if CLUSTER in self._places:
-            yield "poll EKS", partial(self._check_schedule, "watch_eks.yml")
         yield "first green", self._check_first_run
 
     def _change(self, step: SetupStep, check: Callable[[], SetupStep]) -> SetupStep:

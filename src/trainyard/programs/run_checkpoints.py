@@ -403,16 +403,15 @@ class RunCheckpoints:
         newest = found.newest
         if newest is None or (state_of(newest) == self._state and end is None):
             return
-        proven = [each for each in found.complete if each.found.source.proves]
-        before = [each for each in proven[: self._keep_last] if each is not newest]
-        for each in reversed(before):  # several may have been saved since the last time
+        older = [each for each in found.complete if each.found.source.proves and each is not newest]
+        for each in reversed(older[: self._keep_last - 1]):  # several may have been saved since the last time
             if state_of(each) not in self._known and each.written_at < newest.written_at:
                 self._copy(each, is_over=end is not None)
-        # An older one if the newest cannot be copied.
-        any(self._copy(each, is_over=end is not None) for each in (newest, *before))
+        if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
+            self._state = state_of(newest)
 
     def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
-        """Copy a checkpoint into the run directory; return whether no other one is to be copied instead."""
+        """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""
         state, step, source = state_of(one), one.step or 0, one.found.source
         if has_other_rows(self._directory, state):
             LOG.error("%s: not copied, because its steps were trained again after it was saved", one.path)
@@ -431,8 +430,7 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
-        self.taken, self._state = taken, state
-        self._known[state] = step, source
+        self.taken, self._known[state] = taken, (step, source)
         note_checkpoint(self._directory, taken, state, one.step, is_guess=state in self._by_silence)
         remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
         return True

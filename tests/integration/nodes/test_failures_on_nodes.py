@@ -51,7 +51,8 @@ def crash_the_node_of_the_worker(nodes: Nodes, job: str) -> None:
 
 
 FAILURES = {
-    "memory": Failure(FailureClass.HOST_MEMORY, "memory"),
+    # A busy machine needs longer to fill the memory than the others wait for a step.
+    "memory": Failure(FailureClass.HOST_MEMORY, "memory", {"monitoring__hang_seconds": 300}),
     "image": Failure(FailureClass.IMAGE_PULL, options=("--image-uri", NO_IMAGE)),
     "raises": Failure(FailureClass.USER_CODE, "raises"),
     "diverges": Failure(

@@ -225,7 +225,7 @@ class Stage:
         environment: dict[str, str] | None = None,
         payload: dict[str, Any] | None = None,
         workflow: str = "training_ci.yml",
-        job: str = "notify",
+        job: str = "train",
         cancelled_at_step: int | None = None,
         is_fresh: bool = False,
     ) -> Played:
