@@ -43,14 +43,21 @@ def find_template_problems(
 
     `given` are the user's variables; `setter_of` returns who sets a variable that the user must not set.
     """
-    mounts = {SHARED_MEMORY, SCRATCH, FILES_DIRECTORY, "/dev/hugepages", normpath(plan.mount_path or SCRATCH)}
+    mounts = {
+        **dict.fromkeys((SCRATCH, FILES_DIRECTORY, "/dev/hugepages"), "a mount of the plan is there"),
+        SHARED_MEMORY: "set by cluster.pod.shared_memory",
+    }
+    if plan.mount_path:
+        mounts[normpath(plan.mount_path)] = "set by cluster.volume.mount_path"
     for path, inner in list_fields(plan.template):
         main = path.removeprefix(f"spec.containers[{MAIN}].")
         name = main.removeprefix("env[").partition("]")[0]
         if by := next((by for pattern, by in _OWNED if re.fullmatch(pattern, path)), ""):
             reason = by
-        elif inner == "VolumeMount" and main != path and normpath(main[13:].rpartition("]")[0]) in mounts:
-            reason = "set by cluster.volume.mount_path and the plan"
+        elif inner == "VolumeMount" and main != path:
+            reason = mounts.get(normpath(main.removeprefix("volumeMounts[").rpartition("]")[0]), "")
+        elif inner == "EnvVar" and main != path and name.startswith("TRAINYARD_"):
+            reason = "set by the plan of the job, or by --env"
         elif inner == "EnvVar" and main != path:
             reason = setter_of(name, plan) or ("set by --env too" if name in given else "")
         else:

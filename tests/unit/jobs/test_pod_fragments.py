@@ -110,8 +110,13 @@ OWNED: dict[str, dict[str, Any]] = {
     "cluster.pod.cpu and cluster.pod.memory": main_with(resources={"limits": {"memory": "1Gi"}}),
     "set by the plan of the job": main_with(env=[{"name": "TRAINYARD_RUN_ID", "value": "x"}]),
     "set by the operator of the job": main_with(env=[{"name": "RANK", "value": "0"}]),
+    "set by the plan of the job, or by --env": main_with(env=[{"name": "TRAINYARD_STORE", "value": "x"}]),
     "set by --env too": main_with(env=[{"name": "GIVEN", "value": "x"}]),
     "cluster.volume.mount_path": main_with(volumeMounts=[{"name": "x", "mountPath": "/checkpoints/"}]),
+    "set by cluster.pod.shared_memory; remove": main_with(
+        volumeMounts=[{"name": "x", "mountPath": "/dev/shm"}]
+    ),
+    "a mount of the plan is there": main_with(volumeMounts=[{"name": "x", "mountPath": "/scratch"}]),
     "cluster.pod.shared_memory": {"spec": {"volumes": [{"name": "shared-memory", "emptyDir": {}}]}},
     "cluster.pod.grace_seconds": {"spec": {"terminationGracePeriodSeconds": 3}},
     "cluster.pod.restarts": {"spec": {"restartPolicy": "Always"}},
