@@ -15,13 +15,14 @@ from trainyard.jobs.pod_template import SHARED_MEMORY
 
 _OWN_CONTAINERS = "pytorch|node|ray-head|ray-worker|ray-job-submitter"
 _MAIN = rf"spec\.containers\[{MAIN}\]\."
+_ANY = r"spec\.(containers|initContainers)\[[^]]+\]\."
 _OWNED = (
     (_MAIN + "(command|args)", "set by program.command, or the words after --"),
     (_MAIN + "image", "set by --image-uri (cluster.image)"),
     (_MAIN + "workingDir", "set by cluster.pod.directory"),
     (_MAIN + r"resources\.\w+\.(cpu|memory)", "set by cluster.pod.cpu and cluster.pod.memory"),
-    (_MAIN + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
-    (_MAIN + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
+    (_ANY + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
+    (_ANY + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
     (rf"spec\.containers\[({_OWN_CONTAINERS})\]", f"the container that trains is called {MAIN} here"),
     (r"spec\.volumes\[shared-memory\]", "set by cluster.pod.shared_memory"),
     (r"spec\.volumes\[checkpoints\]", "set by cluster.volume.claim"),

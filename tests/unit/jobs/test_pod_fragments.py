@@ -106,6 +106,9 @@ OWNED: dict[str, dict[str, Any]] = {
     "--image-uri (cluster.image)": main_with(image="x:1"),
     "cluster.pod.directory": main_with(workingDir="/x"),
     "--gpu-per-node": main_with(resources={"limits": {"nvidia.com/gpu": 1}}),
+    "initContainers[a].resources.limits.nvidia.com/gpu: set by --gpu-per-node": {
+        "spec": {"initContainers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    },
     "compute.network": main_with(resources={"requests": {"vpc.amazonaws.com/efa": "1"}}),
     "cluster.pod.cpu and cluster.pod.memory": main_with(resources={"limits": {"memory": "1Gi"}}),
     "set by the plan of the job": main_with(env=[{"name": "TRAINYARD_RUN_ID", "value": "x"}]),
