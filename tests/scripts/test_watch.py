@@ -308,6 +308,9 @@ def test_a_pod_that_does_not_answer_hangs(
         ("hung", "job-0"),
         ("hung", "job-1"),
     ]
+    text = watch(*cluster.words)[1]
+    assert "2 of them: … does not answer (job-0, job-1)" in text
+    assert "unknown: job-0, job-1: it does not answer" in text
 
 
 def test_a_pod_that_still_runs_the_last_command_is_not_asked_again(

@@ -74,7 +74,6 @@ INTERNAL = (
     "step action",
     "step check-release",
     "step continue",
-    "step eks",
     "step environment",
     "step fetch-checkpoint",
     "step notify",

@@ -35,9 +35,9 @@ from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
+from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare
-from trainyard.image.conflict.finding import TargetMachine, finding_record
 from trainyard.image.conflict.package_rules import driver_note
 from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text

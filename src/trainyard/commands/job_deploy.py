@@ -238,7 +238,7 @@ def check_cluster(
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    query = ClusterQuery(api, job)
+    query = ClusterQuery(api, job, tuple(KINDS.values()))
     change = None if dry_run else apply
     verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}

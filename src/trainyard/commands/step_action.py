@@ -1,16 +1,17 @@
-"""Run the pipeline in a job of GitHub: for `action.yml` with its inputs, for `train.yml` by the plan of the run.
+"""Run the pipeline in a job of GitHub: for `action.yml` with its inputs, for `train.yml` by its plan.
 
-    check ─> prepare ─> fetch ─> train (and store each checkpoint) ─> evaluate ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> train, storing each checkpoint ─> evaluate ─> store ─> prove ─> report ─> notify
 
---finish stores, proves and reports what a killed step left.
+Where the plan says so, another machine trains (`training_elsewhere`).
 
 Reads:      TRAINYARD_PLAN, the output of `trainyard step plan`; without it the inputs of the action: COMMAND,
-            CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE, of which an empty one counts as not
-            given. MATRIX, GITHUB_RUN_ID, GITHUB_JOB and USED_BY (the step of the job) are the id of the run then.
-            TRAINYARD_AWS_ROLE: the role for the store. PROGRAM_ENV: NAME=VALUE lines that the program alone gets.
-            TRAINYARD_PASS: variables of ours that the program gets, too. JOB_STATUS: GitHub's status of the job
-Writes:     what `trainyard run` writes; RUNNER_TEMP/records, to keep as an artifact; the step outputs `run_dir`,
-            `exit_code`, those of the proof and of the store, and `end`, which the last job reads
+            CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE; an empty one counts as not given.
+            MATRIX, GITHUB_RUN_ID, GITHUB_JOB and USED_BY (the step of the job) are the id of the run then.
+            TRAINYARD_AWS_ROLE: the role for the store. PROGRAM_ENV: NAME=VALUE lines for the program alone.
+            TRAINYARD_PASS: variables of ours that the program gets, too. FINISH: `true` stores, proves and
+            reports what a killed step left; JOB_STATUS is GitHub's status of the job then
+Writes:     what `trainyard run` writes; RUNNER_TEMP/records, to keep as an artifact; the step outputs
+            `run_dir`, `exit_code`, those of the proof and the store, and `end`, which the last job reads
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" trainyard step action
 """
@@ -45,13 +46,13 @@ from trainyard.gateways.github import (
     append_summary,
     mask_in_log,
     read_outputs,
-    set_output,
     set_outputs,
     workflow_file,
 )
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.process import passed_names, program_variables
 from trainyard.github.continuation import find_newer_push
+from trainyard.github.target import Target
 from trainyard.github.variables import read_json
 from trainyard.pipeline import Pipeline, Step, StepRunner, finish, is_over, run_pipeline
 from trainyard.proven_run_search import find_proven_run
@@ -59,6 +60,7 @@ from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.report.facts.run_facts import read_record
 from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
 from trainyard.run.directory import RunDirectory
+from trainyard.training_elsewhere import training_elsewhere
 
 INPUTS = ("COMMAND", "CONFIG", "CHANGES", "STORE", "RUN_NUMBER", "RUN_DIR", "RESUME", "DEADLINE")
 MOST_KEPT = "3"
@@ -70,7 +72,6 @@ Json = Mapping[str, Any]
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--finish", action="store_true", help="store and report what a killed step left")
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
@@ -81,22 +82,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     plan = read_json(os.environ, "TRAINYARD_PLAN")
     if python := python_of_trainer(plan):
-        words = ["--finish"] * args.finish + ["--dry-run"] * args.dry_run
-        os.execv(python, [python, "-P", "-m", "trainyard", "step", "action", *words])  # noqa: S606 - no shell
+        words = ["-P", "-m", "trainyard", "step", "action", *(["--dry-run"] if args.dry_run else [])]
+        os.execv(python, [python, *words])  # noqa: S606 - a command of this package, without a shell
     set_job_environment(plan)
     if args.dry_run:
         return show_plan(request_of_job(plan))
     steps, chosen = StepRunner(is_grouped=True), list[Pipeline]()
-    code = exit_code_of(lambda: run_job(plan, steps, chosen, is_finish=args.finish))
-    for pipeline in chosen:
-        steps.run(*steps_of_rest(pipeline, is_proven=steps.codes.get("prove") == ExitCode.DONE))
-        set_output("run_dir", str(pipeline.run_dir))
-    set_outputs({"exit_code": str(int(code)), "end": json.dumps(end_of(plan, chosen, code, steps))})
+    is_finish = os.environ.get("FINISH") == "true"
+    if (training := training_elsewhere(plan)) is not None:
+        if is_finish:  # the last job reports it; what trains elsewhere is not of this machine
+            return ExitCode.INTERRUPTED
+        elsewhere, run_dir = training, training.run_dir
+        code = exit_code_of(lambda: elsewhere.run(steps))
+    else:
+        code = exit_code_of(lambda: run_job(plan, steps, chosen, is_finish=is_finish))
+        run_dir = chosen[0].run_dir if chosen else Path("none")
+    is_proven, notice = steps.codes.get("prove") == ExitCode.DONE, steps.results.get("notify")
+    if (run_dir / "run.json").is_file():
+        steps.run(records_step(run_dir), *(prune_steps(chosen) if is_proven else ()))
+    end = end_of(plan, run_dir, code, steps) | {"reported": reported_in(code, notice)}
+    set_outputs({"run_dir": str(run_dir), "exit_code": str(int(code)), "end": json.dumps(end)})
     return code
 
 
 def python_of_trainer(plan: Json) -> str:
-    """Return the Python of the checkout if it trains with Trainyard's own trainer, which the action has not.
+    """Return the Python of the checkout if it trains with Trainyard's own trainer, which the action lacks.
 
     The action is installed without torch; the set-up of the job (`make install`) made the trainer's environment.
     """
@@ -115,9 +125,10 @@ def set_job_environment(plan: Json) -> None:
     is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
     os.environ["TRAINYARD_FOLLOW"] = "true" if is_followed else "false"
     if plan:
+        os.environ["TRAINYARD_RUN_ID"] = str(plan["run_id"])
         os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
         os.environ.update({ROLE: str(plan.get("role") or ""), REGION: str(plan.get("region") or "us-east-1")})
-        if not str(plan.get("store", "")).startswith("s3://"):
+        if plan.get("target") == Target.GPU_RUNNER and not str(plan["store"]).startswith("s3://"):
             del os.environ[ROLE]
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):
@@ -175,7 +186,6 @@ def request_of_plan(plan: Json, environment: Mapping[str, str]) -> RunRequest:
             deadline=arguments.duration(plan["deadline"]),
             lineage=plan["title"],
             segment=int(plan["segment"]),
-            may_begin=plan["may_begin"] == "true",
             notice={"segment": f"{plan['segment']}/{plan['most_segments']}", "thread": plan["thread"]},
             start={"plan": plan["expected"], "reason": plan["reason"]},
         )
@@ -184,7 +194,7 @@ def request_of_plan(plan: Json, environment: Mapping[str, str]) -> RunRequest:
 
 
 def default_run_id(environment: Mapping[str, str]) -> str:
-    """Return an id that no other job, cell of a matrix, step or workflow run has; a further attempt has it too."""
+    """Return an id that no other job, cell of a matrix, step or workflow run has, but further attempts have."""
     cell = environment.get("MATRIX", "")
     digest = "" if cell in ("", "null", "{}") else hashlib.sha256(cell.encode()).hexdigest()[:8]
     job = re.sub(r"[^A-Za-z0-9_-]", "-", environment.get("GITHUB_JOB", ""))[:60]
@@ -269,17 +279,19 @@ def newer_push(plan: Json) -> bool:
     return bool(address)
 
 
-def steps_of_rest(pipeline: Pipeline, *, is_proven: bool) -> list[Step]:
-    """Return the steps that copy the records for an artifact, and remove old runs beside a proven one."""
-    run_dir = pipeline.run_dir
-    if not (run_dir / "run.json").is_file():
-        return []
+def records_step(run_dir: Path) -> Step:
+    """Return the step that copies the records to where an artifact takes them."""
     records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
-    steps = [Step("records", keep_records, {"run_dir": run_dir, "to": records})]
+    return Step("records", keep_records, {"run_dir": run_dir, "to": records})
+
+
+def prune_steps(chosen: Sequence[Pipeline]) -> list[Step]:
+    """Return the step that removes old runs beside a proven one; none if all are kept, or the folder is named."""
     most = os.environ.get("TRAINYARD_KEEP_RUNS") or MOST_KEPT
-    if is_proven and most != "all" and not os.environ.get("RUN_DIR"):
-        steps.append(Step("prune", prune, {"run_dir": run_dir, "store": pipeline.store, "keep": most}))
-    return steps
+    if most == "all" or os.environ.get("RUN_DIR"):
+        return []
+    places = ({"run_dir": each.run_dir, "store": each.store, "keep": most} for each in chosen)
+    return [Step("prune", prune, place) for place in places]
 
 
 def keep_records(run_dir: Path, to: Path) -> int:
@@ -300,27 +312,28 @@ def prune(run_dir: Path, *, store: str, keep: str) -> int:
     return prune_runs(run_dir.parent, store=store, keep_last=newest, current=run_dir, apply=True)
 
 
-def end_of(plan: Json, chosen: Sequence[Pipeline], code: int, steps: StepRunner) -> dict[str, str]:
-    """Return how the job ended, for the last job: it continues the run, or reports what nobody has reported."""
-    attempt, run_dir = (
-        os.environ.get("GITHUB_RUN_ATTEMPT", "1"),
-        chosen[0].run_dir if chosen else Path("none"),
-    )
+def end_of(plan: Json, run_dir: Path, code: int, steps: StepRunner) -> dict[str, str]:
+    """Return how the job ended, for the last job, which continues the run or reports its end."""
+    attempt, outputs = os.environ.get("GITHUB_RUN_ATTEMPT", "1"), read_outputs()
     outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
     codes = [steps.codes.get(name) for name in USING_STORE]
-    is_outage, posted = (
-        int(plan.get("segment") or 1) > 1 and ExitCode.REFUSED in codes,
-        steps.results.get("notify"),
-    )
-    is_reported = code == ExitCode.DONE or (isinstance(posted, Posted) and posted.is_done)
+    is_outage = int(plan.get("segment") or 1) > 1 and ExitCode.REFUSED in codes
     return {
         "exit_code": str(int(code)),
         "step": str(outcome.get("steps") or 0) if isinstance(outcome, dict) else "",
-        "stored": "true" if steps.codes.get("store") == ExitCode.DONE else "false",
-        "manifest": read_outputs().get("manifest", ""),
+        "stored": "true"
+        if ExitCode.DONE in (steps.codes.get("store"), steps.codes.get("restore"))
+        else "false",
+        "manifest": outputs.get("manifest", ""),
         "outage": "true" if is_outage else "",
+        "running": outputs.get("running", ""),
         "thread": read_thread(run_dir / FILE_NAME).address or str(plan.get("thread") or ""),
         "continues": attempt if is_outage or code == ExitCode.STOPPED else "",
-        "reported": attempt if is_reported else "",
         "reason": steps.reason,
     }
+
+
+def reported_in(code: int, notice: object) -> str:
+    """Return the attempt if somebody has heard of the end, or nobody has to; else nothing."""
+    is_reported = code == ExitCode.DONE or (isinstance(notice, Posted) and notice.is_done)
+    return os.environ.get("GITHUB_RUN_ATTEMPT", "1") if is_reported else ""

@@ -102,9 +102,8 @@ def read_end(text: str, segment: "Segment") -> tuple[SegmentEnd, str, str]:
         end = parse_json_object(text, "--end")
         code, step = (int(end[name]) if str(end[name]).isdigit() else None for name in ("exit_code", "step"))
         manifest, is_outage = str(end["manifest"]), end["outage"] == "true"
-        ended = SegmentEnd(
-            segment, code, step, stored=end["stored"] == "true" and bool(manifest), is_outage=is_outage
-        )
+        stored, is_running = end["stored"] == "true" and bool(manifest), end.get("running") == "true"
+        ended = SegmentEnd(segment, code, step, stored=stored, is_outage=is_outage, is_running=is_running)
         return ended, str(end["thread"]), "" if is_outage else manifest
     except (DamagedFileError, KeyError, ValueError) as error:
         raise ConfigError(f"--end is not the output `end` of the training job ({error})") from None

@@ -2,8 +2,8 @@
 
 It runs last, in a job of its own, so that somebody hears of a job that died.
 
-Reads:      TRAINYARD_PLAN; NEEDS and STEPS, GitHub's contexts as JSON; GitHub's annotations with GITHUB_TOKEN;
-            Slack's variables
+Reads:      TRAINYARD_PLAN; NEEDS and STEPS, GitHub's contexts as JSON; GitHub's annotations, with
+            GITHUB_TOKEN; Slack's variables
 Writes:     a Slack message and the job summary; at GitHub the deletion of the tag, unless --dry-run
 Exit codes: 0 reported, or there was nothing to report; 4 Slack refused
 Example:    trainyard step notify

@@ -69,18 +69,23 @@ def read_outputs(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def mask_in_log(value: str) -> None:
     """Let GitHub replace a secret in the log of this job."""
     if in_actions() and value:
-        sys.stdout.write(f"::add-mask::{_data(value)}\n")
-        sys.stdout.flush()
+        command_runner(f"::add-mask::{_data(value)}")
+
+
+def command_runner(line: str) -> None:
+    """Give the runner a command, which it reads from the log."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 @contextmanager
 def log_group(name: str) -> Iterator[None]:
     """Show what is printed in the meantime as a group in the log of the step."""
-    print(f"::group::{name}", flush=True)
+    command_runner(f"::group::{name}")
     try:
         yield
     finally:
-        print("::endgroup::", flush=True)
+        command_runner("::endgroup::")
 
 
 def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:

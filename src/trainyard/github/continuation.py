@@ -21,8 +21,6 @@ PAUSES = (20.0, 60.0, 300.0)
 """Seconds before each retry, long enough for GitHub to list a run that it has started."""
 OUTAGE_MINUTES = (5, 15, 30, 60, 60, 60)
 """Back-off before the segment that follows an outage; after the last one the lineage ends."""
-MOST_DEATHS = 2
-"""After this many lost runners in a row, one more ends the lineage: the machine or the run is broken."""
 
 
 _logger = logging.getLogger(__name__)
@@ -34,13 +32,15 @@ class SegmentEnd:
 
     segment: Segment
     exit_code: int | None
-    """The trainer's exit code; None when the runner died before it could report one."""
+    """The trainer's exit code; None when not known."""
     step: int | None = None
     """The trainer's last step; None when not known."""
     stored: bool = False
     """Whether the store holds the complete segment."""
     is_outage: bool = False
     """A service could not be reached (exit code 4) before or after the training."""
+    is_running: bool = False
+    """The training continues on a cluster, and the job that followed it reached its limit."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,19 @@ def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
         minutes = OUTAGE_MINUTES[segment.outages]
         reason = f"segment {segment.number} met an outage; the next one follows after {minutes} minutes"
         return Decision(segment.next_after_outage(), reason, minutes)
-    if ended.exit_code not in (None, ExitCode.STOPPED):
+    if ended.exit_code != ExitCode.STOPPED:
         return Decision(None, f"the trainer ended with exit code {ended.exit_code}: more time does not help")
     if segment.number >= most:
         return Decision(None, f"segment {segment.number} is the last of {most} that are allowed")
-    if ended.exit_code is None:
-        if segment.deaths >= MOST_DEATHS:
-            count = segment.deaths + 1
-            return Decision(None, f"{count} segments in a row lost their runner: check the machine first")
-        following = segment.next(step=segment.step, died=True)
-        return Decision(following, f"segment {segment.number} lost its runner")
+    if ended.is_running:
+        following = segment.next(step=segment.step)
+        return Decision(following, f"segment {segment.number} followed a job that still trains")
     if not ended.stored or ended.step is None:
         return Decision(None, "the checkpoint is not in the store, so there is nothing to resume from")
     if ended.step <= segment.step:
         steps = f"it started at step {segment.step:,} and ended at step {ended.step:,}"
         return Decision(None, f"segment {segment.number} made no progress: {steps}")
-    following = segment.next(step=ended.step, died=False)
+    following = segment.next(step=ended.step)
     return Decision(following, f"segment {segment.number} stopped at step {ended.step:,}")
 
 

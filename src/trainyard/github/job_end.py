@@ -24,13 +24,6 @@ _NOT_ALLOWED = re.compile(
 )
 MOST_ATTEMPTS = 50
 """Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
-STEP_FAILURES = {
-    "check": "the machine could not be checked",
-    "prepare": "the data could not be prepared",
-    "fetch": "the checkpoint to resume from could not be restored",
-}
-"""Id of a step before the training -> the reason of its failure, used when the step gives none."""
-STORE_OUTAGE = "the store could not be reached after the training"
 _LOG = "gh run view {run} --log-failed"
 _AGAIN = "gh run rerun {run} --failed"
 _MOST_LETTERS = 400  # of a quoted sentence
@@ -50,8 +43,6 @@ class JobTexts:
     """The next command after a failure for which GitHub names no cause."""
     continued_by: str = ""
     """The job that continues the run; if that succeeds, this job's end is not reported."""
-    explained_by: tuple[str, ...] = ()
-    """Jobs whose failure or cancellation explains that this one was skipped."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +55,16 @@ class JobEnd:
     """A person cancelled the run."""
 
 
-_NOTHING, _CLUSTER = "nothing was started", "the job in the cluster may continue"
+_NOTHING = "nothing was started"
 _RUNNER = "checkpoints that it wrote and did not store stay on the runner"
 TRAINING = {
     "plan": JobTexts("Plan", _NOTHING),
-    "ready": JobTexts("Check the store", _NOTHING, remedy=_AGAIN),
-    "eks": JobTexts("Train on EKS", _CLUSTER, "nothing was sent"),
     "train": JobTexts(
-        "Train and prove",
-        _RUNNER,
-        "nothing was trained",
-        f"{_LOG}, then {_AGAIN}",
-        continued_by="continue",
-        explained_by=("ready",),
+        "Train and prove", _RUNNER, "nothing was trained", f"{_LOG}, then {_AGAIN}", continued_by="continue"
     ),
     "continue": JobTexts("Continue or notify", "the next segment may be missing", remedy=_AGAIN),
 }
-"""The jobs of `training_ci.yml`, in their order."""
-DEPLOYMENT = {
-    "plan": JobTexts("Check the cluster and plan", "nothing was sent"),
-    "send": JobTexts("Send the job", "the job may have been sent", "nothing was sent"),
-    "watch": JobTexts("Watch", _CLUSTER),
-    "prove": JobTexts(
-        "Prove it from outside",
-        "it trained, and was not proven from outside the cluster",
-        explained_by=("plan", "send", "watch"),
-    ),
-}
-"""The jobs of `deploy_eks.yml`, in their order."""
+"""The jobs of `train.yml`, in their order."""
 
 
 def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) -> JobEnd | None:
@@ -100,10 +73,10 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
     `needs` is GitHub's context of that name: job -> result and outputs. A job that was skipped because
     another one failed or was cancelled is not reported.
     """
-    table = {name: texts for name, texts in _table_of(needs).items() if name in needs}
+    table = {name: texts for name, texts in TRAINING.items() if name in needs}
     reasons, remedies, by_person = [], [], False
     for name, texts in table.items():
-        if _is_unexplained_skip(needs, attempt, name, table):
+        if _result(needs, name) == "skipped" and _is_due(needs, attempt, name):
             effect = texts.not_started or texts.after
             reasons.append(f"the run was cancelled before the job {texts.title} started: {effect}")
             remedies.append(_rerun(needs))
@@ -155,58 +128,9 @@ def next_command(remedy: str, attempt: str) -> str:
     return f"start a new run: gh workflow run ...; GitHub allows {MOST_ATTEMPTS} attempts of a run"
 
 
-@dataclass(frozen=True)
-class StepsEnd:
-    """Ends of the steps of the training job."""
-
-    event: str
-    """The event for Slack; empty if there was nothing to train."""
-    reason: str = ""
-    """Why it failed, if the run's record does not hold the reason."""
-    next_step: str = ""
-    continues: bool = False
-    """Whether a next segment is due: the job stopped early with a checkpoint, or met an outage."""
-
-
-def end_of_steps(steps: Json, *, status: str, run: str, attempt: str, segment: int) -> StepsEnd:
-    """Return how the training job ends, from GitHub's contexts `steps` and `job.status`.
-
-    A later segment whose check, restore or upload met an outage (exit code 4) is retried by the next one.
-    """
-    trained = _step(steps, "train")
-    code = str((trained.get("outputs") or {}).get("exit_code") or "")
-    if status == "success":
-        return StepsEnd("succeeded" if trained.get("outcome") == "success" else "")
-    failing = [name for name in STEP_FAILURES if _step(steps, name).get("outcome") == "failure"]
-    reason = ""
-    if failing:
-        outputs = _step(steps, failing[0]).get("outputs") or {}
-        reason = str(outputs.get("reason") or STEP_FAILURES[failing[0]])
-    is_outage = segment > 1 and any(
-        (_step(steps, name).get("outputs") or {}).get("exit_code") == "4" for name in (*failing, "store")
-    )
-    view = f"gh run view {run} --log-failed" if trained.get("outcome") in (None, "skipped") else ""
-    if status == "cancelled":
-        return StepsEnd("failed", reason, view)
-    if is_outage:
-        return StepsEnd("degraded", f"{reason or STORE_OUTAGE}; the next segment tries again", "", True)
-    if code == "75":
-        return StepsEnd("stopped", continues=True)
-    return StepsEnd("failed", reason, next_command(view, attempt))
-
-
-def _step(steps: Json, name: str) -> Json:
-    step: Json = steps.get(name) or {}
-    return step
-
-
 def is_reported(needs: Json, job: str, attempt: str) -> bool:
     """Return whether a job reported its own end in this attempt; GitHub may pass an earlier one's outputs."""
     return outputs_of(needs, job).get("reported") == attempt
-
-
-def _table_of(needs: Json) -> Mapping[str, JobTexts]:
-    return DEPLOYMENT if "watch" in needs else TRAINING
 
 
 def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
@@ -214,25 +138,14 @@ def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
     return _result(needs, name) in ("failure", "cancelled") and not is_continued
 
 
-def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[str, JobTexts]) -> bool:
-    """Return whether a job that was due was skipped, and no other job's end explains it."""
-    if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
-        return False
-    explaining = (each for each in table[name].explained_by if each in table)
-    return not any(_has_bad_end(needs, each, table[each]) for each in explaining)
-
-
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
     """Return whether a job should have run, so that a skip has to be reported."""
-    if _table_of(needs) is DEPLOYMENT:
-        return name == "prove" and outputs_of(needs, "watch").get("ended") == "true"
     if name == "continue":  # stopped early with a checkpoint, or an outage, and not by a cancellation
         return outputs_of(needs, "train").get("continues") == attempt and _result(needs, "train") in (
             "success",
             "failure",
         )
-    is_planned = _result(needs, "plan") == "success"
-    return is_planned and name in ("train", "eks") and bool(plan_of(needs).get("jobs", {}).get(name))
+    return name == "train" and outputs_of(needs, "plan").get("trains") == "true"
 
 
 def _is_by_person(message: str) -> bool:
@@ -243,11 +156,6 @@ def _is_by_person(message: str) -> bool:
 def _rerun(needs: Json) -> str:
     """Return the command that starts a run again; GitHub refuses `--failed` where no job failed."""
     return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
-
-
-def plan_of(needs: Json) -> Json:
-    """Return the plan of the workflow run; empty where there is none."""
-    return _object(outputs_of(needs, "plan").get("plan"))
 
 
 def _result(needs: Json, name: str) -> str:

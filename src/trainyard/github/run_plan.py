@@ -168,9 +168,8 @@ class RunPlan:
             "segment": str(segment.number),
             "most_segments": str(self.most_segments),
             "resume": self.resume,
-            "may_begin": "true" if segment.may_begin else "false",
             "thread": segment.thread,
-            "reason": _continuation_reason(segment),
+            "reason": "the time limit of a job" if segment.number > 1 else "",
             "fetch": "true" if self.fetch else "false",
             "store": self.store,
             "deadline": self.deadline,
@@ -239,7 +238,7 @@ def resolve(
         is_requested=is_requested,
         queue=_queue(machine, inputs.target, segment, variables),
         kind=config.kind,
-        role=variables.get(ROLE, ""),
+        role=variables.get("TRAINYARD_EKS_ROLE" if inputs.target is Target.EKS else ROLE, ""),
         region=variables.get(REGION, ""),
         container=container_in(variables.get("CONTAINER", "")),
         is_other=segment.name != name,
@@ -290,13 +289,6 @@ def _missing_settings(target: Target, machine: Machine, store: str, *, role: str
     if not store:
         set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
         yield MissingSetting("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
-
-
-def _continuation_reason(segment: Segment) -> str:
-    """Return the reason for a further segment, for Slack."""
-    if segment.number == 1:
-        return ""
-    return "its runner died" if segment.deaths else "the time limit of a job"
 
 
 def _resume(resume: str, segment: Segment, *, again: bool) -> str:

@@ -38,7 +38,6 @@ OTHERS = frozenset(
         "TRAINYARD_EKS_NODES",
         "TRAINYARD_EKS_INSTANCE_TYPE",
         "TRAINYARD_EKS_ACCEPT",
-        "TRAINYARD_EKS_WATCH",
         "TRAINYARD_EKS_RUNNER",
         "TRAINYARD_INSTANCE_TYPE",
         "TRAINYARD_USD_PER_HOUR",
@@ -53,7 +52,6 @@ OTHERS = frozenset(
         REGION,
         "TRAINYARD_PASS",
         "TRAINYARD_SIGNING",
-        "TRAINYARD_ATTEST",
         "TRAINYARD_SITE",
         "SLACK_CHANNEL",
     }
@@ -63,7 +61,7 @@ SECRETS = {
     "SLACK_BOT_TOKEN": "training",
     "SLACK_WEBHOOK_URL": "training",
     "TRAINYARD_SIGNING_KEY": "training",
-    "WANDB_API_KEY": "training",
+    "PROGRAM_ENV": "training",
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""

@@ -1,6 +1,6 @@
 """Segments of a long run: several workflow runs train one model, and each hands over to the next.
 
-    segment 1 ──exit 75, or its runner died──> segment 2 ──> … ──> done    one lineage, one commit, one run
+    segment 1 ──exit 75──> segment 2 ──> … ──> done    one lineage, one commit, one run
 
 This module only describes a segment. `watch.continuation` decides whether there is a next one.
 """
@@ -36,8 +36,6 @@ class Segment:
     """The full commit hash, the same for all segments."""
     step: int = 0
     """The lineage's last known step when this segment was dispatched."""
-    deaths: int = 0
-    """Number of consecutive segments before this one whose runner died before they reported a step."""
     thread: str = ""
     """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
     outages: int = 0
@@ -55,15 +53,9 @@ class Segment:
         """The tag that keeps the commit of the lineage, and on which its segments run."""
         return f"trainyard-lineage-{self.run_id.removeprefix('gh-')}"
 
-    @property
-    def may_begin(self) -> bool:
-        """Return whether it may start at step 0: it is the first, or those before died without a step."""
-        return self.number == 1 or (self.step == 0 and self.deaths > 0)
-
-    def next(self, *, step: int, died: bool) -> "Segment":
+    def next(self, *, step: int) -> "Segment":
         """Return the next segment, of the same lineage at the same commit."""
-        deaths = self.deaths + 1 if died else 0
-        return replace(self, number=self.number + 1, step=step, deaths=deaths, outages=0)
+        return replace(self, number=self.number + 1, step=step, outages=0)
 
     def next_after_outage(self) -> "Segment":
         """Return the next segment after one that ended because a service was unavailable."""
@@ -106,7 +98,7 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         raise _refusal(what, "name is not of letters, digits, dots, - and _, at most 40")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
         raise _refusal(what, "thread is not a Slack thread (CHANNEL:TS)")
-    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0), ("outages", 0)):
+    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("outages", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
             raise _refusal(what, f"{name} is not a whole number from {least}")
@@ -127,11 +119,9 @@ class Handover:
         """Return the dispatch inputs for the segment `following`; `manifest` is the stored manifest's name.
 
         All is in the one input `continues`, because a workflow need not have others. Without a manifest, the
-        segment searches for a checkpoint: on the runner first, then in the store. If no step was ever
-        reported and it finds none, it starts as this segment did.
+        segment searches for a checkpoint: on the runner first, then in the store.
         """
-        unknown = self.inputs.get("resume", "auto") if following.may_begin else "auto"
-        resume = f"{self.store}/manifests/{manifest}" if manifest else unknown
+        resume = f"{self.store}/manifests/{manifest}" if manifest else "auto"
         state = {**asdict(following), "inputs": {**self.inputs, "resume": resume}}
         return {"continues": json.dumps(state, separators=(",", ":"))}
 
@@ -146,7 +136,7 @@ def read_continues(text: str) -> tuple[Segment, dict[str, str]]:
     inputs = value.pop("inputs", {})
     if not isinstance(inputs, dict):
         raise _refusal(what, "inputs is not an object")
-    return read_segment(json.dumps(value), what), {str(name): str(entry) for name, entry in inputs.items()}
+    return read_segment(json.dumps(value)), {str(name): str(entry) for name, entry in inputs.items()}
 
 
 def read_handover(text: str) -> Handover:

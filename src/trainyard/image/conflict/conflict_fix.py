@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from trainyard.image.conflict.finding import ERROR
+from trainyard.image.conflict.conflict_rule import ERROR
 from trainyard.plan.finding import Edit, Finding
 
 _MOST_EDITS = 50

@@ -6,8 +6,8 @@ A rule that does not know a version reports nothing.
 import re
 from collections.abc import Iterator
 
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
-from trainyard.image.conflict.finding import ERROR, WARNING, Rule, TargetMachine, image_finding
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,

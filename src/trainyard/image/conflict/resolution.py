@@ -14,8 +14,8 @@ from itertools import zip_longest
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, image_finding
 from trainyard.image.conflict.declared_versions import BaseImage, DeclaredVersions, InstallStep
-from trainyard.image.conflict.finding import ERROR, WARNING, image_finding
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
 from trainyard.plan.finding import Edit, Finding

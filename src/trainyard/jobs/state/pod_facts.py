@@ -68,6 +68,13 @@ class ContainerEnd:
         return self.exit_code != 0
 
 
+def describe_end(pod: "PodFacts") -> str:
+    """Return how a container of the pod ended, the one that trains if it did; empty if none has."""
+    own = [end for end in pod.ends if not end.beside and not end.recovered]
+    end = next((end for end in own if end.failed), own[0] if own else None)
+    return f"{pod.name}: container {end.container} ended with exit code {end.exit_code}" if end else ""
+
+
 @dataclass(frozen=True)
 class PodFacts:
     """One pod at one moment."""
@@ -100,6 +107,8 @@ class PodFacts:
     """It does not train: it submits a command to Ray, or prepares data."""
     kept_by: str = ""
     """The sidecars that have not ended although the container that trains has; the pod does not end."""
+    starting: str = ""
+    """The init container that has not ended or started, for which its other containers wait."""
     stopping: str = ""
     """The sidecars among the init containers that the kubelet still has to stop; then the pod ends."""
     efa: bool = False
@@ -167,6 +176,7 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
         kept_by=", ".join(str(c.get("name")) for c in stays),
+        starting=_starting(inits, beside) if phase == "Pending" else "",
         stopping="" if stays else ", ".join(str(c.get("name")) for c in stops),
         efa=any(
             EFA in ((container.get("resources") or {}).get("limits") or {})
@@ -205,6 +215,17 @@ def _phase_of(spec: Json, status: Json, main: Json) -> str:
     if code is not None and spec.get("restartPolicy") == "Never":
         return "Failed"
     return "Running" if "running" in state else phase
+
+
+def _starting(inits: list[Json], beside: list[Json]) -> str:
+    """Return which init container runs, and the others wait for it; empty if none does."""
+    for container in inits:
+        is_sidecar, name = container in beside, str(container.get("name"))
+        if "running" in _state_of(container) and not (is_sidecar and container.get("started", True)):
+            return (
+                f"its sidecar {name} has not started yet" if is_sidecar else f"its init container {name} runs"
+            )
+    return ""
 
 
 def _state_of(container: Json) -> Json:

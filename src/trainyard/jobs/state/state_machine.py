@@ -16,6 +16,7 @@ from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIE
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.pod_facts import describe_end
 from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
@@ -187,7 +188,11 @@ class _Judge:
             return self.reading.reason
         missing = (counts.wanted or 0) - counts.present
         text = f"{busy} of {counts.wanted or counts.present} pods run"
-        return f"{text}, and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else text
+        text += f", and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else ""
+        failed = (describe_end(pod) for pod in self.trainers if pod.phase == "Failed")
+        starts = (f"{pod.name}: {pod.starting}" for pod in self.trainers if pod.starting)
+        detail = next(filter(None, (*failed, *starts)), "")
+        return f"{text}; {detail}" if detail else text
 
     def cancelled_state(self, why: str) -> JobState:
         return self.failed_state(JobFailure(FailureClass.CANCELLED, (_sentence(why),)))

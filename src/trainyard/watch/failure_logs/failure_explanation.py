@@ -43,7 +43,7 @@ _ALARM = re.compile(
     r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
     r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
     r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
-    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr"
+    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr|status|abort"
 )
 """Every match of a row has one of these; other lines are skipped."""
 _ABOUT = re.compile(
@@ -96,7 +96,6 @@ class Says(IntEnum):
     STATED = 3
     """A tool states an error that no row knows."""
     END = 4
-    NOTHING = 5
 
 
 @dataclass(frozen=True)
@@ -118,12 +117,12 @@ class FailureFacts:
     steps: int | None = None
     """Steps that were made since the last start; None if that is not known."""
 
-
-def facts_of_exception(named: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts in the record of an exception: type, message, place, cause and code."""
-    text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
-    first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
-    return {"exception": first, "place": str(named.get("place") or ""), "code": code}
+    @staticmethod
+    def of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts in the record of an exception: type, message, place, cause and code."""
+        text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
+        first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
+        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,10 @@ class LogExplanation:
     @property
     def next_step(self) -> str:
         """Return the fix, or how to search for it."""
-        return self.fix or f"not known. Search for: {search_phrase(self.root or self.cause)}"
+        if self.fix or self.root:
+            return self.fix or f"not known. Search for: {search_phrase(self.root)}"
+        look = "the last lines, the kernel's log, a pod's events (--events), a workflow run's annotations"
+        return f"not known. Read {look}"
 
     def failure(self) -> dict[str, str]:
         """Return the failure for the record of a run; empty facts are absent."""
@@ -503,15 +505,15 @@ def _explain_exit_code(
         why += f"; exit code {exit_code}{by} alone does not either"
     if exit_code in _KILLS and facts.memory_kills == 0:
         why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
-        return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, "", _HINTS[137], level="fact")
+        return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, level="fact")
     code = exit_code or 0
     is_usage = code in (126, 127)
     was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
     is_own = _ended_by_itself(code) and not facts.steps and not was_killed
-    fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
+    why = _MEANINGS.get(code if code >= 0 else _SIGNALS - code, why)
     klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
     level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *last), False, why, "", fix, level=level)
+    return LogExplanation(klass, (why, *last), False, why, level=level)
 
 
 def _ended_by_itself(exit_code: int | None) -> bool:
@@ -519,17 +521,14 @@ def _ended_by_itself(exit_code: int | None) -> bool:
     return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
 
 
-_LOOK = "read the last lines, the kernel's log, a pod's events (--events) or a workflow run's annotations"
-_HINTS = {
-    126: "the command cannot be executed: check its file mode and interpreter",
+_MEANINGS = {
+    126: "the command cannot be executed: its file mode or its interpreter is wrong",
     127: "the command or its interpreter does not exist on this machine or in this image",
-    134: "a native library aborted: read its lines near the end of the log",
-    135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
-    137: "the process was killed: the kernel's log and the pod's events (--events) show memory or a limit",
-    139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
-    143: "a preemption, a drained node, a limit or a person ended it: the events show which",
+    134: "a native library aborted (SIGABRT)",
+    135: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    139: "native code crashed (SIGSEGV)",
 }
-"""Where to look, by exit code, where no line of a log decides."""
+"""What an exit code says by itself, where no line of a log decides."""
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:

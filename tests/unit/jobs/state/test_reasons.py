@@ -273,6 +273,35 @@ def test_a_native_sidecar_that_is_being_stopped_hides_neither_the_end_nor_that_t
         assert words in state.reason, (kind, code, state.reason)
 
 
+BACK_OFF = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=fetch pod=job-0_default(u)")
+CRASHED = "restarting failed container=fetch pod=job-0_default(u), which ended with exit code 1"
+INITS: dict[str, tuple[Json, str, float | None]] = {
+    "runs": ({"state": RUNS}, "0 of 1 pods run; job-0: its init container fetch runs", None),
+    "sidecar that starts": (
+        {"state": RUNS, "restartPolicy": "Always", "started": False},
+        *("0 of 1 pods run; job-0: its sidecar fetch has not started yet", None),
+    ),
+    "crashes": ({"state": BACK_OFF, "lastState": terminated(1), "restartCount": 6}, CRASHED, PATIENCE),
+    "has failed": (
+        {"state": terminated(1)},
+        "0 of 1 pods run; job-0: container fetch ended with exit code 1",
+        None,
+    ),
+}
+"""The status of an init container, the reason of the job, and the seconds after which waiting is of no use."""
+
+
+def test_an_init_container_is_named_as_what_the_pod_waits_for() -> None:
+    for (name, (status, words, ends)), kind, age in itertools.product(INITS.items(), OWN, (90, 1000)):
+        raw = trains(0, kind, age, state=waiting("PodInitializing"))
+        raw["spec"]["initContainers"] = [{"name": "fetch", "restartPolicy": status.get("restartPolicy", "")}]
+        raw["status"]["initContainerStatuses"] = [{"name": "fetch", **status}]
+        raw["status"]["phase"] = "Failed" if name == "has failed" else "Pending"
+        state = judge_job(seen(kind, job(kind, nodes=1, **STATUS[kind]), [raw]))
+        assert words in state.reason, (name, kind, state.reason)
+        assert state.ended is (ends is not None and age > ends), (name, kind, age)
+
+
 def test_pods_that_an_operator_creates_after_the_end_are_reported() -> None:
     over = job("trainjob", nodes=2, conditions=[condition("Failed", at=NOW - 100)])
     old, new = trains(0, "trainjob", 300, state=terminated(1)), trains(1, "trainjob", 20)
