@@ -35,9 +35,10 @@ from trainyard.gateways.git import (
     untracked_inputs,
     untracked_modules,
 )
+from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
-from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process import SignalForwarder, program_variables, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
@@ -70,7 +71,7 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, nod
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
-from trainyard.run.source_words import source_in_words, unit_of_steps
+from trainyard.run.source_words import describe_steps, source_in_words
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
@@ -184,7 +185,9 @@ def describe_start(order: ProgramOrder) -> dict[str, Any]:
 def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     """Return the run of the program, and the configuration as given, which may have secrets."""
     loaded = load_config(order.config, order.changes)
-    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    # All that is given to the program alone is secret, whatever its name is.
+    given = {f"{name}_SECRET": value for name, value in program_variables(os.environ).items()}
+    secrets = SecretFilter.of({"environment": {**os.environ, **given}}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
@@ -274,7 +277,9 @@ def announce_missing(run: ProgramRun) -> None:
         # Untracked modules count only if they are imported, which is seen.
         record = {**record, "git": repository_facts(program.directory, with_modules=False)}
     for name, remedy in remedies_of_program(record).items():
-        output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
+        text = f"this run cannot be proven without {name}: {remedy}"
+        output.announce("before", text, "degraded")
+        annotate(Level.WARNING, text, title="Not provable")
 
 
 def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:
@@ -364,7 +369,7 @@ def announce_end(outcome: dict[str, Any]) -> None:
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    steps = describe_steps(outcome, steps_of_program(outcome)) + source_in_words(outcome, "steps")
     output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 

@@ -237,9 +237,11 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
     def answer(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         place = path.removeprefix("/repos/me/lab").partition("?")[0]
         if place == "/actions/runs/99/jobs":
-            return 200, {"jobs": [{"id": 1, "name": "Check and plan"}, {"id": 2, "name": name}]}
+            return 200, {
+                "jobs": [{"id": 1, "name": "Check and plan"}, {"id": 2, "name": name, "runner_name": "gpu-1"}]
+            }
         if place == "/check-runs/2/annotations":
-            return 200, [{"message": message} for message in messages]
+            return 200, [{"annotation_level": "failure", "message": each} for each in messages]
         return 404, {"message": "Not Found"}
 
     return answer

@@ -35,8 +35,8 @@ role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for
 the machine is not fit -> a_push_is_red_in_seconds_when_the_gpu_does_not_answer
 required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
-no runner takes the job -> a_cancellation_is_reported_by_its_cause
-more than 100 jobs -> a_cancellation_is_reported_by_its_cause
+no runner takes the job -> the_cause_of_an_end_is_githubs_own_sentence
+more than 100 jobs -> the_cause_of_an_end_is_githubs_own_sentence
 a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
 the deadline, or SIGTERM -> two_segments_on_two_machines_come_to_the_same_bits_as_one
@@ -46,12 +46,12 @@ the same in a later segment -> an_outage_is_retried_by_a_next_segment_with_a_gro
 the branch was deleted -> a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file
 a byte in the store differs -> a_byte_that_changed_in_the_store_is_noticed
 somebody cancels -> a_cancelled_run_stops_there_with_its_checkpoints_stored
-reaches its time limit -> a_cancellation_is_reported_by_its_cause
+reaches its time limit -> the_cause_of_an_end_is_githubs_own_sentence
 the runner dies -> a_run_whose_runner_died_is_resumed_in_the_next_segment
 artifact storage is full -> any_program_is_trained_stored_and_proven_though_github_refuses_the_artifacts
 GitHub cannot create the tag -> a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do
 50 attempts -> github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested
-an environment that refuses -> a_failure_has_the_reason_of_the_job_itself_then_that_of_github
+an environment that refuses -> the_cause_of_an_end_is_githubs_own_sentence
 free plan -> without_environments_secrets_are_the_repositorys
 """
 """Words of a row's first cell, and the name of the test that shows it."""

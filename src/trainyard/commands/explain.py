@@ -149,6 +149,8 @@ def explanation_lines(found: LogExplanation) -> list[str]:
 
 def retry_words(found: LogExplanation) -> str:
     """Return in words whether a retry recovers from the failure."""
+    if found.level == "waiting":
+        return "not needed; it has not ended"
     done = "no; the training is done"
     ends = {"finished": done, "not-proven": done, "cancelled": "no; somebody stopped it"}
     words = {"yes": "from the newest good checkpoint", "unknown": "once, if steps were made"}
@@ -250,9 +252,14 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
             lines = [f"this log could not be read: {error}"]
         logs.append(replace(log_of(log.title, "\n".join(lines)), is_cut=len(lines) == LAST_LINES))
     if state.failure is None:
-        if state.waiting is not None:
-            logs.append(log_of(f"status of {job.name}", state.waiting.evidence))
-        return FailureEvidence(logs)
+        if (waiting := state.waiting) is None:
+            return FailureEvidence(logs)
+        cause = f"it has not ended; it waits: {waiting.evidence}"
+        evidence, fix = (waiting.evidence,), waiting.fix or "wait, or read its events: trainyard job events"
+        return FailureEvidence(
+            logs,
+            recorded=LogExplanation(waiting.failure_class, evidence, False, cause, fix=fix, level="waiting"),
+        )
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
     if failure.failure_class in NO_ANSWER:

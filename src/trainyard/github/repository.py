@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GITHUB = "github.com"
 SCHEDULE = "\n  schedule:"
-"""In a workflow file; `watch_runners.yml` and `watch_eks.yml` ship with this line as a comment."""
+"""In a workflow file; `watch_runners.yml` ships with this line as a comment."""
 _PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
 _URL = re.compile(
     r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[^/@]+)/(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII

@@ -37,6 +37,11 @@ _CONNECTED = re.compile(r"Connected (?:all (?:rings|trees)|NVLS tree)")
 _PROVIDER = re.compile(
     r"NET/OFI Selected [Pp]rovider is (?P<name>[\w;-]+)(?:.*\(found (?P<nics>\d+) nics\))?"
 )
+# The plugin of EFA, or its tuner, was loaded; that says that EFA was expected, and not that it is used.
+_PLUGIN = re.compile(
+    r"NET/OFI |(?:NET|TUNER)/Plugin ?: (?!Could not|Failed|No |Plugin name).*(?:[_-]ofi\b|ofi_|libfabric)",
+    re.I,
+)
 _WISH = re.compile(r"NCCL_(?P<name>NET|NET_PLUGIN|IB_DISABLE) set by environment to (?P<value>[^.\n]*)")
 _EFA = ("aws libfabric", "libfabric", "ofi")
 _WITHIN = ("P2P", "SHM", "direct")
@@ -245,6 +250,8 @@ class NetworkFacts:
     """What the environment requested from NCCL: NET, NET_PLUGIN, IB_DISABLE."""
     causes: tuple[str, ...] = ()
     """The first line of each known cause."""
+    plugin: Truth = False
+    """Whether the plugin of EFA, or its tuner, was loaded."""
 
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on these facts."""
@@ -295,8 +302,7 @@ class NetworkFacts:
             or wishes.get("NET_PLUGIN") == "none"
             or (not expected.efa and wishes.get("IB_DISABLE", "0") != "0")
         )
-        has_plugin = bool(self.providers) or any("NET/OFI" in line for line in self.causes)
-        has_better = bool(expected.efa) or expected.infiniband or has_plugin
+        has_better = bool(expected.efa) or expected.infiniband or self.plugin
         if expected.requested == "efa":
             why = _BY_VARIABLE if by_variable else self._cause(expected)
             return self._verdict(Network.TCP_FALLBACK, *lines, why=why)
@@ -378,6 +384,7 @@ class NetworkLog:
         self._wishes: dict[str, str] = {}
         self._providers: Counter[str] = Counter()
         self._nics: int | None = None
+        self._plugin = False
 
     def read(self, lines: Iterable[str]) -> None:
         """Read lines of a log. The last one may be cut: without its newline it shows no end of a channel."""
@@ -420,6 +427,7 @@ class NetworkLog:
             if provider["nics"] is not None:
                 nics = int(provider["nics"])
                 self._nics = nics if self._nics is None else min(self._nics, nics)
+        self._plugin |= _PLUGIN.match(text) is not None
         if (wish := _WISH.match(text)) is not None:
             self._wishes[wish["name"]] = wish["value"].strip().lower()
 
@@ -443,6 +451,7 @@ class NetworkLog:
             providers=dict(self._providers),
             wishes=self._wishes,
             causes=tuple(self._causes.values()),
+            plugin=self._plugin,
         )
         return merge_facts([of_all, *(each.facts(host) for (host, *_), each in self._processes.items())])
 
@@ -480,6 +489,7 @@ def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
         providers=dict(sum((Counter(part.providers) for part in every), Counter())),
         wishes={name: value for part in every for name, value in part.wishes.items()},
         causes=tuple(causes[number] for number in sorted(causes)),
+        plugin=any(part.plugin for part in every),
     )
 
 

@@ -142,7 +142,8 @@ class LogExplanation:
     other_node: bool = False
     """Whether a retry recovers on another node only: the fault of this one stays."""
     level: str = ""
-    """`fact` or `log`, which the class or the answer about a retry comes from; empty if neither is known."""
+    """`fact` or `log`, which the class or the answer about a retry comes from; empty if neither is known.
+    `waiting`: the job has not ended."""
     root: str = ""
     """The root error, verbatim; empty if no line states one."""
 

@@ -170,6 +170,13 @@ def test_the_same_failure_twice_without_progress_stops_and_with_progress_goes_on
     assert cluster.names() == ["llama", "llama-2"]
 
 
+def test_an_end_that_nothing_explains_is_sent_again_once_if_steps_were_made(cluster: Cluster) -> None:
+    cluster.ending = lambda _: (137, "")
+    found = heal(cluster, budget=9, step=100)
+    assert cluster.names() == ["llama", "llama-2"]
+    assert found.why == "no retry recovers from unknown without a new checkpoint"
+
+
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
     found: list[RetryOutcome] = []
