@@ -65,7 +65,9 @@ LOADER = TORCH + (
     "    def __getitem__(self, n): return torch.zeros(1 << 20)\n"
     "if __name__ == '__main__':\n    list(torch.utils.data.DataLoader(Data(), num_workers=1))\n"
 )
-GROUP = TORCH + "import torch.distributed as d\n{init}d.all_reduce(torch.ones(1))\nd.destroy_process_group()\n"
+GROUP = (
+    TORCH + "import torch.distributed as d\n{init}d.all_reduce(torch.ones(1))\nd.destroy_process_group()\n"
+)
 INIT = "d.init_process_group('gloo', init_method='tcp://127.0.0.1:29391', rank=0, world_size=1)\n"
 KEYS = LINEAR + "torch.save({{'module.' + k: v for k, v in model.state_dict().items()}}, 'a.pt')\n{load}\n"
 TLS = (
