@@ -675,10 +675,11 @@ class Observer:
         if trace is None or trace.tb_frame.f_back is not None:
             return
         deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
-        places, trace = [], getattr(deepest, "__traceback__", None) or trace
-        while trace is not None:
-            places.append((os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
-            trace = trace.tb_next
+        places = []
+        for frames in (trace, getattr(deepest, "__traceback__", None)):
+            while frames is not None:
+                places.append((os.path.abspath(frames.tb_frame.f_code.co_filename), frames.tb_lineno))
+                frames = frames.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
         message = (quietly(str)(error) or "")[:1000]
