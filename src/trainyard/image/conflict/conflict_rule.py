@@ -1,4 +1,4 @@
-"""What the rules on an image share: their form, the machine that the image is for, and how a finding is made."""
+"""What the rules on an image share: their form, the machine that the image is for, how a finding is made."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
