@@ -81,7 +81,6 @@ from trainyard.watch.failure_logs.failure_explanation import (
     FailureFacts,
     LogExplanation,
     explain_logs,
-    facts_of_exception,
 )
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
@@ -331,7 +330,7 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
-        **facts_of_exception(error.to_json() if error else {}),
+        **FailureFacts.of_exception(error.to_json() if error else {}),
         system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.workflows.conftest import ROOT, read
 from tests.workflows.conftest import shipped_workflow as shipped_file
 
 NAMES = [
@@ -23,7 +22,6 @@ NAMES = [
     "job",
     "strategy",
 ]
-STEP = ".github/actions/step/action.yml"
 RESULTS = ("success", "failure", "cancelled", "skipped")
 
 
@@ -163,14 +161,12 @@ def test_the_last_job_runs_however_a_training_ended(
     assert expressions.holds(notifies["if"], status=status)
 
 
-@each_case("step", ["plan", "action"])
 @each_case("end", ["", "{}"])
-def test_what_a_killed_step_left_is_stored(expressions: Any, end: str, step: str) -> None:
-    [finish] = [each for each in read(ROOT / STEP).steps() if each.get("id") == "finish"]
-    context = {"inputs": {"step": step}, "steps": {"run": {"outputs": {"end": end} if end else {}}}}
+def test_what_a_killed_step_left_is_stored(training_job: Any, expressions: Any, end: str) -> None:
+    [finish] = [each for each in training_job["steps"] if each.get("id") == "finish"]
+    context = {"steps": {"train": {"outputs": {"end": end} if end else {}}}}
     for status in ("failure", "cancelled"):
-        holds = expressions.holds(finish["if"], status=status, **context)
-        assert holds is (step == "action" and not end)
+        assert expressions.holds(finish["if"], status=status, **context) is (end == "")
 
 
 def test_the_machine_its_limit_its_container_and_its_queue_are_those_of_the_plan(

@@ -81,7 +81,7 @@ def test_a_dispatch_offers_what_a_plan_reads(caller: Any) -> None:
     assert list(inputs) == names
     assert inputs["runner"]["options"] == [AS_SET_UP, *(str(each) for each in PLACES if each != "gpu-runner")]
     assert inputs["runner"]["default"] == AS_SET_UP
-    code = Path(step_plan.__file__).read_text()
+    code = Path(str(step_plan.__file__)).read_text()
     assert all(f'given.get("{name}"' in code for name in names), "an input that nobody reads"
 
 
@@ -131,7 +131,7 @@ def test_each_job_takes_one_step_of_the_action_but_the_last(training: Any) -> No
     }
     assert taken == {
         "plan": ["plan"],
-        "train": ["action"],
+        "train": ["action", "action"],
         "wait": ["wait"],
         "notify": ["continue", "notify"],
     }

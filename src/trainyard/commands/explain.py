@@ -43,12 +43,7 @@ from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.failure_explanation import (
-    FailureFacts,
-    LogExplanation,
-    explain_logs,
-    facts_of_exception,
-)
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
 
 if TYPE_CHECKING:
@@ -156,17 +151,12 @@ def retry_words(found: LogExplanation) -> str:
     """Return in words whether a retry recovers from the failure."""
     if found.level == "waiting":
         return "not needed; it has not ended"
-    if found.other_node:
-        return "on another node; on the same one it would fail again"
-    if found.retryable:
-        return "from the newest good checkpoint"
-    if found.klass in ("finished", "not-proven"):
-        return "no; the training is done"
-    if found.klass == "cancelled":
-        return "no; somebody stopped it"
-    return (
-        "once, if steps were made" if found.retry == "unknown" else "no; it would fail again in the same way"
-    )
+    done = "no; the training is done"
+    ends = {"finished": done, "not-proven": done, "cancelled": "no; somebody stopped it"}
+    words = {"yes": "from the newest good checkpoint", "unknown": "once, if steps were made"}
+    words["other"] = "on another node; on the same one it would fail again"
+    words["no"] = ends.get(found.klass, "no; it would fail again in the same way")
+    return words[found.retry]
 
 
 def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
@@ -223,7 +213,7 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
     return FailureFacts(
         own if isinstance(own, int) else code,
-        **facts_of_exception(exception if isinstance(exception, Mapping) else {}),
+        **FailureFacts.of_exception(exception if isinstance(exception, Mapping) else {}),
         steps=steps if isinstance(steps, int) else None,
     )
 

@@ -2,14 +2,14 @@
 
     check ─> prepare ─> fetch ─> train, storing each checkpoint ─> evaluate ─> store ─> prove ─> report ─> notify
 
-Where the plan says so, another machine trains (`training_elsewhere`). --finish stores, proves and reports what
-a killed step left.
+Where the plan says so, another machine trains (`training_elsewhere`).
 
 Reads:      TRAINYARD_PLAN, the output of `trainyard step plan`; without it the inputs of the action: COMMAND,
             CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE; an empty one counts as not given.
             MATRIX, GITHUB_RUN_ID, GITHUB_JOB and USED_BY (the step of the job) are the id of the run then.
             TRAINYARD_AWS_ROLE: the role for the store. PROGRAM_ENV: NAME=VALUE lines for the program alone.
-            TRAINYARD_PASS: variables of ours that the program gets, too. JOB_STATUS: GitHub's of the job
+            TRAINYARD_PASS: variables of ours that the program gets, too. FINISH: `true` stores, proves and
+            reports what a killed step left; JOB_STATUS is GitHub's status of the job then
 Writes:     what `trainyard run` writes; RUNNER_TEMP/records, to keep as an artifact; the step outputs
             `run_dir`, `exit_code`, those of the proof and the store, and `end`, which the last job reads
 Exit codes: those of `trainyard run`
@@ -72,7 +72,6 @@ Json = Mapping[str, Any]
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--finish", action="store_true", help="store and report what a killed step left")
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
@@ -83,17 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     plan = read_json(os.environ, "TRAINYARD_PLAN")
     if python := python_of_trainer(plan):
-        words = ["--finish"] * args.finish + ["--dry-run"] * args.dry_run
-        os.execv(python, [python, "-P", "-m", "trainyard", "step", "action", *words])  # noqa: S606 - no shell
+        words = ["-P", "-m", "trainyard", "step", "action", *(["--dry-run"] if args.dry_run else [])]
+        os.execv(python, [python, *words])  # noqa: S606 - a command of this package, without a shell
     set_job_environment(plan)
     if args.dry_run:
         return show_plan(request_of_job(plan))
     steps, chosen = StepRunner(is_grouped=True), list[Pipeline]()
+    is_finish = os.environ.get("FINISH") == "true"
     if (training := training_elsewhere(plan)) is not None:
+        if is_finish:  # the last job reports it; what trains elsewhere is not of this machine
+            return ExitCode.INTERRUPTED
         elsewhere, run_dir = training, training.run_dir
         code = exit_code_of(lambda: elsewhere.run(steps))
     else:
-        code = exit_code_of(lambda: run_job(plan, steps, chosen, is_finish=args.finish))
+        code = exit_code_of(lambda: run_job(plan, steps, chosen, is_finish=is_finish))
         run_dir = chosen[0].run_dir if chosen else Path("none")
     is_proven, notice = steps.codes.get("prove") == ExitCode.DONE, steps.results.get("notify")
     if (run_dir / "run.json").is_file():
@@ -123,6 +125,7 @@ def set_job_environment(plan: Json) -> None:
     is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
     os.environ["TRAINYARD_FOLLOW"] = "true" if is_followed else "false"
     if plan:
+        os.environ["TRAINYARD_RUN_ID"] = str(plan["run_id"])
         os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
         os.environ.update({ROLE: str(plan.get("role") or ""), REGION: str(plan.get("region") or "us-east-1")})
         if plan.get("target") == Target.GPU_RUNNER and not str(plan["store"]).startswith("s3://"):

@@ -44,7 +44,7 @@ from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import make_tag
 from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import AS_SET_UP, Target, node_count, target_for
-from trainyard.github.variables import DEADLINE, JOB_MINUTES, REGION, ROLE, STORE, read_json, set_variables
+from trainyard.github.variables import REGION, ROLE, STORE, read_json, set_variables
 from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.instances import room_of_type
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
@@ -68,8 +68,7 @@ if TYPE_CHECKING:
 
 SETUP = "PYTHONPATH=src python3 -m trainyard init github --store URL"
 SHIPPED = "configs/training_configuration.yaml"
-BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "minutes": JOB_MINUTES, "deadline": DEADLINE}
-BY_INPUT |= {"segments": "TRAINYARD_MAX_SEGMENTS", "container": "CONTAINER"}
+BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAINER"}
 """An input of train.yml -> the variable that it replaces."""
 TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 

@@ -1,7 +1,7 @@
 """Find the fields of `cluster.pod.template` that the plan of a job sets itself.
 
-A fragment that changed them would contradict what the preflight, the price and the proof are based on. Whether
-the fields exist, the configuration has checked; what else a cluster refuses, a dry run shows.
+A fragment that changed them would contradict what preflight, price and proof are based on. Whether the fields
+exist, the configuration has checked; what else a cluster refuses, a dry run shows.
 """
 
 import re

@@ -151,7 +151,7 @@ class Nodes(World):
 
     def wait_for_step(self, job: str, step: int) -> None:
         rows = self.folder / NAMESPACE / job / "metrics.jsonl"
-        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=400)
+        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=1200)
 
     def node_of(self, pod: str) -> str:
         return str(self.request("GET", f"{SPACE}/pods/{pod}")["spec"]["nodeName"])

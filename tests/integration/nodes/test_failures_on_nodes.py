@@ -96,7 +96,7 @@ def test_a_watcher_that_is_killed_between_two_retries_is_replaced_and_the_budget
     for job in ("watched", "watched-2"):
         with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as watcher:
             claimed = partial(is_claimed, nodes, job)
-            eventually(claimed, f"the claim of the retry of {job}", within=400)
+            eventually(claimed, f"the claim of the retry of {job}", within=1200)
             watcher.kill()
         assert nodes.jobs("watched")[-1] == job, "it died in its back-off"
     told = nodes.deploy("watched", "pytorchjob", *options, **SETTINGS)

@@ -294,7 +294,8 @@ class Stage:
             steps={
                 e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
             },
-            summary="".join(str(e["content"]) for e in entries if e.get("command") == "summary"),
+            # act repeats for a composite action what its steps added
+            summary="".join(dict.fromkeys(str(e["content"]) for e in entries if e.get("command") == "summary")),
             messages=[json.dumps(body) for body in self.slack.bodies],
             dispatched=list(self.github.asked),
             record=record,

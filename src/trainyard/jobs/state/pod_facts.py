@@ -108,7 +108,7 @@ class PodFacts:
     kept_by: str = ""
     """The sidecars that have not ended although the container that trains has; the pod does not end."""
     starting: str = ""
-    """What its other containers wait for before they start: an init container that has not ended or started."""
+    """The init container that has not ended or started, for which its other containers wait."""
     stopping: str = ""
     """The sidecars among the init containers that the kubelet still has to stop; then the pod ends."""
     efa: bool = False

@@ -64,7 +64,7 @@ def mount_claim(
         )
     _remove_ended_helpers(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
-    status, answer = api.create(pods, _body(name, claim, image, user, template))
+    status, answer = api.create(pods, _body(name, claim, image, user, template=template))
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
@@ -124,7 +124,7 @@ def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
                 yield place, str(mount["mountPath"])
 
 
-def _body(name: str, claim: str, image: str, user: int | None, template: Json) -> dict[str, Any]:
+def _body(name: str, claim: str, image: str, user: int | None, *, template: Json) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}

@@ -43,7 +43,7 @@ _ALARM = re.compile(
     r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
     r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
     r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
-    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr"
+    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr|status|abort"
 )
 """Every match of a row has one of these; other lines are skipped."""
 _ABOUT = re.compile(
@@ -117,12 +117,12 @@ class FailureFacts:
     steps: int | None = None
     """Steps that were made since the last start; None if that is not known."""
 
-
-def facts_of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in the record of an exception: type, message, place, cause and code."""
-    text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
-    first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
-    return {"exception": first, "place": str(named.get("place") or ""), "code": code}
+    @staticmethod
+    def of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts in the record of an exception: type, message, place, cause and code."""
+        text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
+        first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
+        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ class LogExplanation:
         """Return the fix, or how to search for it."""
         if self.fix or self.root:
             return self.fix or f"not known. Search for: {search_phrase(self.root)}"
-        return "not known. Read the last lines, the kernel's log, and the events of its pod (--events)"
+        look = "the last lines, the kernel's log, a pod's events (--events), a workflow run's annotations"
+        return f"not known. Read {look}"
 
     def failure(self) -> dict[str, str]:
         """Return the failure for the record of a run; empty facts are absent."""
