@@ -91,16 +91,19 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
         for job in jobs
     ]
     head, *lines = wrap_table(heads, rows, width=width)
-    reasons = [
-        "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *job["alerts"]])
-        for job in jobs
-    ]
+    reasons = [_why_listed(job) for job in jobs]
     for number, reason in reversed(list(enumerate(reasons))):
         if reason and reasons[number + 1 : number + 2] != [reason]:
             lines[number + 1 : number + 1] = [
                 f"    {line}" for line in textwrap.wrap(reason, max(30, width - 4))
             ]
     return [head, *lines]
+
+
+def _why_listed(job: Json) -> str:
+    """Return why a job does not run, and what is wrong with one that runs or has ended."""
+    alerts = job["alerts"] if job["state"] in ("Running", "Succeeded", "Failed") else []
+    return "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *alerts])
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
