@@ -109,7 +109,8 @@ def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(
         "TRAINYARD_EKS_ROLE": role,
     }
     read = "".join(
-        (ROOT / ".github" / "workflows" / name).read_text() for name in ("image.yml", "deploy_eks.yml")
+        (ROOT / ".github" / "workflows" / name).read_text()
+        for name in ("image.yml", "train.yml", "training_ci.yml")
     )
     assert all(f"vars.{name}" in read for name in given)
     (words,) = re.findall(r"^\S*trainyard image build (.*)$", done.stdout, re.M)
@@ -120,11 +121,10 @@ def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(
 
 @pytest.mark.parametrize("flags", [(), ("--cluster", "gpus")])
 def test_the_role_trusts_the_environments_of_the_workflows_that_assume_it(flags: tuple[str, ...]) -> None:
-    names = ["image.yml", *(["deploy_eks.yml"] if flags else [])]
-    files = [yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text()) for name in names]
-    jobs = [job for file in files for job in file["jobs"].values()]
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "image.yml").read_text())["jobs"].values()
     assuming = [job for job in jobs if (job.get("permissions") or {}).get("id-token") == "write"]
-    expected = {f"repo:me/lab:environment:{job['environment']['name']}" for job in assuming}
+    names = [*(job["environment"]["name"] for job in assuming), *(["eks"] if flags else [])]
+    expected = {f"repo:me/lab:environment:{name}" for name in names}
     given = init_aws.given_parameters(init_aws.parse_args([*GITHUB, *flags]))
     assert expected and set(given["Subjects"].split(",")) == expected
 

@@ -26,7 +26,7 @@ REFUSALS = {
     422: "Failed to create the environment protection rule. Please ensure the billing plan supports it.",
 }
 Answer = tuple[int, Any]
-POLLS = ("watch_runners.yml", "watch_eks.yml")
+POLLS = ("watch_runners.yml",)
 
 
 def shipped(name: str) -> str:
