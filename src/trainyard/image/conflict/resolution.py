@@ -327,9 +327,7 @@ def _final(
     pins = tuple(f"{one.name}=={one.text}" for one in packages.values())
     dropped = _BUILD_PARTS.difference(packages) if declared.torch_build == "pypi" else _BUILD_PARTS
     request = ResolverRequest(
-        tuple(pin for pin in pins if pin.partition("==")[0] not in dropped),
-        dropped=dropped,
-        flags=flags,
+        tuple(pin for pin in pins if pin.partition("==")[0] not in dropped), dropped=dropped, flags=flags
     )
     answer = _ask(request, resolver)
     if not answer.conflict:
