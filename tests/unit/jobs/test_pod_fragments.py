@@ -8,7 +8,7 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import config, instance_for, objects, plan, pod_specs, request
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.kinds import KINDS
 
 FRAGMENT: dict[str, Any] = {
@@ -135,6 +135,15 @@ def test_a_field_that_the_plan_owns_is_refused_with_its_key(key: str) -> None:
         assert count.startswith("1 error")
         return
     raise AssertionError(f"{OWNED[key]} was not refused")
+
+
+def test_a_container_beside_the_one_that_trains_is_warned_of() -> None:
+    """An init container with restartPolicy Always ends with the training; a container of the pod does not."""
+    found = warnings_of(plan("compute.strategy=ddp", f"cluster.pod.template={json.dumps(FRAGMENT)}"))
+    assert any("container beside: a pod runs until all" in line for line in found)
+    alone = json.dumps(main_with(tty=False))
+    told = warnings_of(plan("compute.strategy=ddp", f"cluster.pod.template={alone}"))
+    assert not any("container" in line for line in told)
 
 
 def test_fields_that_are_not_owned_may_be_set() -> None:
