@@ -31,15 +31,14 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
-from trainyard.gateways.package_resolver import compile_requirements
+from trainyard.gateways.package_resolver import compile_requirements, export_lock
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.container_rules import judge_versions
-from trainyard.image.conflict.declared_versions import declare
+from trainyard.image.conflict.declared_versions import declare, unknown_facts
 from trainyard.image.conflict.finding import TargetMachine
 from trainyard.image.conflict.package_rules import driver_note
-from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -160,16 +159,20 @@ class Linter:
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        declared = read_declared_versions(self.request, text)
-        if self.reason:
-            installs = any(not step.install.removes for step in declared.steps)
-            notes = [f"what pip would refuse: {self.reason}"] if installs else []
-            return declared, notes, judge_versions(declared, self.machine)
-        platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
-        resolution = resolve_installs(declared, self.resolve, platform)
-        declared = with_resolved(declared, resolution.packages)
-        findings = judge_versions(declared, self.machine, resolution.findings)
-        return declared, list(resolution.unchecked), findings
+        name = str(self.request.dockerfile)
+        given = parse_build_args(self.request.build_args, parse_dockerfile(text, name).arguments)
+        declared = declare(
+            parse_dockerfile(text, name, given),
+            name,
+            partial(context_file, self.request),
+            read_lock=partial(export_lock, self.uv) if self.uv else None,
+            resolver=None if self.reason else self.resolve,
+            machine=self.machine.processor,
+        )
+        unchecked = list(declared.unchecked)
+        if self.reason and any(not step.install.removes for step in declared.steps):
+            unchecked = [f"what pip would refuse: {self.reason}", *unchecked]
+        return declared, unchecked, judge_versions(declared, self.machine)
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""
@@ -195,12 +198,6 @@ def find_uv() -> Path | None:
     pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
     found = shutil.which("uv")
     return pinned if pinned.is_file() else Path(found) if found else None
-
-
-def read_declared_versions(request: LintRequest, text: str) -> "DeclaredVersions":
-    name = str(request.dockerfile)
-    given = parse_build_args(request.build_args, parse_dockerfile(text, name).arguments)
-    return declare(parse_dockerfile(text, name, given), name, partial(context_file, request))
 
 
 def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:
@@ -256,7 +253,7 @@ def record_of(
         "ok": all(finding.severity != "error" for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
-        "unknown": list(declared.unknown),
+        "unknown": unknown_facts(declared),
         "not_checked": list(unchecked),
         "findings": [finding.record() for finding in findings],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},

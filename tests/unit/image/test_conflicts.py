@@ -13,7 +13,7 @@ from tests.cases import each_case
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import fix
 from trainyard.image.conflict.container_rules import _JUDGED, judge_versions
-from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
+from trainyard.image.conflict.declared_versions import DeclaredVersions, declare
 from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.version_facts import (
     MOST_DAYS,

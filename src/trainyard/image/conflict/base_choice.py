@@ -20,7 +20,7 @@ NEED_TORCH = {
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, cuda, base = declared.packages, declared.cuda, declared.base
-    if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.unknown):
+    if declared.torch is None and (base.kind in ("pytorch", "ngc", "dlc", "other") or declared.has_unstated):
         return (base.image, "it may include torch, and the Dockerfile states no other torch")
     number = f"{version_text(cuda)}.x" if cuda else "VERSION"
     if efa and (declared.has_efa or base.kind == "dlc"):

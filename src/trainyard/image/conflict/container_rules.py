@@ -1,6 +1,6 @@
 """Rules on the container (EFA, variables, pins, the user, secrets), and the run of every rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from trainyard.config.secret_forms import (
@@ -55,7 +55,7 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
 
 
 def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
-    if declared.has_latest_efa:
+    if "aws-efa-installer-latest" in declared.commands:
         yield ImageFinding(
             0,
             "aws-efa-installer-latest is a different installer each month",
@@ -224,15 +224,10 @@ RULES: dict[str, Rule] = PACKAGE_RULES | {
 }
 
 
-def judge_versions(
-    declared: DeclaredVersions, machine: TargetMachine, resolved: Sequence[ImageFinding] = ()
-) -> list[ImageFinding]:
-    """Run all rules; the worst findings come first, then they are sorted by place.
-
-    `resolved` are the findings of the resolver.
-    """
+def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:
+    """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [
-        *resolved,
+        *declared.refused,
         *(
             replace(one, rule=name, file=one.file or declared.dockerfile)
             for name, rule in RULES.items()

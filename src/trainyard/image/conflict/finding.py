@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
+
+if TYPE_CHECKING:
+    from trainyard.image.conflict.declared_versions import DeclaredVersions
 
 ERROR, WARNING = "error", "warning"
 
@@ -21,6 +23,11 @@ class TargetMachine:
     family: str = ""
     """For example p5."""
     driver: Version = ()
+
+    @property
+    def processor(self) -> str:
+        """x86_64 or aarch64, as wheels name it."""
+        return "aarch64" if "gb200" in self.family or "gb300" in self.family else "x86_64"
 
 
 @dataclass(frozen=True)
@@ -53,4 +60,4 @@ class ImageFinding:
         return {key: getattr(self, key) for key in keys} | {"fixable": self.edit is not None}
 
 
-Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[ImageFinding]]
+Rule = Callable[["DeclaredVersions", TargetMachine], Iterator[ImageFinding]]

@@ -40,7 +40,7 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 
 def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
-    python = base.python
+    python = minor(base.python)
     oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
     if torch and oldest and python and not oldest <= python <= newest:
         span = f"{version_text(oldest)} to {version_text(newest)}"
@@ -252,7 +252,11 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     "install torch first, and flash-attn after it with --no-build-isolation",
                 )
-        if install.opaque or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
+        if (
+            step.unread
+            or step.missing
+            or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated))
+        ):
             torch_is_there = True  # more than build tools may include torch
 
 
@@ -303,7 +307,7 @@ def _differences(
     cuda = cuda_of(declared)
     if cuda and built["cuda"] and int(built["cuda"][:2]) != cuda[0]:
         yield f"CUDA {built['cuda'][:2]}", f"CUDA {cuda[0]}"
-    python, wanted = step.base.python, (3, int(built["python"][1:]))
+    python, wanted = minor(step.base.python), (3, int(built["python"][1:]))
     if python and (python < wanted if built["stable"] else python != wanted):
         yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
     abi = _abi(own, declared)
