@@ -138,6 +138,8 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | 
     ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, 1938410, 32, True, None),
     ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 1937332, 16, True, 63.296),
     ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 1937332, 8, True, 113.9328),
+    # The vendor's page of the type; UltraServers of 36 and 72 GPUs consist of it.
+    ("p6e-gb200.36xlarge", "GB200", 4, 189471, 144, 960, 900000, 4, True, None),
     ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 3877198, 16, True, 142.416),
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
@@ -154,7 +156,7 @@ def find_instance(name: str) -> InstanceType:
 
 def instance_called(name: str) -> InstanceType | None:
     """Return the type of this EC2 or HyperPod name; None if it is not in the catalogue."""
-    plain = name.removeprefix(HYPERPOD)
+    plain = re.sub(r"^(?:u-)?(p6e-gb200)x(?:36|72)$", r"\1.36xlarge", name.removeprefix(HYPERPOD))
     return next((instance for instance in CATALOGUE if instance.name == plain), None)
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.image.conflict.base_choice import choose_base
+from trainyard.image.conflict.base_images import base_image
 from trainyard.image.conflict.conflict_fix import fix
 from trainyard.image.conflict.container_rules import _JUDGED, judge_versions
 from trainyard.image.conflict.declared_versions import DeclaredVersions, declare
@@ -59,7 +60,7 @@ def test_nothing_is_said_of_a_sound_image() -> None:
 
 TORCH = {version(row["torch"]): row for row in rows_with("torch", "pypi_cuda")}
 ARCHITECTURES = {row["architecture"]: version(row["cuda"]) for row in rows_with("cuda", "architecture")}
-NGC = [row for row in rows("containers") if row["image"] == "nvcr.io/nvidia/pytorch"]
+NGC = [row for row in rows("containers") if row.get("image") == "nvcr.io/nvidia/pytorch"]
 
 
 @each_case(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))

@@ -13,6 +13,7 @@ from trainyard.config.secret_forms import (
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.package_rules import PACKAGE_RULES
+from trainyard.image.conflict.pair_rules import PAIR_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
     row_of,
@@ -26,20 +27,26 @@ from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
 
 
+def _oldest(machine: TargetMachine, key: str) -> Version:
+    """Return the oldest version of installer, plugin or nccl for the machine, the highest of all rows."""
+    listed = (one for one in rows_with("efa", "families") if machine.family in one["families"])
+    return max((version(one[key]) for one in listed if key in one), default=())
+
+
 def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
-    row = next((one for one in rows_with("efa", "families") if machine.family in one["families"]), {})
     wanted = (
         ("EFA installer", declared.efa_installer, "installer"),
         ("aws-ofi-nccl", efa_plugin(declared), "plugin"),
         ("NCCL", declared.nccl, "nccl"),
     )
     for name, found, key in wanted:
-        if machine.efa and row and found and found < version(row[key]):
+        oldest = _oldest(machine, key)
+        if machine.efa and found and found < oldest:
             yield ImageFinding(
                 0,
                 f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
-                f"take {name} {row[key]} or newer",
+                f"take {name} {version_text(oldest)} or newer",
             )
 
 
@@ -99,7 +106,7 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         )
 
 
-def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _system_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
     torch = declared.torch
     own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
@@ -110,7 +117,7 @@ def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Image
             f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
             "the loader takes the first; a function that the older one lacks is an undefined symbol",
             "leave NCCL to torch, or install the newer one",
-            severity=WARNING,
+            severity=ERROR if machine.efa and declared.nccl < _oldest(machine, "nccl") else WARNING,
         )
 
 
@@ -211,17 +218,21 @@ def _severity_of_argument(name: str, value: str) -> str:
     return WARNING if is_secret_name(name) else ""
 
 
-RULES: dict[str, Rule] = PACKAGE_RULES | {
-    "efa-versions": _efa_versions,
-    "efa-missing": _efa_missing,
-    "efa-latest": _efa_latest,
-    "efa-nccl": _memory_registration,
-    "two-nccl": _system_nccl,
-    "environment": _variables,
-    "unpinned": _pinning,
-    "user": _user,
-    "secret": _secrets,
-}
+RULES: dict[str, Rule] = (
+    PACKAGE_RULES
+    | PAIR_RULES
+    | {
+        "efa-versions": _efa_versions,
+        "efa-missing": _efa_missing,
+        "efa-latest": _efa_latest,
+        "efa-nccl": _memory_registration,
+        "two-nccl": _system_nccl,
+        "environment": _variables,
+        "unpinned": _pinning,
+        "user": _user,
+        "secret": _secrets,
+    }
+)
 
 
 def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[ImageFinding]:

@@ -142,9 +142,8 @@ class InstalledPackages:
             # Another index may have other versions, and another build of torch needs other CUDA libraries.
             is_foreign = (bool(urls) and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
             if not is_foreign and (known or not step.base.has_packages):
-                self.packages[name] = Package(
-                    name, text, self.dockerfile, step.line, step.stage, step=step.number, build="pypi"
-                )
+                place = (self.dockerfile, step.line, step.stage, "", step.number)
+                self.packages[name] = Package(name, text, *place, is_resolved=True, build="pypi")
                 self.unstated.discard(name)
 
     def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[ImageFinding]:

@@ -310,6 +310,12 @@ def _differences(
     python, wanted = minor(step.base.python), (3, int(built["python"][1:]))
     if python and (python < wanted if built["stable"] else python != wanted):
         yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
+    name, _, rest = built.string.partition("-")
+    listed = rows_with("pairs", "wheel")
+    release = (one for one in listed if one["wheel"] == name.replace("_", "-"))
+    needed = next((one["glibc"] for one in release if version(rest) >= version(one["from"])), "")
+    if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(needed):
+        yield f"glibc {needed} and newer", f"glibc {step.base.glibc}"
     abi = _abi(own, declared)
     if abi and built["abi"] and abi != built["abi"]:
         yield f"cxx11abi{built['abi']}", f"cxx11abi{abi}"

@@ -16,7 +16,7 @@ Version = tuple[int, ...]
 
 MOST_DAYS = 180
 """The linter calls a table old if its newest row is older than this many days."""
-TABLES = ("torch", "containers", "cuda", "efa")
+TABLES = ("torch", "containers", "cuda", "efa", "pairs")
 
 
 @lru_cache
