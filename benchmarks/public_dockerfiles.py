@@ -25,10 +25,13 @@ def dockerfiles(repository: Path, work: Path) -> Iterator[tuple[Path, Path]]:
     if (repository / "HEAD").is_file():
         root = work / repository.parent.name
         root.mkdir()
+        # A snapshot may lack its largest files: tar writes those that came before.
         archive = subprocess.run(
-            ["git", "-C", repository, "archive", "HEAD"], stdout=subprocess.PIPE, check=True
+            ["git", "-C", repository, "archive", "HEAD", "--", ":!*.gif", ":!*.png", ":!*.jpg"],
+            stdout=subprocess.PIPE,
+            check=False,
         )
-        subprocess.run(["tar", "-x", "-C", root], input=archive.stdout, check=True)
+        subprocess.run(["tar", "-x", "-C", root], input=archive.stdout, check=False)
     for path in sorted(root.rglob("*ockerfile*")):
         if path.is_file() and "pip" in path.read_text(errors="replace"):
             yield root, path

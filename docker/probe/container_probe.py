@@ -124,17 +124,16 @@ def _modules(name: str) -> list[str]:
     return [] if name.startswith("nvidia-") else own or usable[:3]
 
 
-def _require_torch() -> None:
-    """Raise AssertionError if the image has no torch: nothing in it can train."""
+def _require_torch(asked: dict[str, Any]) -> None:
+    """Raise AssertionError if the image has no torch: nothing in it can train. UnknownError if it may lack it."""
     if importlib.util.find_spec("torch") is None:
-        raise AssertionError(
-            f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
-        )
+        says = f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
+        raise UnknownError(says) if asked.get("no_torch") else AssertionError(says)
 
 
 def torch_imports(asked: dict[str, Any]) -> str:
     """torch is in the image and imports."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     return f"torch {torch.__version__}"
@@ -142,7 +141,7 @@ def torch_imports(asked: dict[str, Any]) -> str:
 
 def cuda(asked: dict[str, Any]) -> str:
     """torch is built with CUDA; where the container has a GPU, it computes."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     if torch.version.cuda is None:
@@ -165,7 +164,7 @@ def cuda(asked: dict[str, Any]) -> str:
 
 def nccl(asked: dict[str, Any]) -> str:
     """The loader finds NCCL, and the version is torch's own."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     if torch.version.cuda is None and asked["cpu"]:
@@ -206,7 +205,7 @@ def efa(asked: dict[str, Any]) -> str:
 
 def _require_transformers(asked: dict[str, Any]) -> None:
     """Raise UnknownError if the image has torch, and neither it nor its lock has transformers."""
-    _require_torch()
+    _require_torch(asked)
     if importlib.util.find_spec("transformers") is None and "transformers" not in (_demanded(asked) or {}):
         raise UnknownError("transformers is not in the image, and no lock demands it: no model was made")
 
@@ -242,7 +241,7 @@ def forward_backward(asked: dict[str, Any]) -> str:
 
 def collective(asked: dict[str, Any]) -> str:
     """Two processes sum a tensor: gloo, or NCCL where there are two GPUs."""
-    _require_torch()
+    _require_torch(asked)
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(2):

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,12 +150,11 @@ class Linter:
         self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
         self.uv = find_uv()
-        is_offline = os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         self.reason = ""
         self.limit = time.monotonic() + RESOLVE_SECONDS
         if not self.uv:
-            self.reason = "uv is not installed"
-        elif request.index == "none" or (not request.index and is_offline):
+            self.reason = "uv is not installed; pip install uv"
+        elif request.index == "none" or (not request.index and is_offline()):
             self.reason = "no package index is used"
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
@@ -193,11 +193,16 @@ class Linter:
         return self.answers[request]
 
 
+def is_offline() -> bool:
+    """Return whether uv may not use the network."""
+    return os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
 def find_uv() -> Path | None:
-    """Return the pinned uv of this checkout, or else the uv on the PATH; None without one."""
-    pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
+    """Return the pinned uv of this checkout, or the one beside this Python or on the PATH, if any."""
+    places = (REPOSITORY_ROOT / ".uv" / "bin" / "uv", Path(sys.executable).with_name("uv"))
     found = shutil.which("uv")
-    return pinned if pinned.is_file() else Path(found) if found else None
+    return next((one for one in places if one.is_file()), Path(found) if found else None)
 
 
 def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.checkout import SHIPPED_FILES
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
@@ -38,7 +38,7 @@ from trainyard.image.context.image_names import require_repository
 from trainyard.run.suggested_commands import trainyard_command
 
 PROJECT = "trainyard"  # the CodeBuild project of builds that name none
-TEMPLATE = REPOSITORY_ROOT / "infrastructure" / "cloudformation.yaml"
+TEMPLATE = SHIPPED_FILES / "infrastructure" / "cloudformation.yaml"
 OURS = "ImageRepository"  # a resource that no other template has
 # Parameter of the template -> its flag, and what --help says; those without a text have their own code below.
 PARAMETERS = {

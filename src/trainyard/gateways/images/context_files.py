@@ -100,10 +100,15 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
     return name, text, next((one for one in ignores if one.is_file()), None)
 
 
-def tool_files(root: Path) -> dict[str, Path]:
-    """Return the files of this repository that a build machine needs: the scripts, the library, the locks."""
-    names = [file.name for file in list_files(root) if file.name.startswith(_TOOLS)]
-    return {name: root / name for name in names}
+def tool_files(root: Path, package: Path) -> dict[str, Path]:
+    """Return the files that a build machine needs: the scripts, the locks, and the library as `src/`.
+
+    `root` is the checkout, or the folder of the installed data; `package` is the folder of the library.
+    """
+    files = {file.name: root / file.name for file in list_files(root) if file.name.startswith(_TOOLS)}
+    if not (root / "src").is_dir():
+        files |= {f"src/{package.name}/{one.name}": package / one.name for one in _walk_files(package)}
+    return files
 
 
 def hash_files(

@@ -94,7 +94,7 @@ def read_steps(
             files = _FileReader(partial(context_paths, parsed, lines, place, install=install), read)
             contents = tuple(files.read_all(install, read_lock))
             limits = tuple(one[1] for path in install.constraints if (one := files.read_one(path)))
-            unnamed = any(not one.name for word in install.words if (one := read_requirement(word)))
+            unnamed = any(not stated.name for word in install.words if (stated := read_requirement(word)))
             unread = install.opaque or ("a URL" if unnamed else files.unread)
             place_of_step = (bases[stage], line.instruction.line, stage, len(steps), stage in last)
             steps.append(

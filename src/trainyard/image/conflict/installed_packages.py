@@ -143,11 +143,12 @@ class InstalledPackages:
             is_foreign = (bool(urls) and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
             if not is_foreign and (known or not step.base.has_packages):
                 place = (self.dockerfile, step.line, step.stage, "", step.number)
-                self.packages[name] = Package(name, text, *place, is_resolved=True, build="pypi")
+                is_new = known is None or known.is_resolved
+                self.packages[name] = Package(name, text, *place, is_resolved=is_new, build="pypi")
                 self.unstated.discard(name)
 
     def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[ImageFinding]:
-        if known.step >= 0:  # the rule torch-twice judges the torch of a base
+        if known.step >= 0 and not known.is_resolved:  # the rule torch-twice judges the torch of a base
             yield ImageFinding(
                 step.line,
                 f"{known.name} {known.text} of line {known.line} is replaced by {text}",
@@ -166,7 +167,10 @@ class InstalledPackages:
         packages = self._installed(last[-1])
         if last[-1].base.kind == "ngc" and packages.get("torch", Package("", "", "", 0, 0)).build == "base":
             del packages["torch"]  # a development version, which is in no index
-        packages = {name: one for name, one in packages.items() if one.stage in {s.stage for s in last}}
+        stages = {step.stage for step in last}
+        packages = {
+            name: one for name, one in packages.items() if one.stage in stages and not one.is_resolved
+        }
         if len({one.step for one in packages.values()}) < 2:
             return
         pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())

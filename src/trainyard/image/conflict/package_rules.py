@@ -6,8 +6,9 @@ A rule that does not know a version reports nothing.
 import re
 from collections.abc import Iterator
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
+from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
+from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
@@ -234,7 +235,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
             name = source.written or "flash-attn"
-            if not base.has_compiler and base.kind != "other" and is_stated(base.image):
+            if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)
                 yield ImageFinding(
                     step.line,

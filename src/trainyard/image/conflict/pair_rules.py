@@ -13,6 +13,7 @@ from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
     minor,
+    row_of,
     rows_with,
     torch_row,
     version,
@@ -56,7 +57,7 @@ def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[I
     names = {name for row in rows_with("pairs", "builds_with_torch") for name in row["builds_with_torch"]}
     for step in declared.steps if "UV_NO_BUILD_ISOLATION" not in str(declared.variables) else ():
         isolated = step.install.is_isolated and step.install.certain and not step.install.other_indexes
-        for one, _ in step.requirements(declared.dockerfile) if isolated else ():
+        for one, _place in step.requirements(declared.dockerfile) if isolated else ():
             if one.name in names and not one.wheel and not step.install.removes:
                 yield ImageFinding(
                     step.line,
@@ -68,9 +69,13 @@ def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[I
 
 def _apex(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     cuda, base = cuda_of(declared), declared.base_of(declared.torch)
-    checks = _APEX.search(declared.commands) and _CUDA_EXTENSION.search(declared.commands)
-    checks = checks and not re.search(r"\bsed\b[^\n]*setup\.py|check_cuda_torch", declared.commands)
-    if checks and base.has_compiler and base.cuda and cuda and minor(base.cuda) != minor(cuda):
+    is_built = _APEX.search(declared.commands) and _CUDA_EXTENSION.search(declared.commands)
+    is_patched = re.search(r"\bsed\b[^\n]*setup\.py|check_cuda_torch", declared.commands)
+    lines = [one.line for one in declared.parsed.instructions if "apex" in one.text.lower()]
+    if declared.torch and lines and declared.torch.line > lines[0]:
+        return  # apex is built with an earlier torch
+    differs = bool(base.cuda and cuda) and minor(base.cuda) != minor(cuda)
+    if is_built and not is_patched and base.has_compiler and differs:
         yield ImageFinding(
             base.line,
             f"apex compares CUDA {version_text(base.cuda)} of {base.image} with torch's {version_text(cuda)}",
@@ -108,8 +113,7 @@ def _mixed_builds(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
             yield ImageFinding(
                 package.line,
                 f"{name} {package.text} is built for {other}, torch {torch.text} for {own}",
-                "its operators are not registered: 'operator torchvision::nms does not exist', or its library "
-                "does not load",
+                "its library does not load, or 'operator torchvision::nms does not exist'",
                 f"install {name} from the index that torch is from",
                 file=package.file,
             )
@@ -137,12 +141,14 @@ def _library_path(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     paths = [one for one in declared.variables if one.name == "LD_LIBRARY_PATH"]
     folders = paths[-1].value.split(":") if paths else []
     line = paths[-1].line if paths else 0
-    if any(re.fullmatch(r"/usr/local/cuda[\d.-]*/compat/?", folder) for folder in folders):
+    own = version(row_of("cuda", toolkit=version_text(minor(declared.base.cuda))).get("bundled_driver", ""))
+    has_compat = any(re.fullmatch(r"/usr/local/cuda[\d.-]*/compat/?", folder) for folder in folders)
+    if has_compat and own and machine.driver[:1] > own[:1]:
         yield ImageFinding(
             line,
-            "LD_LIBRARY_PATH names the compat folder of CUDA",
-            "its libcuda comes before the driver's; with a newer driver CUDA ends with error 803, 'system has "
-            "unsupported display driver / cuda driver combination'",
+            f"LD_LIBRARY_PATH names the compat folder of CUDA {version_text(declared.base.cuda)}",
+            f"its libcuda of driver {version_text(own)} comes before the machine's newer one: CUDA ends with "
+            "error 803, 'system has unsupported display driver / cuda driver combination'",
             "remove it: the NVIDIA container toolkit adds the folder where the driver is older",
         )
     fact, torch = next(rows_with("pairs", "cudnn")), declared.torch

@@ -101,12 +101,14 @@ def request_of(
     platform = "unknown-linux-musl" if known == "musl" else f"manylinux_{known.replace('.', '_')}"
     flags = ("--python-platform", f"{machine}-{platform}", "--index-strategy", "unsafe-best-match")
     constraints = [one.written for content in step.constraints for one in content.requirements if one.written]
-    preferred = ((one.name, one.text.partition("+")[0]) for one in installed.values())
+    # An upgrade changes the named packages; others only where a new version of these requires it.
+    renewed = {one.name for one in stated} if step.install.upgrades else set[str]()
+    kept = (one for one in installed.values() if one.name not in renewed)
     return ResolverRequest(
         tuple(filter(None, requirements)),
         tuple(filter(None, map(without_build, constraints))),
         frozenset(dropped),
-        () if step.install.upgrades else tuple(preferred),
+        tuple((one.name, one.text.partition("+")[0]) for one in kept),
         flags if step.install.with_dependencies else (*flags, "--no-deps"),
     )
 

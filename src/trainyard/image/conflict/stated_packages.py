@@ -47,7 +47,7 @@ class Package:
     step: int = -1
     """The number of the command that installs it; -1 for the base image."""
     is_resolved: bool = False
-    """Whether the resolver chose the version, and nothing states it."""
+    """Whether the resolver chose the version, and nothing ever stated another one."""
     build: str = ""
     """The origin of torch and its companions: pypi, named (an index or a suffix of PyTorch's own), cpu, rocm,
     private (its suffix is known, its index is not), base, or empty for unknown."""

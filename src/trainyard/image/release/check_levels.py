@@ -9,7 +9,7 @@ warning is about something that is allowed, but that some clusters refuse.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,13 @@ class Answer:
 
 
 def probe_request(
-    level: str, packages: Mapping[str, Mapping[str, str]] | None, *, cpu: bool, efa: bool, gpus: bool = False
+    level: str,
+    packages: Mapping[str, Mapping[str, str]] | None,
+    *,
+    cpu: bool,
+    efa: bool,
+    gpus: bool = False,
+    no_torch: bool = False,
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
@@ -56,6 +61,7 @@ def probe_request(
         "cpu": cpu,
         "efa": efa,
         "gpus": gpus,
+        "no_torch": no_torch,
     }
 
 
@@ -103,15 +109,6 @@ def _judge_user(user: str) -> Answer:
     how = f"runs as {user}" if user else "no USER is set, so it runs as root"
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/
     return Answer("user", True, f"{how}: the Pod Security level restricted refuses that", warns=True)
-
-
-def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
-    """Return the check for secrets; `found` has layer, path and kind of each."""
-    named = [f"{path} ({what}, layer {layer[:12]})" for layer, path, what in found]
-    if not named:
-        return Answer("secrets", True, "no layer holds what looks like a secret")
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    return Answer("secrets", False, "; ".join(named[:_MOST_NAMED]) + more)
 
 
 def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
