@@ -115,9 +115,9 @@ def hash_files(
     context: Path,
     files: Iterable[tuple[str, str]],
     *,
-    examine: Callable[[bytes], str | None],
+    examine: Callable[[bytes, str], str | None],
 ) -> list[HashedFile]:
-    """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a file.
+    """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a named file.
 
     It receives a file in blocks, each with the end of the one before, until it finds something. Of a binary
     file (a null byte in the first bytes) it receives the first block only. Raises ConfigError for
@@ -133,12 +133,12 @@ def hash_files(
                 return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
             with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
                 digest = hashlib.sha256(last := stream.read(_BLOCK))
-                secret = examine(last)
+                secret = examine(last, name)
                 searches = secret is None and b"\0" not in last[:_HEAD_OF_TEXT]
                 while block := stream.read(_BLOCK):
                     digest.update(block)
                     if searches:
-                        secret = examine(last[-_OVERLAP:] + block)
+                        secret = examine(last[-_OVERLAP:] + block, name)
                         searches = secret is None
                     last = block
         except OSError as error:
