@@ -15,7 +15,9 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -239,6 +241,26 @@ def forward_backward(asked: dict[str, Any]) -> str:
     return f"loss {loss.item():.3f} on {device}, {len(gradients)} gradients are finite"
 
 
+def compile_function(asked: dict[str, Any]) -> str:
+    """torch.compile works on a GPU; without one, what triton builds its launchers with is there."""
+    _require_torch(asked)
+    import torch
+
+    if torch.cuda.is_available():
+        doubled = torch.compile(lambda value: torch.sin(value) * 2)(torch.ones(64, device="cuda"))
+        assert torch.isfinite(doubled).all()
+        return "torch.compile made a kernel, and its result is finite"
+    if importlib.util.find_spec("triton") is None:
+        raise UnknownError("triton is not in the image, and there is no GPU: nothing was compiled")
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    headers = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+    missing = [] if compiler else ["a C compiler"]
+    missing += [] if os.path.exists(headers) else [f"Python's headers ({headers})"]
+    if missing:
+        raise AssertionError(f"torch.compile would stop: triton needs {' and '.join(missing)}")
+    return f"triton has {compiler} and Python's headers; no GPU here, so no kernel was made"
+
+
 def collective(asked: dict[str, Any]) -> str:
     """Two processes sum a tensor: gloo, or NCCL where there are two GPUs."""
     _require_torch(asked)
@@ -290,6 +312,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "efa": efa,
     "model-configuration": model_configuration,
     "forward-backward": forward_backward,
+    "compile": compile_function,
 }
 """Collective goes first: it forks, and a child of a process that used a GPU cannot use one."""
 

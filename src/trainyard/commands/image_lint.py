@@ -253,7 +253,7 @@ def record_of(
 ) -> dict[str, Any]:
     proposed, reason = choose_base(declared, efa=bool(efa))
     for table in old_tables(date.today()):
-        _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
+        _logger.warning("facts about %s are old: newer releases are not judged; update Trainyard", table)
     return {
         "ok": all(finding.severity != "error" for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},

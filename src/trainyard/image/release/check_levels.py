@@ -2,7 +2,7 @@
 
     quick      the versions of the image's lock, its imports, torch, entry point, user, size
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
-    full       also a forward and backward pass, and a sum over two processes
+    full       also a forward and backward pass, a sum over two processes, and a compiled function
 
 A requested check without an answer has failed. A check for which the image states nothing is unknown. A
 warning is about something that is allowed, but that some clusters refuse.
@@ -20,7 +20,7 @@ MARK = "TRAINYARD-PROBE "
 """The prefix of every line that the probe prints for us."""
 QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
-FULL = (*STANDARD, "collective", "forward-backward")
+FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 
