@@ -127,7 +127,7 @@ def _modules(name: str) -> list[str]:
 
 
 def _require_torch(asked: dict[str, Any]) -> None:
-    """Raise AssertionError if the image has no torch: nothing in it can train. UnknownError if it may lack it."""
+    """Raise AssertionError if the image has no torch, so that nothing can train; UnknownError if it may."""
     if importlib.util.find_spec("torch") is None:
         says = f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
         raise UnknownError(says) if asked.get("no_torch") else AssertionError(says)

@@ -131,7 +131,8 @@ def test_a_file_of_any_size_is_hashed_and_examined_to_its_last_byte(size: int, t
     (tmp_path / "a").write_bytes(content)
     seen: list[bytes] = []
 
-    def examine(block: bytes) -> None:
+    def examine(block: bytes, name: str) -> None:
+        assert name == "a"
         seen.append(block)
 
     (read,) = hash_files(tmp_path, [("a", "file")], examine=examine)

@@ -63,7 +63,7 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     if named or declared.has_unstated or not (base.cuda or base.torch):
         return base.image, "what is installed on it may need what it holds, or no other image is better"
     if JIT & packages:
-        why = f"{', '.join(sorted(JIT & packages))} compiles kernels when it runs: this image has gcc and headers"
+        why = f"{', '.join(sorted(JIT & packages))} compiles kernels when it runs: this has gcc and headers"
         return "python:3.12-bookworm", why
     return (
         "python:3.12-slim-bookworm",
