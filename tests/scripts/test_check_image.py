@@ -80,9 +80,12 @@ PACKAGES = {
 }
 
 
-def probed(folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str) -> dict[str, Answer]:
+def probed(
+    folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str, no_torch: bool = False
+) -> dict[str, Answer]:
     """The answers of the probe in a Python that has only the packages of `folder`."""
-    asked = probe_request("full", packages, cpu=True, efa=False) | {"checks": list(checks)}
+    asked = probe_request("full", packages, cpu=True, efa=False, no_torch=no_torch)
+    asked |= {"checks": list(checks)}
     done = subprocess.run(
         [sys.executable, "-S", str(PROBE), json.dumps(asked)],
         env={"PYTHONPATH": str(folder)},
@@ -134,11 +137,12 @@ def test_an_image_with_torch_and_without_transformers_makes_no_model_and_has_not
     assert probed(tmp_path, demanded, "model-configuration")["model-configuration"].ok is False
 
 
-@pytest.mark.parametrize("check", ["torch", "cuda", "nccl", "collective", "forward-backward"])
-def test_an_image_without_torch_is_red_and_says_so(check: str, tmp_path: Path) -> None:
-    found = probed(tmp_path, None, check)[check]
-    assert found.ok is False
-    assert "torch is not in the image" in found.says
+@pytest.mark.parametrize("check", ["torch", "cuda", "nccl", "collective", "forward-backward", "compile"])
+def test_an_image_without_torch_is_red_unless_it_may_lack_it(check: str, tmp_path: Path) -> None:
+    for no_torch in (False, True):
+        found = probed(tmp_path, None, check, no_torch=no_torch)[check]
+        assert found.ok is (None if no_torch else False)
+        assert "torch is not in the image" in found.says
 
 
 def test_a_requested_gpu_that_is_not_there_is_red(tmp_path: Path) -> None:

@@ -120,7 +120,10 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
 
 def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
     cuda = cuda_of(declared)
-    compiled = sorted(name for name in _COMPILED if name in declared.packages)
+    # What is compiled before torch is replaced was compiled with another torch.
+    last = declared.torch.step if declared.torch else -1
+    found = (declared.packages.get(name) for name in _COMPILED)
+    compiled = sorted(one.name for one in found if one and one.step >= last)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return

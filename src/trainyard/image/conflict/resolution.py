@@ -94,11 +94,10 @@ def request_of(
     if any(map(_TORCH_INDEX.fullmatch, indexes)) or requirements != [one.written for one in stated]:
         dropped |= BUILD_PARTS
     if base.torch or base.kind in ("pytorch", "ngc", "dlc", "rocm"):  # they hold these packages
-        dropped |= (OF_TORCH - {"torch"} if base.torch else OF_TORCH) - {
-            one.name for one in stated if one.pin
-        }
-    known = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
-    platform = "unknown-linux-musl" if known == "musl" else f"manylinux_{known.replace('.', '_')}"
+        known = {*installed, *(one.name for one in stated if one.pin), *(["torch"] if base.torch else [])}
+        dropped |= OF_TORCH - known
+    glibc = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
+    platform = "unknown-linux-musl" if glibc == "musl" else f"manylinux_{glibc.replace('.', '_')}"
     flags = ("--python-platform", f"{machine}-{platform}", "--index-strategy", "unsafe-best-match")
     constraints = [one.written for content in step.constraints for one in content.requirements if one.written]
     # An upgrade changes the named packages; others only where a new version of these requires it.
