@@ -317,7 +317,7 @@ def test_what_cannot_heal_is_not_tried_again(
     ("operation", "error", "code", "says"),
     [
         ("StartBuild", "AccountLimitExceededException", 4, "a quota of the account is used up"),
-        ("StartBuild", "ResourceNotFoundException", 2, "infrastructure/setup-codebuild.sh"),
+        ("StartBuild", "ResourceNotFoundException", 2, "trainyard init aws"),
         ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
         ("StartBuild", "UnrecognizedClientException", 4, "the region is off for the account"),
         ("DescribeImages", "AccessDeniedException", 4, "refused to find"),

@@ -62,7 +62,7 @@ def test_nothing_is_said_of_a_sound_image() -> None:
 
 TORCH = {version(row["torch"]): row for row in rows_with("torch", "pypi_cuda")}
 ARCHITECTURES = {row["architecture"]: version(row["cuda"]) for row in rows_with("cuda", "architecture")}
-NGC = [row for row in rows("containers") if row.get("image") == "nvcr.io/nvidia/pytorch"]
+NGC = [row for row in rows_with("containers", "torch") if row["image"] == "nvcr.io/nvidia/pytorch"]
 
 
 @each_case(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
