@@ -115,7 +115,7 @@ variable "base_repository" {
 }
 
 variable "webhook_repository" {
-  description = "OWNER/REPO whose pushes to main build by themselves; CodeBuild must be connected to GitHub"
+  description = "OWNER/REPO whose pushes to main or master build by themselves; CodeBuild must be connected to GitHub"
   type        = string
   default     = null
 }

@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from trainyard.commands.store_sync import follow_run, store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.deployment_checks import GRACE_SECONDS
-from trainyard.errors import ExitCode, StoppedError
+from trainyard.errors import ExitCode, StoppedError, TrainyardError
+from trainyard.gateways.github import in_actions, log_group
 from trainyard.gateways.gpu_lock import with_gpu_lock
-from trainyard.gateways.process import SignalForwarder
+from trainyard.gateways.process import SignalForwarder, environment_without, withheld_names
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.proof import PARTS
@@ -126,6 +127,12 @@ class Pipeline:
     """Whether messages are posted to Slack."""
     prepares: bool = True
     """Whether there is data to prepare; another program prepares its own."""
+    notice: Mapping[str, str] = field(default_factory=dict)
+    """Values of a Notice that every message has: `segment`, `thread`."""
+    start: Mapping[str, str] = field(default_factory=dict)
+    """Values of a Notice that only the first message has: `plan`, `reason`."""
+    is_retried: bool = False
+    """Whether a next segment follows an outage of the store, which then is no end."""
 
     @property
     def _configuration(self) -> dict[str, Any]:
@@ -249,9 +256,10 @@ class Pipeline:
         """Return the steps after a training that is done: evaluate, store, prove, report."""
         return [*self.evaluate(), self.store_run(), self.prove(), self.report()]
 
-    def notify(self, event: str, *, reason: str = "") -> list[Step]:
+    def notify(self, event: str, **values: str) -> list[Step]:
         """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
-        notice = Notice(event=event, run_dir=self.run_dir, lineage=self.lineage or None, reason=reason)
+        known = {**self.notice, **(self.start if event in ("started", "resumed") else {}), **values}
+        notice = Notice(event=event, run_dir=self.run_dir, lineage=self.lineage or None, **known)
         return [Step("notify", notify, {"notice": notice})] if self.notifies else []
 
     def steps(self) -> list[Step]:
@@ -272,7 +280,7 @@ def training_command(order: ProgramOrder) -> list[str]:
 
 def supervise_program(order: ProgramOrder) -> int:
     """Train with another program, one after the other where TRAINYARD_GPU_LOCK says so."""
-    return with_gpu_lock(lambda: train_program(order))()
+    return with_gpu_lock(lambda: train_program(order, closing_follows=True))()
 
 
 class StepRunner(SignalForwarder):
@@ -281,18 +289,27 @@ class StepRunner(SignalForwarder):
     A signal interrupts the step that runs, as Ctrl-C does, or is passed on to the process of the training.
     """
 
-    def __init__(self, *, prints: bool = True) -> None:
-        """`prints`: whether steps print to stdout; else to stderr."""
+    def __init__(self, *, prints: bool = True, is_grouped: bool = False) -> None:
+        """`prints`: whether steps print to stdout, else to stderr; `is_grouped`: as groups of GitHub's log."""
         super().__init__()
         self.result: Any = None
         """What the last step returned."""
-        self._prints = prints
+        self.codes: dict[str, int] = {}
+        """Step -> its exit code."""
+        self.results: dict[str, Any] = {}
+        """Step -> what it returned."""
+        self.reason = ""
+        """The first line of the last error."""
+        self._prints, self._is_grouped = prints, is_grouped
         self._is_in_step = False
 
     def run(self, *steps: Step) -> int:
         """Run steps in order until one fails; return its exit code, else 0."""
         for step in steps:
-            if code := self._run_process(step) if step.is_process else self._run_here(step):
+            with log_group(step.name) if self._is_grouped else nullcontext():
+                code = self._run_process(step) if step.is_process else self._run_here(step)
+            self.codes[step.name], self.results[step.name] = code, self.result
+            if code:
                 return code
         return ExitCode.DONE
 
@@ -304,7 +321,9 @@ class StepRunner(SignalForwarder):
     def _run_process(self, step: Step) -> int:
         with suppress(OSError):
             sys.stdout.flush()
-        return self.run_process(step.apply(**step.values), stdout=None if self._prints else sys.stderr)
+        # The trainer of this repository gets no secret of the pipeline either.
+        given, stdout = environment_without(withheld_names(os.environ)), None if self._prints else sys.stderr
+        return self.run_process(step.apply(**step.values), stdout=stdout, environment=given)
 
     def _run_here(self, step: Step) -> int:
         before = len(self.passed)
@@ -325,16 +344,32 @@ class StepRunner(SignalForwarder):
         return ExitCode.INTERRUPTED if came[-1] == signal.SIGINT else 128 + signal.SIGTERM
 
     def _apply(self, step: Step) -> int:
-        self.result = step.apply(**step.values)
+        try:
+            self.result = step.apply(**step.values)
+        except TrainyardError as error:
+            self.reason = str(error).partition("\n")[0]
+            raise
         return self.result if isinstance(self.result, int) else ExitCode.DONE
 
 
-def run_pipeline(pipeline: Pipeline, *, prints: bool = True) -> int:
-    """Run the steps in order; return the exit code of the first that fails. Report on a run that exists."""
+def run_pipeline(
+    pipeline: Pipeline,
+    runner: StepRunner | None = None,
+    *,
+    is_needless: Callable[[StepRunner], bool] | None = None,
+) -> int:
+    """Run the steps in order; return the exit code of the first that fails. Report on a run that exists.
+
+    `is_needless` is asked once the data are prepared; a run that is needless is not trained.
+    """
     # Loaded here, because a signal between two steps interrupts neither.
     evaluation, was_here = pipeline.evaluate(), (pipeline.run_dir / "run.json").exists()
-    with StepRunner(prints=prints) as steps:
-        if code := steps.run(*pipeline.before(), *([pipeline.fetch()] if pipeline.has_fetch else [])):
+    with runner or StepRunner() as steps:
+        if code := steps.run(*pipeline.before()):
+            return finish_unstarted(pipeline, steps, code)
+        if is_needless and is_needless(steps):
+            return ExitCode.DONE
+        if pipeline.has_fetch and (code := steps.run(pipeline.fetch())):
             return finish_unstarted(pipeline, steps, code)
         started = replace(pipeline, resume=steps.result.resume) if pipeline.has_fetch else pipeline
         if code := steps.run(*started.check_fetched(was_here=was_here), *started.claim()):
@@ -405,9 +440,13 @@ def follow_beside(step: Step | None, *, pause: float = 60.0, patience: float = 3
 
 def finish_unstarted(pipeline: Pipeline, steps: StepRunner, code: int) -> int:
     """Report that the training was not started, and return `code`."""
-    if pipeline.lineage and not (pipeline.run_dir / "run.json").exists():
-        reason = f"it could not start (exit code {int(code)}); the log has the cause"
-        steps.run(*pipeline.notify("failed", reason=reason))
+    if is_outage := pipeline.is_retried and code == ExitCode.REFUSED:
+        steps.run(*pipeline.notify("degraded", reason=f"{steps.reason}; the next segment tries again"))
+    if pipeline.lineage and not is_outage and not (pipeline.run_dir / "run.json").exists():
+        reason = steps.reason or f"it could not start (exit code {int(code)}); the log has the cause"
+        run = os.environ.get("GITHUB_RUN_ID") if in_actions() else ""
+        next_step = f"gh run view {run} --log-failed" if run else ""
+        steps.run(*pipeline.notify("failed", reason=reason, next_step=next_step))
     return finish(pipeline, steps, code)
 
 
@@ -418,7 +457,9 @@ def finish(pipeline: Pipeline, steps: StepRunner, code: int, *, prove: bool = Fa
     if (pipeline.run_dir / "run.json").exists():
         event = "stopped" if has_stopped(pipeline.run_dir, code) else "failed"
         proof = [pipeline.prove()] if prove else []
-        for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *pipeline.notify(event)):
+        is_outage = pipeline.is_retried and ExitCode.REFUSED in (code, steps.codes.get("store"))
+        end = () if is_outage else pipeline.notify(event)
+        for each in (*proof, pipeline.report(), *pipeline.notify("degraded"), *end):
             steps.run(each)
     return code
 

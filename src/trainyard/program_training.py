@@ -35,9 +35,10 @@ from trainyard.gateways.git import (
     untracked_inputs,
     untracked_modules,
 )
+from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import network_devices
-from trainyard.gateways.process import SignalForwarder, withheld_names
+from trainyard.gateways.process import SignalForwarder, program_variables, withheld_names
 from trainyard.gateways.process_tree import (
     NODE_VARIABLE,
     RUN_VARIABLE,
@@ -64,17 +65,23 @@ from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import read_failure
+from trainyard.run.failure import next_step, read_failure
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
-from trainyard.run.source_words import source_in_words, unit_of_steps
+from trainyard.run.source_words import describe_steps, source_in_words
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
-from trainyard.watch.failure_logs.failure_explanation import KILLED, FailureFacts, explain_logs
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.failure_explanation import (
+    KILLED,
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+)
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 
@@ -85,6 +92,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
 GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+# Slurm signals a job this long before its end at the earliest, without --signal.
+_SLURM_SECONDS = 120
 # Lines at the end of a log in which a launcher says that a signal ended one of its processes.
 _LAST_LINES = 60
 
@@ -110,10 +119,16 @@ class ProgramOrder:
     """From the start of this job until the program must stop."""
 
 
-def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = lambda _: None) -> int:
+def train_program(
+    order: ProgramOrder,
+    *,
+    on_outcome: Callable[[Any], None] = lambda _: None,
+    closing_follows: bool = False,
+) -> int:
     """Run the program on this node, record the run, and return the exit code. Only for the main thread.
 
-    `on_outcome` gets the outcome that is on record, on the first node. The program prints to this process's
+    `on_outcome` gets the outcome that is on record, on the first node. With `closing_follows` the caller says
+    what to do after a failure. The program prints to this process's
     `sys.stdout`. Signals that this process receives while it runs reach it; one before interrupts this call
     as the handlers of the caller do. Handlers, files and the lock are as before at the end; the program and
     all processes of its group have ended.
@@ -137,8 +152,11 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
-    outcome = read_run(run.directory.run_file).get("outcome", {})
+    record = read_run(run.directory.run_file)
+    outcome = record.get("outcome", {})
     announce_end(outcome)
+    if outcome.get("status") == "failed" and not closing_follows:
+        output.announce("next", next_step(record, path))
     on_outcome(outcome)
     return code
 
@@ -167,7 +185,9 @@ def describe_start(order: ProgramOrder) -> dict[str, Any]:
 def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     """Return the run of the program, and the configuration as given, which may have secrets."""
     loaded = load_config(order.config, order.changes)
-    secrets = SecretFilter.of({"environment": dict(os.environ)}, loaded.given.to_plain())
+    # All that is given to the program alone is secret, whatever its name is.
+    given = {f"{name}_SECRET": value for name, value in program_variables(os.environ).items()}
+    secrets = SecretFilter.of({"environment": {**os.environ, **given}}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
     node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
@@ -257,7 +277,9 @@ def announce_missing(run: ProgramRun) -> None:
         # Untracked modules count only if they are imported, which is seen.
         record = {**record, "git": repository_facts(program.directory, with_modules=False)}
     for name, remedy in remedies_of_program(record).items():
-        output.announce("before", f"this run cannot be proven without {name}: {remedy}", "degraded")
+        text = f"this run cannot be proven without {name}: {remedy}"
+        output.announce("before", text, "degraded")
+        annotate(Level.WARNING, text, title="Not provable")
 
 
 def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, Any] | None]:
@@ -304,24 +326,36 @@ def _network_of(run: ProgramRun) -> NodeNetwork | None:
 
 def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, str]:
     """Return the failure of a program for its record: from facts, else from its output; empty without one."""
-    if ended.exit_code == 0 or ended.stopped_by is not None or ended.problem is not None:
+    if ended.stopped_by is not None:
+        return time_limit_of_slurm(os.environ, time.time())
+    if ended.exit_code == 0 or ended.problem is not None:
         return {}
+    run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
         KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
     )
-    error = run.rows.observations.error(has_failed=True)
+    error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
-        exception=str(replace(error, place="")) if error else "",
-        place=error.place if error else "",
-        system=system.changes(was_killed=was_killed),
+        **FailureFacts.of_exception(error.to_json() if error else {}),
+        system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
+        memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
     found = explain_logs(logs, facts=facts).failure()
     here = f"{run.program.directory}{os.sep}"
     return {name: text.replace(here, "") for name, text in found.items()}
+
+
+def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:
+    """Return the failure of a program that Slurm stops because its time is over; empty if it is not."""
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    if not end.isdecimal() or now < int(end) - _SLURM_SECONDS:
+        return {}
+    why = "Slurm's time limit of the job was reached (SLURM_JOB_END_TIME)"
+    return LogExplanation(FailureClass.TIME_LIMIT, (why,), True, why, level="fact").failure()
 
 
 def announce_end(outcome: dict[str, Any]) -> None:
@@ -330,12 +364,12 @@ def announce_end(outcome: dict[str, Any]) -> None:
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
         failure = read_failure(outcome)
-        if failure is not None and failure.error:
+        if failure is not None and failure.error not in ("", outcome.get("reason")):
             output.announce("error", failure.error)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    steps = describe_steps(outcome, steps_of_program(outcome)) + source_in_words(outcome, "steps")
     output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 

@@ -141,6 +141,8 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     assert found[0].endswith("| last green run 812 | needs |")
     assert f"| accuracy |  |  |  | 0.61 | {escape_markdown('>= 0.60')} |" in found
     assert f"| {escape_markdown('a|b')} |  |  |  |  | {escape_markdown('< 3')} |" in found
+    one = called("report", head, "--compare", "--last-green", green.parent)
+    assert one.stdout.startswith("### Compared: run 812 "), "the last green run is the base of one run"
     alone = compare("--last-green", tmp_path / "nothing")
     assert alone[0].endswith("| change | needs |")
     refused = called("report", head, "--last-green", green)
@@ -150,9 +152,9 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["one", "--compare"], "--compare takes two run directories or more"),
-        (["one", "two", "--compare", "--write"], "--compare takes two run directories or more"),
-        (["one", "two", "--compare", "--json"], "--compare takes two run directories or more"),
+        (["one", "--compare"], "--compare takes two runs, or one with --last-green"),
+        (["one", "two", "--compare", "--write"], "--compare takes two runs, or one with --last-green"),
+        (["one", "two", "--compare", "--json"], "--compare takes two runs, or one with --last-green"),
         ([], "name run directories, or a --store"),
         (["one", "--store", "file:///s"], "name run directories, or a --store"),
         (["--store", "file:///s", "--watch"], "--store takes --format and --output only"),

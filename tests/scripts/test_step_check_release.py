@@ -14,10 +14,11 @@ Program = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$GH_RECORD"
-if [ "$2" = view ]; then
-  [ "$DRAFT" != none ] || { echo "release not found" >&2; exit 1; }
-  echo "$DRAFT"
-fi
+case "$*" in
+  "release view"*) [ "$DRAFT" != none ] || { echo "release not found" >&2; exit 1; }; echo "$DRAFT" ;;
+  "api repos/{owner}/{repo}/releases/latest"*) echo "$LATEST" ;;
+  "api --method "*) case " $REFUSED " in *" $3 "*) exit 1 ;; esac ;;
+esac
 """
 
 
@@ -54,14 +55,37 @@ def test_a_tag_of_main_is_released_and_one_of_another_branch_is_not(
     assert program("step check-release", "--tag", "0.1.0", *where).returncode == 2
 
 
-def publish(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the step of release.yml that publishes, with a stand-in for gh that records its calls."""
+def run_step(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a step of the job of release.yml that publishes, with a stand-in for gh that records its calls."""
+    (folder / "gh").write_text(GH)
+    (folder / "gh").chmod(0o755)
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
-    step = next(step for step in jobs["publish"]["steps"] if step["name"] == "Publish")
+    step = next(step for step in jobs["publish"]["steps"] if step["name"] == name)
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "GITHUB_REF_NAME": "v0.1.0", "ATTESTED": "success"}
     environment |= {"PRELIMINARY": "false", "GH_RECORD": str(folder / "record"), **variables}
     line = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_newest_release_moves_the_tag_of_its_major_version(tmp_path: Path) -> None:
+    base, where = "repos/{owner}/{repo}", {"MOVING": "v0", "GITHUB_SHA": "a" * 40}
+    moves = [f"api --method PATCH {base}/git/refs/tags/v0 -f sha={'a' * 40} -F force=true --silent"]
+    makes = [*moves, f"api --method POST {base}/git/refs -f ref=refs/tags/v0 -f sha={'a' * 40} --silent"]
+    # The latest release, what GitHub refuses -> the calls that change something, the exit code.
+    for number, (latest, refused, calls, code) in enumerate(
+        (
+            ("v0.1.0", "", moves, 0),
+            ("v0.1.0", "PATCH", makes, 0),  # there is none yet
+            ("v0.1.0", "PATCH POST", makes, 1),
+            ("v0.2.0", "", [], 0),
+        )
+    ):
+        (folder := tmp_path / str(number)).mkdir()
+        variables = where | {"LATEST": latest, "REFUSED": refused}
+        done = run_step("Move the tag of the major version", folder, **variables)
+        asked = (folder / "record").read_text().splitlines()
+        assert (done.returncode, [line for line in asked if "--method" in line]) == (code, calls)
+        assert ("git push --force origin " in done.stdout) is bool(code)
 
 
 def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: Path) -> None:
@@ -74,8 +98,6 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
         for changed in (False, True):
             folder = tmp_path / f"{draft}-{changed}"
             (folder / "dist").mkdir(parents=True)
-            (folder / "gh").write_text(GH)
-            (folder / "gh").chmod(0o755)
             for name in ("a.whl", "a.tar.gz"):
                 (folder / "dist" / name).write_text(name)
             subprocess.run(
@@ -88,7 +110,9 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
             if changed:
                 (folder / "dist" / "a.whl").write_text("other")
             (folder / "notes.md").write_text("- everything\n")
-            done = publish(folder, DRAFT=draft, ATTESTED="failure" if draft == "none" else "success")
+            done = run_step(
+                "Publish", folder, DRAFT=draft, ATTESTED="failure" if draft == "none" else "success"
+            )
             record = folder / "record"
             lines = record.read_text().splitlines() if record.exists() else []
             asked = [line for line in lines if " view " not in line]

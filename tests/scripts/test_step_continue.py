@@ -19,9 +19,8 @@ from trainyard.run.segment import Segment
 ADDRESS = "https://github.com/o/r/actions/runs"
 FIRST = Segment("4711", 1, 812, "0123456789abcdef0123456789abcdef01234567")
 PLAN = {
-    "inputs": {"target": "gpu-runner", "config": "x.yaml", "overrides": "", "epochs": "", "resume": "none"},
+    "inputs": {"runner": "", "config": "x.yaml", "set": "", "epochs": "", "resume": "none"},
     "segment": json.loads(FIRST.to_text()),
-    "ref": "main",
     "store": "s3://ml-runs/phase2",
     "most_segments": 20,
 }
@@ -48,12 +47,10 @@ class Actions:
     """GitHub's runs of the workflow, as far as a dispatch needs them."""
 
     url: str = ""
-    runs: list[dict[str, str]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
     dispatched: list[dict[str, Any]] = field(default_factory=list)
     troubles: list[tuple[int, bool]] = field(default_factory=list)
     """For each of the next dispatches: the status, and whether a run starts all the same."""
-    files: dict[str, str] = field(default_factory=lambda: {"main": "same", FIRST.commit: "same"})
-    """Branch or commit -> the digest of its workflow file."""
     tags: list[str] = field(default_factory=list)
     refuses_tags: bool = False
 
@@ -66,26 +63,23 @@ class Actions:
 
     def read(self, path: str) -> tuple[int, Any]:
         place, _, query = path.partition("?")
-        if "/contents/" in place:
-            sha = self.files.get(query.removeprefix("ref="))
-            return (200, {"sha": sha}) if sha else (404, {"message": "Not Found"})
         if "/git/ref/tags/" in place:
             found = f"refs/tags/{place.rpartition('/')[2]}" in self.tags
             return (200, {}) if found else (404, {"message": "Not Found"})
-        assert path.startswith("/repos/o/r/actions/workflows/training_ci.yml/runs?event=workflow_d")
+        assert place == "/repos/o/r/actions/workflows/training.yml/runs"
+        assert query.startswith(f"event=workflow_dispatch&branch={TAG}&")
         return 200, {"workflow_runs": self.runs}
 
-    def begin(self, title: str) -> dict[str, str]:
-        run = {"display_title": title, "html_url": f"{ADDRESS}/{len(self.runs) + 2}", "status": "completed"}
+    def begin(self, ref: str) -> dict[str, Any]:
+        number = len(self.runs) + 2
+        run = {"id": number, "head_branch": ref, "html_url": f"{ADDRESS}/{number}", "status": "completed"}
         self.runs.insert(0, run)
         return run
 
     def dispatch(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         self.dispatched.append({"workflow": path.split("/")[-2], **body})
         status, done = self.troubles.pop(0) if self.troubles else (200, True)
-        continues = json.loads(body["inputs"]["continues"])
-        title = f"lineage {continues['lineage']} segment {continues['number']}"
-        return status, self.begin(title) if done else {"message": "trouble"}
+        return status, self.begin(body["ref"]) if done else {"message": "trouble"}
 
 
 @pytest.fixture
@@ -104,7 +98,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
-    monkeypatch.delenv("TRAINYARD_WORKFLOW", raising=False)
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", "o/r/.github/workflows/training.yml@refs/heads/main")
     monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(continuation, "PAUSES", (0.0, 0.0))
     return there
@@ -113,9 +107,9 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
 def test_the_next_segment_goes_on_from_what_was_stored(actions: Actions, tmp_path: Path) -> None:
     assert step_continue.main(words(thread="C0123:1732140000.000100")) == 0
     [asked] = actions.dispatched
-    assert (asked["workflow"], asked["ref"]) == ("training_ci.yml", "main")
-    assert asked["inputs"]["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
+    assert (asked["workflow"], asked["ref"]) == ("training.yml", TAG), "whatever the branch has now"
     following = json.loads(asked["inputs"]["continues"])
+    assert following["inputs"]["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
     assert (following["number"], following["step"]) == (2, 500)
     assert following["thread"] == "C0123:1732140000.000100"
     assert "Continued: segment 2 of at most 20" in (tmp_path / "summary").read_text()
@@ -155,12 +149,12 @@ def test_what_does_not_go_on_is_red_and_says_why(
 def test_a_dry_run_dispatches_nothing(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
     assert step_continue.main([*STORED, "--dry-run"]) == 0
     assert actions.dispatched == []
-    assert json.loads(capsys.readouterr().out)["ref"] == "main"
+    assert json.loads(capsys.readouterr().out)["ref"] == TAG
 
 
 def test_a_segment_that_is_there_already_is_not_dispatched_again(actions: Actions, tmp_path: Path) -> None:
-    actions.begin("lineage 4711 segment 22")
-    actions.begin("lineage 47 segment 2")
+    actions.begin("main")
+    actions.begin("trainyard-lineage-47")
     assert step_continue.main(STORED) == 0
     assert len(actions.dispatched) == 1
     (tmp_path / "summary").unlink()
@@ -191,25 +185,15 @@ def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
     assert len(actions.dispatched) == asked
 
 
-@pytest.mark.parametrize("refuses", [False, True], ids=["tag", "no tag"])
-@pytest.mark.parametrize(
-    ("branch", "place"), [("same", "main"), ("newer", TAG), ("", TAG)], ids=["same", "newer", "deleted"]
-)
-def test_a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file(
-    actions: Actions, branch: str, place: str, refuses: bool
+def test_without_its_tag_a_segment_is_not_started_and_the_command_that_makes_it_is_named(
+    actions: Actions,
 ) -> None:
     """GitHub lets no token of a workflow tag a commit whose workflow files are not on the default branch."""
-    actions.refuses_tags = refuses
-    actions.files = {FIRST.commit: "same"} | ({"main": branch} if branch else {})
-    if refuses and place == TAG:
-        with pytest.raises(ServiceError, match=f"git tag {TAG} {FIRST.commit} && git push origin {TAG}"):
-            step_continue.main(STORED)
-        return
-    for again in range(2):  # a job that is run again finds the tag
-        actions.runs.clear()
-        assert step_continue.main(STORED) == 0
-        assert actions.dispatched[again]["ref"] == place
-    assert actions.tags == ([] if refuses else [f"refs/tags/{TAG}"])
+    actions.refuses_tags = True
+    with pytest.raises(ServiceError, match=f"git tag {TAG} {FIRST.commit} && git push origin {TAG}"):
+        step_continue.main(STORED)
+    actions.tags = [f"refs/tags/{TAG}"]  # as the plan made it
+    assert step_continue.main(STORED) == 0
 
 
 @pytest.mark.parametrize("outages", range(8))
@@ -229,7 +213,7 @@ def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for
     assert slept == [60 * continuation.OUTAGE_MINUTES[outages]]
     following = json.loads(actions.dispatched[0]["inputs"]["continues"])
     assert (following["number"], following["step"], following["outages"]) == (4, 40, outages + 1)
-    assert actions.dispatched[0]["inputs"]["resume"] == "auto"
+    assert following["inputs"]["resume"] == "auto"
 
 
 @pytest.mark.parametrize(("continues", "asked"), [("2", 1), ("1", 0), ("", 0), (None, 0)])

@@ -17,7 +17,6 @@ from trainyard.commands import step_watch_runners
 from trainyard.errors import ConfigError, ServiceError
 from trainyard.gateways import slack
 from trainyard.github import runner_watchdog
-from trainyard.run.segment import Segment
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = ["--labels", '["self-hosted","gpu"]']
@@ -29,7 +28,7 @@ class Repository:
     def __init__(self) -> None:
         self.looks: list[str] = []
         """The runner's status at each poll; empty if it does not change."""
-        self.dispatched: list[str] = []
+        self.changed: list[str] = []
         self.releases: list[dict[str, Any]] | None = None
         self.runners = [
             {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
@@ -49,11 +48,7 @@ class Repository:
         return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
-        assert path == "/git/refs"
-
-    def dispatch(self, workflow: str, *, ref: str, inputs: Any) -> str:
-        self.dispatched.append(f"{workflow}@{ref}")
-        return ""
+        self.changed.append(path)
 
 
 @pytest.fixture
@@ -96,12 +91,10 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A repository that trains on CodeBuild only."""
-    segment = Segment("7", 2, 812, "0123456789abcdef0123456789abcdef01234567")
-    dead = runner_watchdog.DeadRun(7, "https://x/7", segment, "segment 1 lost its runner", "main", {})
+    dead = runner_watchdog.DeadRun(7, "https://x/7", 1)
     monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])
     assert step_watch_runners.main(["--labels", ""]) == 0
-    assert repository.dispatched == ["training_ci.yml@main"]
+    assert repository.changed == ["/actions/runs/7/rerun-failed-jobs"]
     assert "your own runners are not watched" in capsys.readouterr().err
 
 
@@ -148,7 +141,6 @@ WORKFLOWS = {
     "training": (TRAINING, "training_ci.yml", "training", "me/lab"),
     "training, another name": (TRAINING, "training_ci.yml", "nightly", "me/lab"),
     "training, at a branch": (TRAINING, "training_ci.yml@refs/heads/topic", "training", "me/lab"),
-    "deploy": (102, "deploy_eks.yml", "deploy to EKS", "me/lab"),
     "same labels": (103, "render.yml", "render", "me/lab"),
     "same name": (104, "other.yml", "training", "me/lab"),
     "same path elsewhere": (105, "old/training_ci.yml", "training", "me/lab"),
@@ -160,7 +152,6 @@ STATES = ("queued", "in_progress", "waiting", "pending", "requested", "completed
 MINUTES = (1, 59, 62, 479, 493, 497, 568, 572, 6000)
 PLACES = {
     "ours": ["self-hosted", "gpu", "Linux"],
-    "codebuild": ["codebuild-trainyard-7-1", "train-7-1"],
     "hosted": ["ubuntu-24.04"],
 }
 
@@ -171,7 +162,7 @@ def cancellation(workflow: str, state: str, minutes: int, place: str) -> str:
         return ""
     if state == "in_progress" and minutes > 480 + 15:
         return "force-cancel" if minutes > 480 + 15 + 60 + 15 else "cancel"
-    return "cancel" if (state, place) == ("queued", "codebuild") and minutes > 60 else ""
+    return ""
 
 
 def test_only_runs_of_the_own_training_workflow_are_cancelled(
@@ -219,7 +210,7 @@ def test_only_runs_of_the_own_training_workflow_are_cancelled(
     expected = {
         f"/actions/runs/{number}/{how}" for number, case in cases.items() if (how := cancellation(*case))
     }
-    assert len(expected) == 3 * (4 + 4 + 7)  # own workflow: running on either kind, waiting for CodeBuild
+    assert len(expected) == 3 * 4
     cancelled = [each for each in asked if each.endswith("cancel")]
     assert len(cancelled) == len(set(cancelled))
     assert {each: cases[int(each.split("/")[3])] for each in sorted(set(cancelled) ^ expected)} == {}

@@ -66,6 +66,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def training() -> Shipped:
+    """The pipeline, which other workflows call."""
+    return shipped_workflow("train.yml")
+
+
+@pytest.fixture(scope="session")
+def caller() -> Shipped:
+    """This repository's own caller of it."""
     return shipped_workflow("training_ci.yml")
 
 

@@ -37,11 +37,6 @@ def conditions(shipped: Any) -> list[str]:
     return [place["if"] for place in places if "if" in place]
 
 
-def step_called(job: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(step for step in job["steps"] if step["name"] == name)
-    return found
-
-
 def test_every_condition_can_be_read_and_answers_yes_or_no(shipped: Any, expressions: Any) -> None:
     for condition in conditions(shipped):
         for status in ("success", "failure", "cancelled"):
@@ -120,134 +115,76 @@ def test_a_typo_in_the_readme_needs_the_documents_alone(
 EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request_target", "issue_comment")
 
 
-@each_case("branch", ["main", "trunk", "topic"])
+@each_case("schedule", ["", "off", "true", "True", "yes"])
+@each_case("branch", ["main", "trunk"])
 @each_case("fork", [False, True, None])
 @each_case("event", EVENTS)
-def test_who_plans_a_training(
-    training: Any, expressions: Any, event: str, fork: bool | None, branch: str
+def test_who_trains_this_repository(
+    caller: Any, expressions: Any, event: str, fork: bool | None, branch: str, schedule: str
 ) -> None:
-    """A dispatch anywhere; a push to the default branch and the schedule, but not in a fork."""
+    """A dispatch anywhere; not in a fork: a push to the default branch, and the daily run where it is on."""
     repository = {"default_branch": "trunk"} | ({} if fork is None else {"fork": fork})
     github = {"event": {"repository": repository}, "event_name": event, "ref_name": branch}
-    known = every_context() | {"github": github}
-    runs = expressions.holds(training.jobs["plan"]["if"], **known)
-    is_automatic = event == "schedule" or branch == "trunk"
-    assert runs is (event == "workflow_dispatch" or (is_automatic and not fork))
+    known = every_context() | {"github": github, "vars": {"TRAINYARD_SCHEDULE": schedule}}
+    is_due = {"push": branch == "trunk", "schedule": schedule.lower() == "true"}.get(event, False)
+    runs = expressions.holds(caller.jobs["train"]["if"], **known)
+    assert runs is (event == "workflow_dispatch" or (is_due and not fork))
 
 
-def plan_of(**jobs: bool) -> str:
-    return json.dumps({"jobs": {"ready": False, "train": False, "eks": False} | jobs})
-
-
-@each_case("ready", RESULTS)
+@each_case("trains", ["true", "false", ""])
 @each_case("plan", RESULTS)
-@each_case("chosen", ["ready", "train", "eks", ""])
-def test_each_job_runs_where_the_plan_says_so_and_all_before_it_is_well(
-    training: Any, expressions: Any, chosen: str, plan: str, ready: str
+def test_a_job_runs_where_the_plan_says_so_and_is_well(
+    training: Any, expressions: Any, plan: str, trains: str
 ) -> None:
-    outputs = {"plan": plan_of(**({chosen: True} if chosen else {}))} if plan == "success" else {}
-    needs = {"plan": {"result": plan, "outputs": outputs}, "ready": {"result": ready, "outputs": {}}}
-    first = {"needs": {"plan": needs["plan"]}}
-    for name in ("ready", "eks") if plan == "success" else ():
-        assert expressions.holds(training.jobs[name]["if"], **first) is (chosen == name)
-    for name in ("ready", "eks"):  # GitHub requires success first, and then does not read the plan
-        if plan != "success":
-            assert not expressions.holds(training.jobs[name]["if"], status="failure", **first)
-    status = "failure" if "failure" in (plan, ready) else "success"
+    needs = {"plan": {"result": plan, "outputs": {"trains": trains}}}
     for name in ("train", "wait"):
-        holds = expressions.holds(training.jobs[name]["if"], status=status, needs=needs)
-        assert holds is (chosen == "train" and plan == "success" and ready in ("success", "skipped")), name
-        assert not expressions.holds(training.jobs[name]["if"], status="cancelled", needs=needs)
+        for status in ("success", "failure", "cancelled"):
+            is_well = status == "success" and plan == "success"
+            if is_well or plan != "success":  # GitHub requires success first
+                holds = expressions.holds(training.jobs[name]["if"], status=status, needs=needs)
+                assert holds is (status == "success" and trains == "true"), name
 
 
-@each_case("result", RESULTS)
-@each_case("name", ["plan", "ready", "eks", "train"])
-def test_the_last_job_runs_for_each_bad_end_of_each_job(
-    training: Any, expressions: Any, name: str, result: str
+@each_case("status", ["success", "failure", "cancelled"])
+@each_case(
+    ("plan", "trains", "due"), [("failure", "", True), ("success", "true", True), ("success", "false", False)]
+)
+def test_the_last_job_runs_however_a_training_ended(
+    training: Any, expressions: Any, plan: str, trains: str, due: bool, status: str
 ) -> None:
     job = training.jobs["notify"]
-    assert name in job["needs"]
-    needs = {each: {"result": "success"} for each in job["needs"]} | {name: {"result": result}}
-    status = "failure" if result == "failure" else "success"
-    assert expressions.holds(job["if"], status=status, needs=needs) is (result in ("failure", "cancelled"))
-    assert expressions.holds(job["if"], status="cancelled", needs=needs), "cancelled between two jobs"
+    assert set(job["needs"]) == {"plan", "train"}
+    needs = {"plan": {"result": plan, "outputs": {"trains": trains}}}
+    assert expressions.holds(job["if"], status=status, needs=needs) is due
+    [continues, notifies] = job["steps"]
+    assert expressions.holds(continues["if"], status=status) is (status != "cancelled")
+    assert expressions.holds(notifies["if"], status=status)
 
 
-@each_case("outcome", ["success", "failure", "cancelled", "skipped", None])
-@each_case("status", ["success", "failure", "cancelled"])
-def test_what_follows_the_training_runs_however_it_ended(
-    training_job: Any, expressions: Any, status: str, outcome: str | None
+@each_case("end", ["", "{}"])
+def test_what_a_killed_step_left_is_stored(training_job: Any, expressions: Any, end: str) -> None:
+    [finish] = [each for each in training_job["steps"] if each.get("id") == "finish"]
+    context = {"steps": {"train": {"outputs": {"end": end} if end else {}}}}
+    for status in ("failure", "cancelled"):
+        assert expressions.holds(finish["if"], status=status, **context) is (end == "")
+
+
+def test_the_machine_its_limit_its_container_and_its_queue_are_those_of_the_plan(
+    training_job: Any, expressions: Any
 ) -> None:
-    steps = training_job["steps"]
-    after = steps[steps.index(step_called(training_job, "Train")) + 1 :]
-    context = every_context() | {"steps": {"train": {"outcome": outcome or "skipped"}}}
-    is_run = outcome not in ("skipped", None)
-    for step in after:
-        if step["name"] == "Attest the manifest":
-            continue
-        expected = is_run or step["name"] == "Notify"
-        if step["name"] == "Evaluate":
-            expected = (status, outcome) == ("success", "success")
-        assert expressions.holds(step["if"], status=status, **context) is expected, step["name"]
-
-
-@each_case(("done", "asked"), [("true", "true"), ("", "true"), ("true", "")])
-def test_only_what_is_done_and_stored_is_attested(
-    training_job: Any, expressions: Any, done: str, asked: str
-) -> None:
-    condition = step_called(training_job, "Attest the manifest")["if"]
-    context = {"steps": {"store": {"outputs": {"done": done}}}, "vars": {"TRAINYARD_ATTEST": asked}}
-    assert expressions.holds(condition, **context) is (done == asked == "true")
-    assert not expressions.holds(condition, status="failure", **context)
-
-
-@each_case("skip", [None, "", "run 812 is proven"])
-def test_what_need_not_be_trained_is_neither_trained_nor_announced(
-    training_job: Any, expressions: Any, skip: str | None
-) -> None:
-    steps = {"fetch": {"outputs": {} if skip is None else {"skip": skip}}}
-    for name in ("Notify of the start", "Store each checkpoint during training", "Train"):
-        condition = step_called(training_job, name)["if"]
-        assert expressions.holds(condition, **every_context() | {"steps": steps}) is not skip, name
-
-
-@each_case(
-    ("planned", "labels"),
-    [
-        ('["self-hosted", "gpu"]', ["self-hosted", "gpu"]),
-        ('["codebuild-p-7-{0}", "train-7-{0}"]', ["codebuild-p-7-2", "train-7-2"]),
-    ],
-)
-def test_the_machine_its_limit_and_its_queue_are_those_of_the_plan_and_the_present_attempt(
-    training_job: Any, expressions: Any, planned: str, labels: list[str]
-) -> None:
-    plan = json.dumps({"runner": planned, "job_minutes": 355, "queue": "trainyard-gpu"})
-    context = {"github": {"run_attempt": "2"}, "needs": {"plan": {"outputs": {"plan": plan}}}}
-    assert expressions.value(training_job["runs-on"], **context) == labels
-    assert expressions.value(training_job["timeout-minutes"], **context) == 355
-    concurrency = training_job["concurrency"]
-    assert expressions.value(concurrency["group"], **context) == "trainyard-gpu"
-    assert (concurrency["queue"], concurrency["cancel-in-progress"]) == ("max", "false")
-
-
-def test_the_name_of_a_later_segment_says_which_run_it_belongs_to(training: Any, expressions: Any) -> None:
-    name = training.content["run-name"]
-    continues = '{"lineage":"4711","number":3}'
-    assert expressions.value(name, inputs={"continues": continues}) == "lineage 4711 segment 3"
-    assert expressions.value(name, inputs={"continues": ""}) == ""
-    assert expressions.value(name, inputs={}) == ""
-
-
-def test_every_segment_checks_out_the_commit_of_the_first(training: Any, expressions: Any) -> None:
-    ref = training.jobs["plan"]["steps"][0]["with"]["ref"]
-    github = {"sha": "a" * 40}
-    assert expressions.value(ref, inputs={}, github=github) == "a" * 40
-    continues = f'{{"commit":"{"b" * 40}"}}'
-    assert expressions.value(ref, inputs={"continues": continues}, github=github) == "b" * 40
-    last = training.jobs["notify"]["steps"][0]["with"]["ref"]
-    for plan, commit in (("", "a" * 40), (json.dumps({"commit": "c" * 40}), "c" * 40)):
-        needs = {"plan": {"outputs": {"plan": plan}}}
-        assert expressions.value(last, needs=needs, github=github) == commit
+    plan: dict[str, Any] = {"runner": ["self-hosted", "gpu"], "job_minutes": 355, "queue": "trainyard-gpu"}
+    plan |= {"container": {"image": "a/b:1", "options": "--gpus all"}, "environment": "training"}
+    context = {"needs": {"plan": {"outputs": {"plan": json.dumps(plan)}}}}
+    found = {
+        "runner": training_job["runs-on"],
+        "job_minutes": training_job["timeout-minutes"],
+        "container": training_job["container"],
+        "queue": training_job["concurrency"]["group"],
+        "environment": training_job["environment"]["name"],
+    }
+    assert {name: expressions.value(text, **context) for name, text in found.items()} == plan
+    assert training_job["concurrency"]["queue"] == "max", "the third push waits, and is not cancelled"
+    assert training_job["concurrency"]["cancel-in-progress"] == "false"
 
 
 @each_case("fork", [False, True])

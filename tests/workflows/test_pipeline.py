@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
+import yaml
 
-from trainyard.commands import COMMANDS
-from trainyard.commands import step as step_command
+from trainyard.commands import COMMANDS, step_plan
 from trainyard.commands.run import RunRequest, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import STORING_MINUTES
@@ -63,36 +62,50 @@ def test_every_called_script_exists_and_knows_its_flags(shipped: Any, root: Path
                 assert "--set" in help_of(module)
 
 
-def test_only_the_job_that_trains_waits_for_the_gpu(training: Any) -> None:
+def test_only_the_job_that_trains_waits_for_the_gpu(training: Any, caller: Any) -> None:
     assert [name for name, job in training.jobs.items() if "concurrency" in job] == ["train"]
-    assert "concurrency" not in training.content
-    own = {name: job for name, job in training.jobs.items() if "uses" not in job}
-    others = {name: job["runs-on"] for name, job in own.items() if name != "train"}
-    assert set(others.values()) == {"ubuntu-24.04"}
+    assert "concurrency" not in training.content | caller.content
+    others = {job["runs-on"] for name, job in training.jobs.items() if name != "train"}
+    assert others == {"ubuntu-24.04"}
 
 
-def test_after_the_plan_nothing_looks_at_an_input(training: Any) -> None:
+def test_after_the_plan_only_the_set_up_looks_at_an_input(training: Any) -> None:
     for name, job in training.jobs.items():
-        assert ("inputs." in str(job)) == (name == "plan"), name
+        read = re.findall(r"\binputs\b[.)][\w]*", str(job))
+        assert read == {"plan": ["inputs)"], "train": ["inputs.setup"]}.get(name, []), name
 
 
-def test_nothing_else_starts_a_training(training: Any) -> None:
-    """A called job would get no secret of its environment, and the caller's numbers, which may collide."""
-    assert set(training.content["on"]) == {"push", "schedule", "workflow_dispatch"}
+def test_a_dispatch_offers_what_a_plan_reads(caller: Any) -> None:
+    inputs = caller.content["on"]["workflow_dispatch"]["inputs"]
+    names = ["runner", "config", "set", "epochs", "resume", "dry_run", "continues"]
+    assert list(inputs) == names
+    assert inputs["runner"]["options"] == [AS_SET_UP, *(str(each) for each in PLACES if each != "gpu-runner")]
+    assert inputs["runner"]["default"] == AS_SET_UP
+    code = Path(str(step_plan.__file__)).read_text()
+    assert all(f'given.get("{name}"' in code for name in names), "an input that nobody reads"
 
 
-def test_a_dispatch_offers_what_a_plan_knows_and_a_push_leaves_the_choice_to_it(training: Any) -> None:
-    target = training.content["on"]["workflow_dispatch"]["inputs"]["target"]
-    assert target["options"] == [AS_SET_UP, *map(str, PLACES)]
-    assert target["default"] == target["options"][0]
-    [plan] = [step for step in training.jobs["plan"]["steps"] if step.get("id") == "plan"]
-    assert plan["env"] == {"INPUTS": "${{ toJSON(inputs) }}"}
+def test_the_next_segment_is_dispatched_with_an_input_that_each_caller_has(caller: Any, root: Path) -> None:
+    handover = Handover(Segment("1", 1, 1, "0" * 40), DispatchInputs("x.yaml").inputs(), "s3://a", 3)
+    inputs = handover.inputs_of(handover.segment.next(step=1), manifest="run-1-manifest.json")
+    example = yaml.load((root / "docs" / "examples" / "training.yml").read_text(), Loader=yaml.BaseLoader)
+    for content in (caller.content, example):
+        assert inputs.keys() <= content["on"]["workflow_dispatch"]["inputs"].keys()
 
 
-def test_the_next_segment_is_dispatched_with_inputs_that_the_workflow_has(training: Any) -> None:
-    handover = Handover(Segment("1", 1, 1, "0" * 40), DispatchInputs("x.yaml").inputs(), "main", "s3://a", 3)
-    inputs = handover.inputs_of(handover.segment.next(step=1, died=False), manifest="run-1-manifest.json")
-    assert inputs.keys() <= training.content["on"]["workflow_dispatch"]["inputs"].keys()
+def test_the_example_asks_for_what_the_called_jobs_may_do_and_gives_inputs_that_there_are(
+    training: Any, root: Path
+) -> None:
+    text = (root / "docs" / "examples" / "training.yml").read_text()
+    job = yaml.load(text, Loader=yaml.BaseLoader)["jobs"]["train"]
+    granted = {"contents": "write", "id-token": "write", "actions": "write", "checks": "read"}
+    assert job["permissions"] == granted
+    for called in training.jobs.values():
+        for scope, level in called["permissions"].items():
+            assert granted[scope] in (level, "write"), f"{scope}: GitHub refuses a call that grants less"
+    declared = training.content["on"]["workflow_call"]
+    assert job["with"].keys() <= declared["inputs"].keys()
+    assert job["secrets"].keys() <= declared["secrets"].keys()
 
 
 def uploads(job: dict[str, Any]) -> list[dict[str, Any]]:
@@ -103,143 +116,89 @@ def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dic
     [upload] = uploads(training_job)
     assert upload["with"]["retention-days"] == "30"
     assert "always()" in upload["if"]
+    assert int(upload["timeout-minutes"]) <= STORING_MINUTES / 2
 
 
-def test_the_daily_run_is_off_the_hour(training: Any) -> None:
-    minute = training.content["on"]["schedule"][0]["cron"].split()[0]
+def test_the_daily_run_is_off_the_hour(caller: Any) -> None:
+    minute = caller.content["on"]["schedule"][0]["cron"].split()[0]
     assert minute not in ("0", "00", "30", "*")
 
 
-def steps_called(job: dict[str, Any]) -> list[str]:
-    """The words after `trainyard step` of a job, in their order."""
-    runs = (step.get("run", "") for step in job["steps"])
-    return [found[1] for run in runs if (found := re.search(r"-m trainyard step (\w+)", run))]
+def test_each_job_takes_one_step_of_the_action_but_the_last(training: Any) -> None:
+    taken = {
+        name: [step["with"]["step"] for step in job["steps"] if step.get("uses") == "$/.github/actions/step"]
+        for name, job in training.jobs.items()
+    }
+    assert taken == {
+        "plan": ["plan"],
+        "train": ["action", "action"],
+        "wait": ["wait"],
+        "notify": ["continue", "notify"],
+    }
+    assert {f"step {each}" for steps in taken.values() for each in steps} <= set(COMMANDS)
 
 
-def test_the_steps_of_the_job_that_trains_are_the_pipeline_in_its_order(training_job: dict[str, Any]) -> None:
-    order = ["check", "prepare", "fetch", "start", "follow", "train"]
-    order += ["evaluate", "store", "prove", "report", "notify"]
-    assert steps_called(training_job) == order
+def test_the_files_are_short_and_have_no_logic(training: Any, caller: Any, root: Path) -> None:
+    """A reader of ten minutes can say what happens when the runner dies."""
+    action = (root / "action.yml").read_text()
+    lengths = [len(text.splitlines()) for text in (training.text, action, caller.text)]
+    assert lengths[0] <= 120 and lengths[1] <= 120 and lengths[2] <= 40, lengths
+    for job in training.jobs.values():
+        for condition in (str(place.get("if", "")) for place in [job, *job["steps"]]):
+            assert condition.count("&&") <= 1 and "||" not in condition, condition
 
 
-def test_every_shell_line_of_a_step_is_one_command_of_python_that_gets_the_signals(training: Any) -> None:
-    called = []
-    for name, job in training.jobs.items():
-        for step in job.get("steps", ()):
-            if "trainyard" in step.get("run", ""):
-                assert step["run"].startswith("exec .venv/bin/python -m trainyard step "), step["name"]
-                assert "\n" not in step["run"]
-                called.append((name, steps_called({"steps": [step]})[0]))
-    known = {*step_command.STEPS, "plan", "continue", "wait"}
-    taken = {f"step {name}" for name in step_command.STEPS}
-    assert taken & set(COMMANDS) == set(), "a command of two words would be called instead"
-    assert {step for _, step in called} == known
-
-
-def test_the_workflow_is_short_and_has_no_logic(training: Any) -> None:
-    assert len(training.text.splitlines()) <= 300
-    for name, job in training.jobs.items():
-        for step in job.get("steps", ()):
-            condition = str(step.get("if", ""))
-            assert condition.count("&&") <= 1 and "||" not in condition, step["name"]
-        assert ") &&" not in str(job.get("with", "")), name
-
-
-def test_the_job_notes_its_start_before_all_else_and_keeps_what_git_ignores(
+def test_the_set_up_notes_its_start_and_removes_what_is_not_of_the_commit(
     training_job: dict[str, Any], tmp_path: Path, shell: Shell
 ) -> None:
-    step = training_job["steps"][0]
-    shell(step["run"], tmp_path, GITHUB_ENV=str(tmp_path / "env"))
-    assert re.fullmatch(r"TRAINYARD_JOB_STARTED=\d+\n", (tmp_path / "env").read_text())
-    assert training_job["steps"][1]["with"]["clean"] == "false"
-    assert training_job["steps"][2]["run"] == "git clean -ffd"
-
-
-def test_every_job_checks_out_the_commit_of_the_plan(training: Any) -> None:
-    for name, job in training.jobs.items():
-        for step in job.get("steps", ()):
-            if step.get("uses", "").startswith("actions/checkout@") and name != "plan":
-                assert "fromJSON(needs.plan.outputs.plan" in step["with"]["ref"], name
-                assert ").commit" in step["with"]["ref"], name
-
-
-def test_the_plan_has_every_value_that_the_workflow_reads_of_it(training: Any) -> None:
-    variables = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
-    config = load_config(training.path.parents[2] / "configs" / "training_configuration.yaml").config
-    plan = resolve(DispatchInputs("x.yaml"), config, first_segment(variables), variables=variables).job_plan()
-    used = re.findall(
-        r"fromJSON\((?:needs|steps)\.plan\.outputs\.plan(?: \|\| '{}')?\)\.([\w.]+)", training.text
+    checkout, step = training_job["steps"][:2]
+    assert checkout["with"]["clean"] == "false"
+    shell("git init --quiet && echo kept > .gitignore && touch kept gone", tmp_path)
+    shell(
+        step["run"],
+        tmp_path,
+        GITHUB_ENV=str(tmp_path / "kept"),
+        SETUP="false | true && touch never || touch ran",
     )
-    for path in set(used):
-        first, _, second = path.partition(".")
-        assert first in plan, path
-        assert not second or second in plan[first], path
-    assert len(set(used)) >= 9
+    assert re.fullmatch(r"TRAINYARD_JOB_STARTED=\d+\n", (tmp_path / "kept").read_text())
+    assert {path.name for path in tmp_path.iterdir()} == {".git", "kept", "ran"}
 
 
-def test_another_branches_commit_and_a_newer_workflow_file_are_refused_before_any_code_runs(
-    training: Any, tmp_path: Path, shell: Shell
-) -> None:
-    checkout, step, setup = training.jobs["plan"]["steps"][:3]
-    assert checkout["with"]["fetch-depth"] == "0"
-    assert setup["uses"] == "./.github/actions/setup"
-    person = "git -c user.name=A -c user.email=a@example.org -c commit.gpgsign=false commit --quiet"
-    workflow = ".github/workflows/training_ci.yml"
-    shell("git init --quiet && mkdir -p .github/workflows", tmp_path)
-    for changed in (workflow, workflow, "other"):
-        shell(f"echo more >> {changed} && git add . && {person} --message {changed}", tmp_path)
-    tip = shell("git rev-parse HEAD", tmp_path).stdout.strip()
-    fork = shell(f"git checkout --quiet --orphan fork && {person} -m fork && git rev-parse HEAD", tmp_path)
-    for commit, refusal in (
-        (tip, ""),
-        (f"{tip}~1", ""),
-        (f"{tip}~2", "is newer than the scripts"),
-        (fork.stdout.strip(), "may be a fork's"),
-    ):
-        shell(f"git checkout --quiet --force --detach {commit}", tmp_path)
-        if not refusal:
-            shell(step["run"], tmp_path, GITHUB_SHA=tip)
-            continue
-        with pytest.raises(subprocess.CalledProcessError) as caught:
-            shell(step["run"], tmp_path, GITHUB_SHA=tip)
-        assert refusal in caught.value.stdout
+def test_the_plan_has_every_value_that_the_workflow_reads_of_it(training: Any, root: Path) -> None:
+    variables = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
+    config = load_config(root / "configs" / "training_configuration.yaml").config
+    plan = resolve(DispatchInputs("x.yaml"), config, first_segment(variables), variables=variables).job_plan()
+    used = set(re.findall(r"fromJSON\(needs\.plan\.outputs\.plan\)\.(\w+)", training.text))
+    assert used <= plan.keys()
+    assert len(used) >= 6
 
 
-def test_only_the_steps_that_sign_have_the_key_and_only_the_training_has_no_secret_of_ours(
-    training: Any,
-) -> None:
-    holders: dict[str, list[str]] = {}
+def test_only_the_step_that_trains_has_the_key_and_the_secrets_of_the_program(training: Any) -> None:
+    holders: dict[str, set[str]] = {}
     for job in training.jobs.values():
-        for step in job.get("steps", ()):
-            for secret in re.findall(r"secrets\.(\w+)", str(step.get("env", {}))):
-                holders.setdefault(secret, []).append(step["name"])
-    assert holders["TRAINYARD_SIGNING_KEY"] == [
-        "Check the store, the run number and the signing key",
-        "Check",
-        "Store each checkpoint during training",
-        "Store",
-    ]
-    assert holders["WANDB_API_KEY"] == ["Train"]
-    assert "Train" not in holders["SLACK_BOT_TOKEN"]
+        for step in job["steps"]:
+            for secret in re.findall(r"secrets\.(\w+)", str(step)):
+                holders.setdefault(secret, set()).add(step["with"]["step"])
+    assert holders["TRAINYARD_SIGNING_KEY"] == holders["PROGRAM_ENV"] == {"action"}
+    assert holders["SLACK_BOT_TOKEN"] == holders["SLACK_WEBHOOK_URL"] == {"action", "wait", "notify"}
 
 
-def test_messages_reports_and_copies_decide_nothing_and_all_else_does(training_job: dict[str, Any]) -> None:
-    quiet = [step["name"] for step in training_job["steps"] if "continue-on-error" in step]
-    assert quiet == [
-        "Notify of the start",
-        "Store each checkpoint during training",
-        "Report",
-        "Keep report and records for 30 days",
-        "Notify",
-    ]
-    names = [step["name"] for step in training_job["steps"]]
-    assert names[-1] == "Notify", "that a copy was refused is part of the end"
-    assert names.index("Prove") < names.index("Keep report and records for 30 days")
-    assert int(uploads(training_job)[0]["timeout-minutes"]) <= STORING_MINUTES / 2
+def test_only_a_message_and_a_copy_decide_nothing(training: Any) -> None:
+    quiet = [step["name"] for step in training.steps() if "continue-on-error" in step]
+    assert quiet == ["Keep report and records for 30 days", "Wait for 15 minutes"]
 
 
-def test_what_can_change_a_result_starts_a_run_and_a_pin_of_an_action_does_not(training: Any) -> None:
-    push = training.content["on"]["push"]
+def test_what_can_change_a_result_starts_a_run_and_a_pin_of_an_action_does_not(caller: Any) -> None:
+    push = caller.content["on"]["push"]
     assert push["branches"] == ["**", "!gh-readonly-queue/**"]
     assert {"src/**", "scripts/**", "configs/**", "requirements-training.txt"} <= set(push["paths"])
     assert not any(".github" in path for path in push["paths"])
+
+
+def test_every_concurrency_of_an_example_loses_no_run(root: Path) -> None:
+    """Without `queue: max` a third run cancels the second, and no job runs that could tell anybody."""
+    for path in (root / "docs" / "examples").glob("*.yml"):
+        content = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
+        places = [content, *content.get("jobs", {}).values()]
+        groups = [place["concurrency"] for place in places if "concurrency" in place]
+        assert all(group.get("queue") == "max" for group in groups if group["group"] == "training"), path.name

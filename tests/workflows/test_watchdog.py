@@ -41,21 +41,9 @@ def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -
     assert JOB_MINUTES * 60 == runners.LIMIT_SECONDS
 
 
-def test_it_finds_the_plan_and_the_later_segments_of_a_lineage(training: Any, expressions: Any) -> None:
-    steps = training.jobs["plan"]["steps"]
-    [kept] = [s for s in steps if s.get("uses", "").startswith("actions/upload-artifact@")]
-    assert kept["with"]["name"].startswith("plan-")
-    assert kept["with"]["path"].endswith("/plan.json")
-    continues = '{"lineage":"4711","number":3}'
-    title = expressions.value(training.content["run-name"], inputs={"continues": continues})
-    match = runner_watchdog._LATER.fullmatch(title)
-    assert match is not None
-    assert match.groups() == ("4711", "3")
-
-
 @each_case("fork", [False, True])
 @each_case("switch", [None, "", "off", "on", "On", "true", "false", "1", "o"])
-@each_case("place", [None, "TRAINYARD_RUNNER_LABELS", "TRAINYARD_CODEBUILD_PROJECT"])
+@each_case("place", [None, "TRAINYARD_RUNNER_LABELS"])
 @each_case("event", ["schedule", "workflow_dispatch"])
 def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
     watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, place: str | None, event: str
@@ -81,11 +69,9 @@ def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
     assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False
 
 
-def test_a_group_reaches_runs_on_as_an_object(expressions: Any) -> None:
-    machine = Machine(("self-hosted", "gpu box 1", "run-{0}"), "trainyard-gpu", group="gpu machines")
+@each_case("group", ["", "gpu machines"])
+def test_labels_and_a_group_reach_runs_on(training: Any, expressions: Any, group: str) -> None:
+    machine = Machine(("self-hosted", "gpu box 1"), "trainyard-gpu", group=group)
     plan = json.dumps({"runner": machine.runs_on})
-    context = {"github": {"run_attempt": "2"}, "needs": {"plan": {"outputs": {"plan": plan}}}}
-    found = expressions.value(
-        "${{ fromJSON(format(fromJSON(needs.plan.outputs.plan).runner, github.run_attempt)) }}", **context
-    )
-    assert found == {"group": "gpu machines", "labels": ["self-hosted", "gpu box 1", "run-2"]}
+    found = expressions.value(training.jobs["train"]["runs-on"], needs={"plan": {"outputs": {"plan": plan}}})
+    assert found == machine.runs_on

@@ -38,7 +38,7 @@ from trainyard.config.secret_filter import SecretFilter, restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.model_signing import KeyVerifier
-from trainyard.gateways.process import run_passing_signals, withheld_names
+from trainyard.gateways.process import environment_without, run_passing_signals, withheld_names
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
 from trainyard.programs.inputs import read_data
 from trainyard.proof.gates import missed_thresholds, thresholds_of
@@ -141,8 +141,7 @@ def evaluate_run(
         writer.write(dict(record))
         writer.close()
 
-    withheld = withheld_names(os.environ)
-    environment = {name: value for name, value in os.environ.items() if name not in withheld}
+    environment = environment_without(withheld_names(os.environ))
     return evaluate(
         directory, save, given=given, step=step, environment=environment, dry_run=dry_run, as_json=as_json
     )

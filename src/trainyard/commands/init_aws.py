@@ -6,6 +6,10 @@ imported. What was changed outside of the stack is changed back. An option that 
 that the stack has; an empty value such as `--webhook-repository ""` takes it away.
 infrastructure/setup-codebuild.sh calls this script.
 
+Whoever may start a build may replace its buildspec, and so has the rights of the build role: with --github
+these are the jobs of the named environments. `--webhook-repository OWNER/REPO --role-starts-builds false`
+makes the project that ignores overrides: only pushes to that repository build.
+
 Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (credentials, AWS_REGION,
             AWS_ENDPOINT_URL)
 Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data; the
@@ -17,49 +21,30 @@ Example:    trainyard init aws --project-name lab --region us-west-2 --github OW
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import copy
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import SHIPPED_FILES
 from trainyard.command.parser import script_parser
-from trainyard.errors import ConfigError, ExitCode, ServiceError
+from trainyard.config.yaml_reader import parse_yaml
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.cloudformation import CloudFormationStack
 from trainyard.github.trust_policy import ISSUER, Form, Subject
-from trainyard.image.building.stack_template import (
-    check_parameters,
-    more_repositories,
-    read_template,
-    write_template,
-)
 from trainyard.image.context.image_names import require_repository
 from trainyard.run.suggested_commands import trainyard_command
 
 PROJECT = "trainyard"  # the CodeBuild project of builds that name none
 TEMPLATE = SHIPPED_FILES / "infrastructure" / "cloudformation.yaml"
 OURS = "ImageRepository"  # a resource that no other template has
-# Parameter of the template -> its flag, and what --help says; those without a text have their own code below.
-PARAMETERS = {
-    "Project": ("project-name", ""),
-    "Repository": ("ecr-repository", "default: trainyard"),
-    "TagMutability": ("tag-mutability", "IMMUTABLE, MUTABLE or the default: all but latest are immutable"),
-    "ComputeType": ("compute-type", "size of the build machine; default: BUILD_GENERAL1_LARGE"),
-    "TimeoutMinutes": ("timeout-minutes", "time limit of a build, 5 to 2160; default: 120"),
-    "LogDays": ("log-days", "default: 30"),
-    "ArtifactDays": ("artifact-days", "when reports and records of builds expire; default: 0, never"),
-    "KmsKey": ("kms-key", "ARN of a key for buckets, logs and repositories; default: AWS's own keys"),
-    "Vpc": ("vpc", "VPC in which builds run; needs --subnets and --security-groups"),
-    "Subnets": ("subnets", "private subnets of the VPC, with commas between"),
-    "SecurityGroups": ("security-groups", "security groups of builds, with commas between"),
-    "Subjects": ("github", ""),
-    "RoleStartsBuilds": ("role-starts-builds", "true, or false: only pushes to --webhook-repository build"),
-    "CreateProvider": ("no-provider", ""),
-    "Cluster": ("cluster", "the EKS cluster in which these jobs start training"),
-    "BaseRepositories": ("base-repository", ""),
-    "WebhookRepository": ("webhook-repository", "OWNER/REPO whose pushes to the main branch start a build"),
-}
+MORE = "More"  # begins the logical names of further repositories, which only a written template has
+# Flags that are not named after their parameter of the template.
+FLAGS = {"Project": "project-name", "Repository": "ecr-repository"}
+FLAGS |= {"BaseRepositories": "base-repository", "Subjects": "github", "CreateProvider": "no-provider"}
 # An action of a change set -> what is printed in a dry run, and after the action.
 STANDINGS = {
     "Add": ("would make", "made"),
@@ -70,31 +55,12 @@ STANDINGS = {
     "Remove": ("would remove", "removed"),
     "SyncWithActual": ("ok", "ok"),  # only the record of CloudFormation changes
 }
-KEPT = "it may hold data or be used by others: to remove it, use its console"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One resource of the template, and the change that was or would be made."""
-
-    resource: str
-    """Its logical name in the template."""
-    type: str
-    name: str
-    """Its name in AWS, if it exists."""
-    standing: str
-    text: str = ""
-
-    def row(self) -> str:
-        """The finding as a line of a table."""
-        kind = self.type.removeprefix("AWS::").replace("::", " ")
-        return f"{self.standing:<12} {kind:<20} {self.name}{'  ' if self.text else ''}{self.text}"
+Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--region", metavar="REGION", default="", help="default: from the environment")
-    parser.add_argument("--project-name", default=PROJECT, metavar="NAME", help="default: trainyard")
     github = "repository whose jobs may start builds; without it GitHub gets no role"
     parser.add_argument("--github", metavar="OWNER/REPO", help=github)
     environment = "environment of these jobs; may be repeated; default: images, with --cluster also eks"
@@ -107,17 +73,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--more-repository", action="append", default=[], metavar="NAME", help=more)
     bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
     parser.add_argument("--base-repository", action="append", metavar="ARN", help=bases)
-    for flag, text in PARAMETERS.values():
-        if text:
-            numbers = flag.endswith(("-minutes", "-days"))
-            kind = {"type": arguments.natural_number, "metavar": "N"} if numbers else {"metavar": "NAME"}
-            parser.add_argument(f"--{flag}", help=text, **kind)
-    parser.add_argument(
-        "--delete", action="store_true", help="delete the stack, except the resources that hold data"
-    )
+    for name, rule in parameters().items():
+        if f"--{flag_of(name)}" not in parser._option_string_actions:
+            allowed = [str(each) for each in rule.get("AllowedValues", ())] or None
+            text = f"{rule['Description']}; default: {rule['Default'] or 'none'}"
+            parser.add_argument(f"--{flag_of(name)}", choices=allowed, metavar="VALUE", help=text)
+    parser.add_argument("--delete", action="store_true", help="delete the stack, but retain what holds data")
     parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the changes and outputs as JSON")
     args = parser.parse_args(argv)
+    args.project_name = args.project_name or PROJECT
     needs_github = {"--environment": args.environment, "--cluster": args.cluster, "--owner-id": args.owner_id}
     for flag, value in needs_github.items():
         if value and not args.github and not args.delete:
@@ -131,38 +96,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    template, given = read_template(TEMPLATE.read_text(encoding="utf-8")), given_parameters(args)
-    check_parameters(template, given, {name: flag for name, (flag, _) in PARAMETERS.items()})
+    given, project = given_parameters(args), args.project_name
     aws = AwsAccount(args.region)
     number, partition = aws.identity()
     # The name of a stack must begin with a letter.
-    project = args.project_name
     stack = CloudFormationStack(aws, project if project[0].isalpha() else f"{PROJECT}-{project}")
     if not args.json:
         mode = "dry run" if args.dry_run else "delete" if args.delete else "set-up"
         print(f"account {number} · {aws.region} · stack {stack.name} · {mode}\n", flush=True)
-    found, values = own_stack(stack), given
+    found = stack.find()
+    before = stored_resources(stack) if found else {OURS: None}
+    if OURS not in before:
+        raise ConfigError(
+            f"Stack {stack.name} exists and belongs to something else: its template has no {OURS}. "
+            "Choose another --project-name, which gives another stack name."
+        )
+    values = {name: str(rule["Default"]) for name, rule in parameters().items()}
+    values |= {each["ParameterKey"]: each["ParameterValue"] for each in (found or {}).get("Parameters", ())}
+    values |= given
     if args.delete:
-        findings = delete(stack, found, dry_run=args.dry_run)
+        changes = delete(stack, before, dry_run=args.dry_run) if found else []
     else:
-        values = {name: str(rule["Default"]) for name, rule in template["Parameters"].items()}
-        kept = {each["ParameterKey"]: each["ParameterValue"] for each in (found or {}).get("Parameters", ())}
-        values |= {name: text for name, text in kept.items() if name in values} | given
         provider = f"arn:{partition}:iam::{number}:oidc-provider/{ISSUER}"
-        if not args.no_provider and values["Subjects"]:
-            has_own = found is not None and "GitHubProvider" in stack.resources()
-            values["CreateProvider"] = "true" if has_own or not has_provider(aws, provider) else "false"
-        names = {"AWS::AccountId": number, "AWS::Region": aws.region, "AWS::Partition": partition}
-        before = more_repositories(stored_template(stack)) if found else []
-        body = write_template(template, {**values, **names}, dict.fromkeys([*before, *args.more_repository]))
-        findings = deploy(stack, found, body, values, dry_run=args.dry_run)
+        if values["Subjects"] and not args.no_provider and not (found and "GitHubProvider" in made_by(stack)):
+            values["CreateProvider"] = str(not has_provider(aws, provider)).lower()
+        account = {"AWS::AccountId": number, "AWS::Region": aws.region, "AWS::Partition": partition}
+        body = write_template({**values, **account}, [*more_repositories(before), *args.more_repository])
+        changes = deploy(stack, body, values, new=found is None, dry_run=args.dry_run)
+    rows = [row_of(each, dry_run=args.dry_run) for each in changes]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in (stack.find() or {}).get("Outputs", ())}
     if args.json:
-        records = {"resources": [asdict(finding) for finding in findings], "outputs": outputs}
-        output.print_json({"account": number, "region": aws.region, "stack": stack.name, **records})
-    elif findings:
-        print("\n".join(finding.row() for finding in findings))
-    if args.dry_run and any(finding.standing.startswith("would ") for finding in findings):
+        facts = {"account": number, "region": aws.region, "stack": stack.name}
+        output.print_json({**facts, "resources": rows, "outputs": outputs})
+    for row in () if args.json else rows:
+        kind = row["type"].removeprefix("AWS::").replace("::", " ")
+        print(f"{row['standing']:<12} {kind:<20} {row['name']}  {row['text']}".rstrip())
+    if args.dry_run and changes:
         return ExitCode.NO
     if not args.json and not args.delete:
         print("\n".join(["", "The account agrees with the template.", *map(": ".join, outputs.items())]))
@@ -171,21 +140,82 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
+def read_template(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = parse_yaml(text, "the template")
+    return found
+
+
+def parameters() -> Json:
+    """Return the parameters of the template; CloudFormation itself checks the values that they get."""
+    found: Json = read_template(TEMPLATE.read_text(encoding="utf-8"))["Parameters"]
+    return found
+
+
+def flag_of(parameter: str) -> str:
+    return FLAGS.get(parameter) or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", parameter).lower()
+
+
 def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     """Return the template's parameters that the command line gives."""
-    found = {name: getattr(args, flag.replace("-", "_")) for name, (flag, text) in PARAMETERS.items() if text}
-    found |= {"Project": args.project_name, "Subjects": args.github}
+    found = {name: getattr(args, flag_of(name).replace("-", "_")) for name in parameters()}
+    found["CreateProvider"] = "false" if args.no_provider else None
+    if args.base_repository is not None:
+        found["BaseRepositories"] = ",".join(args.base_repository)
     if args.github:
         ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
         form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
         environments = args.environment or ["images", *(["eks"] if args.cluster else [])]
         subjects = [Subject(args.github, each, **ids).text(form) for each in environments]
         found["Subjects"] = ",".join(subjects)
-    if args.base_repository is not None:
-        found["BaseRepositories"] = ",".join(args.base_repository)
-    if args.no_provider:
-        found["CreateProvider"] = "false"
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def write_template(values: Mapping[str, str], more: Iterable[str]) -> str:
+    """Return the template as JSON, in which resources that are retained have names without functions.
+
+    CloudFormation imports a resource that exists, such as a bucket that a deleted stack retained, only by
+    such a name. `values` are the parameters and the pseudo parameters; `more` are names of further
+    repositories, each with its cache.
+    https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/import-resources-automatically.html
+    """
+    written = read_template(TEMPLATE.read_text(encoding="utf-8"))
+    resources = written["Resources"]
+    for name in more:
+        for kind, end in (("ImageRepository", ""), ("CacheRepository", "-cache")):
+            resource = copy.deepcopy(resources[kind])
+            resource["Properties"]["RepositoryName"] = {"Fn::Sub": f"${{Project}}/{name}{end}"}
+            logical = re.sub("[^a-z0-9]", lambda found: f"x{ord(found[0]):02x}", name)
+            resources[f"{MORE}{logical}{kind}"] = resource
+    for resource in resources.values():
+        for key in {"RepositoryName", "BucketName", "Bucket"} & resource["Properties"].keys():
+            if resource.get("DeletionPolicy") == "Retain":
+                name = resource["Properties"][key]
+                text = f"${{{name['Ref']}}}" if "Ref" in name else name["Fn::Sub"]
+                filled = re.sub(r"\$\{([A-Za-z:]+)\}", lambda found: values[found[1]], text)
+                resource["Properties"][key] = filled
+    return json.dumps(written)
+
+
+def stored_resources(stack: CloudFormationStack) -> Json:
+    """Return the resources of the template with which the stack was made."""
+    found = stack.call("get_template", StackName=stack.name)["TemplateBody"]
+    resources: Json = (read_template(found) if isinstance(found, str) else found)["Resources"]
+    return resources
+
+
+def more_repositories(resources: Json) -> list[str]:
+    """Return the names of the further repositories in a written template."""
+    return [
+        resource["Properties"]["RepositoryName"].partition("/")[2]
+        for name, resource in resources.items()
+        if name.startswith(MORE) and name.endswith("ImageRepository")
+    ]
+
+
+def made_by(stack: CloudFormationStack) -> dict[str, Json]:
+    """Return logical name -> resource of the stack as ListStackResources answers."""
+    found = stack.call("list_stack_resources", StackName=stack.name)["StackResourceSummaries"]
+    return {each["LogicalResourceId"]: each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"}
 
 
 def has_provider(aws: AwsAccount, arn: str) -> bool:
@@ -195,94 +225,41 @@ def has_provider(aws: AwsAccount, arn: str) -> bool:
     return aws.call("iam", call, absent=absent, OpenIDConnectProviderArn=arn) is not None
 
 
-def own_stack(stack: CloudFormationStack) -> Mapping[str, Any] | None:
-    """Return the stack; None if there is none. Raises ConfigError if it belongs to something else."""
-    found = stack.find()
-    if found is not None and OURS not in stored_template(stack)["Resources"]:
-        raise ConfigError(
-            f"Stack {stack.name} exists and belongs to something else: its template has no {OURS}. "
-            "Choose another --project-name, which gives another stack name."
-        )
-    return found
-
-
-def stored_template(stack: CloudFormationStack) -> Mapping[str, Any]:
-    """Return the template with which the stack was made."""
-    found = stack.template()
-    return read_template(found) if isinstance(found, str) else dict(found)
-
-
 def deploy(
-    stack: CloudFormationStack,
-    found: Mapping[str, Any] | None,
-    body: str,
-    values: Mapping[str, str],
-    *,
-    dry_run: bool,
-) -> list[Finding]:
-    """Create or change the stack, and return a finding for each resource that changes."""
-    if found and found["StackStatus"] in ("CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"):
-        raise ServiceError(
-            f"The creation of stack {stack.name} failed before ({found['StackStatus']}), so it cannot be "
-            "changed: run this with --delete, and then again."
-        )
-    planned = stack.plan(body, values, new=found is None)
-    if planned is None:
-        return []
-    findings = [finding_of(each, dry_run=dry_run) for each in planned.changes]
-    if all(finding.standing == "ok" for finding in findings):
-        findings.append(stack_finding(stack, STANDINGS["Modify"][not dry_run]))
-    if dry_run:
-        stack.discard(planned)
-        return findings
-    stack.execute(planned)
-    # An imported resource still has its old settings.
-    is_import = any(each["Action"] == "Import" for each in planned.changes)
-    if is_import and (following := stack.plan(body, values, new=False)):
-        stack.execute(following)
-    return findings
+    stack: CloudFormationStack, body: str, values: Mapping[str, str], *, new: bool, dry_run: bool
+) -> list[Json]:
+    """Create or change the stack, and return each ResourceChange."""
+    change_set, changes = stack.plan(body, values, new=new)
+    if change_set and dry_run:
+        stack.discard(change_set)
+    elif change_set:
+        stack.execute(change_set)
+        # An imported resource still has its old settings.
+        if any(each["Action"] == "Import" for each in changes):
+            deploy(stack, body, values, new=False, dry_run=False)
+    return changes
 
 
-def finding_of(change: Mapping[str, Any], *, dry_run: bool) -> Finding:
-    """Return the finding for a ResourceChange of a change set."""
-    replaces = change.get("Replacement") == "True"
-    standing = STANDINGS["Replace" if replaces else change["Action"]][not dry_run]
-    text = ", ".join(dict.fromkeys(difference(each.get("Target", {})) for each in change.get("Details", ())))
-    if change["Action"] == "Remove" and change.get("PolicyAction") == "Retain":
-        standing, text = "kept", "it leaves the stack but is kept in the account"
-    if change["Action"] == "Import":
-        text = "it exists; it gets the settings of the template"
-    name = change["LogicalResourceId"]
-    return Finding(name, change["ResourceType"], change.get("PhysicalResourceId") or name, standing, text)
-
-
-def difference(target: Mapping[str, Any]) -> str:
-    """Return what a change set says of one property."""
-    name = str(target.get("Path") or target.get("Name") or target.get("Attribute", ""))
-    name = name.removeprefix("/Properties").strip("/").replace("/", ".")
-    before, after = (str(target.get(f"{which}Value") or "")[:60] for which in ("Before", "After"))
-    return f"{name}: {before} -> {after}" if before or after else name
-
-
-def delete(stack: CloudFormationStack, found: Mapping[str, Any] | None, *, dry_run: bool) -> list[Finding]:
-    """Delete the stack, and return a finding for each resource that it has."""
-    if found is None:
-        return [stack_finding(stack, "not there")]
-    resources, template = stack.resources(), stored_template(stack)["Resources"]
+def delete(stack: CloudFormationStack, resources: Json, *, dry_run: bool) -> list[Json]:
+    """Delete the stack, and return a ResourceChange for each of its resources."""
+    made = made_by(stack)
     if not dry_run:
-        stack.delete(found["StackId"])
-    findings = []
-    for name, resource in resources.items():
-        is_kept = str(template.get(name, {}).get("DeletionPolicy")).startswith("Retain")
-        standing = "kept" if is_kept else STANDINGS["Remove"][not dry_run]
-        physical = resource.get("PhysicalResourceId") or name
-        findings.append(Finding(name, resource["ResourceType"], physical, standing, KEPT if is_kept else ""))
-    return findings or [stack_finding(stack, STANDINGS["Remove"][not dry_run])]
+        stack.delete()
+    policies = {name: resources.get(name, {}).get("DeletionPolicy") for name in made}
+    return [{**each, "Action": "Remove", "PolicyAction": policies[name]} for name, each in made.items()]
 
 
-def stack_finding(stack: CloudFormationStack, standing: str) -> Finding:
-    text = "its parameters, outputs or records" if standing.endswith(("change", "changed")) else ""
-    return Finding("", "AWS::CloudFormation::Stack", stack.name, standing, text)
+def row_of(change: Json, *, dry_run: bool) -> dict[str, str]:
+    """Return what was or would be done to a resource, according to its ResourceChange."""
+    action = "Replace" if change.get("Replacement") == "True" else change["Action"]
+    targets = [each.get("Target", {}) for each in change.get("Details", ())]
+    names = dict.fromkeys(str(each.get("Name") or each.get("Attribute")) for each in targets)
+    standing, text = STANDINGS[action][not dry_run], ", ".join(names)
+    if action == "Remove" and change.get("PolicyAction") == "Retain":
+        standing, text = "kept", "it may hold data or be used by others: to remove it, use its console"
+    name = change["LogicalResourceId"]
+    row = {"resource": name, "type": change["ResourceType"], "name": change.get("PhysicalResourceId") or name}
+    return {**row, "standing": standing, "text": text}
 
 
 def next_commands(
@@ -295,7 +272,8 @@ def next_commands(
         variables["TRAINYARD_IMAGE_PROJECT"] = args.project_name
     if values["Cluster"]:
         variables |= {"TRAINYARD_EKS_CLUSTER": values["Cluster"], "TRAINYARD_EKS_ROLE": role}
-    variables["TRAINYARD_IMAGE_ROLE"] = role  # last: once it is set, a push starts a build
+    if values["RoleStartsBuilds"] == "true":
+        variables["TRAINYARD_IMAGE_ROLE"] = role  # last: once it is set, a push starts a build
     lines = [f"gh variable set {key} --repo {args.github} --body {text}" for key, text in variables.items()]
     project = "" if args.project_name == PROJECT else f" --project {args.project_name}"
     build = f"{trainyard_command('image build')} --dockerfile docker/fsdp/Dockerfile"

@@ -1,12 +1,12 @@
 """Set up a copy of this repository on GitHub, from the push to the first green run, and check every step.
 
-It sets what `gh` can set: variables, environments limited to the default branch, secrets that you ask for. It
+It sets what `gh` can set: variables, environments limited to the default branch, secrets that you name. It
 prints commands for what only a person can do: on the GPU machine, in AWS, the first run. Each step is checked
-afterwards. You can run it as often as you like: correct values are not touched, differences are shown before
-they are changed, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
+afterwards. You can run it as often as you like: correct values are not touched, different ones are shown and
+replaced with --yes only, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
 
 Reads:      GitHub with the login of gh; git's remote origin, unless --repository or GH_REPO says which
-            repository; the value of a --secret from the variable of its name, else gh asks for it
+            repository; the value of a --secret from the variable of its name, else a command is printed
 Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
             on stdout, with --json as data. A registration token is in the GPU machine's command only
 Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
@@ -16,7 +16,6 @@ Example:    PYTHONPATH=src python3 -m trainyard init github --store file:///mnt/
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
 
 if TYPE_CHECKING:
-    from trainyard.github.setup_step import SecretChange, SetupStep
+    from trainyard.github.setup_step import SecretChange
 
 KINDS = ("self-hosted", "scale-set", "hosted", "other")
 
@@ -50,14 +49,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/variables.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
-    missing = "set this secret where it is missing; may be repeated"
+    missing = "set this secret where it is missing, from the variable of its name; may be repeated"
     parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
     parser.add_argument("--no-watch", action="store_true", help="do not turn the watchdog on")
     plan = "use no environments, which private repositories on a free plan do not have"
     parser.add_argument("--no-environments", action="store_true", help=plan)
     public = "register a runner although the repository is public"
     parser.add_argument("--allow-public", action="store_true", help=public)
-    parser.add_argument("--yes", action="store_true", help="replace different values without asking")
+    parser.add_argument("--yes", action="store_true", help="replace values that are different")
     parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
     parser.add_argument("--json", action="store_true", help="print the steps as JSON")
     args = parser.parse_args(argv)
@@ -75,7 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     gh = GitHubCli(host)
     ask = GitHub(name, gh.token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
-    policy = change_policy(args, gh, host, repository.name)
+
+    def set_secret(change: "SecretChange") -> None:
+        gh.set_secret(change.name, change.place(host, repository.name), os.environ[change.name])
+
+    policy = ChangePolicy(
+        dry_run=args.dry_run,
+        replace=args.yes,
+        secrets=[name for _, name in wanted.secrets if os.environ.get(name)],
+        set_secret=set_secret,
+    )
     if not args.json:
         kind = "private" if repository.is_private else "public"
         mode = " · dry run" if args.dry_run else ""
@@ -125,25 +133,3 @@ def find_repository(text: str) -> tuple[str, str]:
             "or name it: --repository OWNER/NAME"
         )
     return repository_of_remote(remote)
-
-
-def change_policy(args: argparse.Namespace, gh: GitHubCli, host: str, name: str) -> ChangePolicy:
-    is_person = sys.stdin.isatty() and sys.stderr.isatty()
-
-    def confirm(step: "SetupStep") -> bool:
-        output.announce(step.name, step.text)
-        if args.yes or not is_person:
-            return bool(args.yes)
-        sys.stderr.write(f"  {step.name}: change it? [y/N] ")
-        sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-    def set_secret(change: "SecretChange") -> None:
-        gh.set_secret(change.name, change.place(host, name), os.environ.get(change.name) or None)
-
-    return ChangePolicy(
-        dry_run=args.dry_run,
-        confirm=confirm,
-        can_ask=lambda secret: (is_person and sys.stdout.isatty()) or bool(os.environ.get(secret)),
-        set_secret=set_secret,
-    )

@@ -40,7 +40,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
     )
-    parser.add_argument("--workflow", default="", metavar="FILE", help="also require this workflow on main")
+    workflow = "also require the workflow that has the job: train.yml, or its path; @REF unless it is on main"
+    parser.add_argument("--workflow", default="", metavar="FILE[@REF]", help=workflow)
     parser.add_argument("--partition", default="aws", help="aws, aws-cn or aws-us-gov; default: aws")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
     return parser.parse_args(argv)

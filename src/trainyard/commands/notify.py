@@ -202,28 +202,24 @@ def needs_in(text: str) -> dict[str, Any]:
 def add_end(notice: Notice, needs: Mapping[str, Any]) -> Notice | None:
     """Return the notice with the reason and the next step of the jobs; None if no message is due."""
     run, attempt = (os.environ.get(name, "") for name in ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"))
-    end = unreported_end(needs, run=run, attempt=attempt, annotations=lambda title: annotations(run, title))
+    end = unreported_end(needs, run=run, attempt=attempt, records=lambda title: job_record(run, title))
     if end is None:
         return None if notice.event == "failed" else notice
     event = "cancelled" if end.by_person and notice.event == "failed" else notice.event
     return replace(notice, event=event, reason=end.reason, next_step=end.next_step)
 
 
-def annotations(run: str, title: str) -> list[str]:
-    """Return GitHub's annotations on the job `title` of a workflow run; none if GitHub does not answer."""
+def job_record(run: str, title: str) -> dict[str, Any]:
+    """Return the job `title` of a workflow run with its annotations; nothing if GitHub does not answer."""
     try:
         api = github_from()
-        jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
         # GitHub names a job of a called workflow `CALLER / JOB`; `title` may be either.
-        found = [job for job in jobs if title in str(job["name"]).split(" / ")]
-        return [
-            str(note.get("message"))
-            for job in found
-            for note in api.pages(f"/check-runs/{job['id']}/annotations")
-        ]
+        for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
+            if title in str(job["name"]).split(" / "):
+                return {**job, "annotations": list(api.pages(f"/check-runs/{job['id']}/annotations"))}
     except TrainyardError as error:
         _logger.warning("GitHub's annotations, which name the cause, were not read: %s", error)
-        return []
+    return {}
 
 
 def cancellation(started: str, limit: str, *, now: float) -> str:

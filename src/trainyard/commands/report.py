@@ -84,8 +84,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("name run directories, or a --store")
     if args.store and (args.write or args.watch or args.compare or args.github_summary):
         parser.error("--store takes --format and --output only")
-    if args.compare and (len(args.runs) < 2 or args.write or args.format not in (None, "markdown")):
-        parser.error("--compare takes two run directories or more, writes Markdown, and excludes --write")
+    least = 1 if args.last_green else 2
+    if args.compare and (len(args.runs) < least or args.write or args.format not in (None, "markdown")):
+        parser.error(
+            "--compare takes two runs, or one with --last-green, writes Markdown, and excludes --write"
+        )
     if args.last_green and not args.compare:
         parser.error("--last-green needs --compare")
     if args.watch and args.github_summary:
@@ -118,7 +121,10 @@ def report(
 
     def render(form: Format) -> str:
         if args.compare:
-            return comparison_report([one.facts for one in dashboards], last_green_run(args.last_green))
+            runs, green = [one.facts for one in dashboards], last_green_run(args.last_green)
+            if green and len(runs) == 1:
+                return comparison_report([green, *runs])
+            return comparison_report(runs, green)
         return render_dashboards(dashboards, form, refresh_seconds=refresh)
 
     if args.write:

@@ -32,9 +32,9 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,9 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.github import in_actions
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.pipeline import Pipeline, plan_record, plan_text, run_pipeline
+from trainyard.pipeline import Pipeline, StepRunner, plan_record, plan_text, run_pipeline
 from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
@@ -165,6 +166,10 @@ class RunRequest:
     """The id of the run, which then is a default and not a choice, as `run_dir` is."""
     is_again: bool = False
     """Whether this is a further attempt of the same job, which may be on another machine."""
+    notice: Mapping[str, str] = field(default_factory=dict)
+    """Values that every message has; see `Pipeline`."""
+    start: Mapping[str, str] = field(default_factory=dict)
+    """Values that the first message has."""
 
     @property
     def names_run(self) -> bool:
@@ -189,7 +194,7 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
     Without `prints`, what steps print goes to stderr.
     """
     with pipeline_to_run(request) as pipeline:
-        return pipeline.run_dir, run_pipeline(pipeline, prints=prints)
+        return pipeline.run_dir, run_pipeline(pipeline, StepRunner(prints=prints))
 
 
 @contextmanager
@@ -303,6 +308,9 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
         may_begin=request.may_begin,
         notifies=notifies,
         prepares=config.recipe in RECIPES,
+        notice=request.notice,
+        start=request.start,
+        is_retried=request.segment > 1 and in_actions(),
     )
 
     def check(found: Path) -> None:

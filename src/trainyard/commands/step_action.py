@@ -1,34 +1,73 @@
-"""Run the pipeline for the action of this repository (`action.yml`), with the inputs of a workflow.
+"""Run the pipeline in a job of GitHub: for `action.yml` with its inputs, for `train.yml` by its plan.
 
-Reads:      COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE: the inputs of the
-            action; an empty input counts as not given. MATRIX: the cell of the job, as JSON; with
-            GITHUB_RUN_ID and GITHUB_JOB it is the id of the run. TRAINYARD_AWS_ROLE: the role for the store.
-            TRAINYARD_PASS: variables of ours that the program gets, too, such as SLACK_WEBHOOK_URL
-Writes:     what `trainyard run` writes; the step outputs `run_dir` and `exit_code`, and those of the proof
+    check ─> prepare ─> fetch ─> train, storing each checkpoint ─> evaluate ─> store ─> prove ─> report ─> notify
+
+Where the plan says so, another machine trains (`training_elsewhere`).
+
+Reads:      TRAINYARD_PLAN, the output of `trainyard step plan`; without it the inputs of the action: COMMAND,
+            CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE; an empty one counts as not given.
+            MATRIX, GITHUB_RUN_ID, GITHUB_JOB and USED_BY (the step of the job) are the id of the run then.
+            TRAINYARD_AWS_ROLE: the role for the store. PROGRAM_ENV: NAME=VALUE lines for the program alone.
+            TRAINYARD_PASS: variables of ours that the program gets, too. FINISH: `true` stores, proves and
+            reports what a killed step left; JOB_STATUS is GitHub's status of the job then
+Writes:     what `trainyard run` writes; RUNNER_TEMP/records, to keep as an artifact; the step outputs
+            `run_dir`, `exit_code`, those of the proof and the store, and `end`, which the last job reads
 Exit codes: those of `trainyard run`
 Example:    COMMAND="python train.py" trainyard step action
 """
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from trainyard.artifacts.gathering import gather_records
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
-from trainyard.commands.run import RunRequest, pipeline_to_run, show_plan
-from trainyard.errors import ConfigError
-from trainyard.gateways.aws_session import credential_variables
-from trainyard.gateways.github import set_outputs
-from trainyard.gateways.process import passed_names
-from trainyard.pipeline import run_pipeline
+from trainyard.commands.notify import Posted
+from trainyard.commands.run import RunRequest, pipeline_of, pipeline_to_run, show_plan
+from trainyard.commands.step_prune_runs import prune_runs
+from trainyard.config.kind import RunKind
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.gateways.aws_session import REGION, ROLE, credential_variables
+from trainyard.gateways.github import (
+    Level,
+    annotate,
+    append_summary,
+    mask_in_log,
+    read_outputs,
+    set_outputs,
+    workflow_file,
+)
+from trainyard.gateways.github_api import github_from
+from trainyard.gateways.process import passed_names, program_variables
+from trainyard.github.continuation import find_newer_push
+from trainyard.github.target import Target
+from trainyard.github.variables import read_json
+from trainyard.pipeline import Pipeline, Step, StepRunner, finish, is_over, run_pipeline
+from trainyard.proven_run_search import find_proven_run
+from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.report.facts.run_facts import read_record
+from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
+from trainyard.run.directory import RunDirectory
+from trainyard.training_elsewhere import training_elsewhere
 
 INPUTS = ("COMMAND", "CONFIG", "CHANGES", "STORE", "RUN_NUMBER", "RUN_DIR", "RESUME", "DEADLINE")
+MOST_KEPT = "3"
+"""How many proven runs stay on the runner, unless TRAINYARD_KEEP_RUNS says otherwise."""
+USING_STORE = ("readiness", "fetch", "claim", "store")
+"""Steps whose exit code 4 is an outage of the store."""
+Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -41,35 +80,127 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    request = request_of(os.environ)
+    plan = read_json(os.environ, "TRAINYARD_PLAN")
+    if python := python_of_trainer(plan):
+        words = ["-P", "-m", "trainyard", "step", "action", *(["--dry-run"] if args.dry_run else [])]
+        os.execv(python, [python, *words])  # noqa: S606 - a command of this package, without a shell
+    set_job_environment(plan)
     if args.dry_run:
-        return show_plan(request)
-    run_dirs = [str(request.run_dir)]
-    code = exit_code_of(lambda: train(request, run_dirs.append))
-    set_outputs({"run_dir": run_dirs[-1], "exit_code": str(int(code))})
+        return show_plan(request_of_job(plan))
+    steps, chosen = StepRunner(is_grouped=True), list[Pipeline]()
+    is_finish = os.environ.get("FINISH") == "true"
+    if (training := training_elsewhere(plan)) is not None:
+        if is_finish:  # the last job reports it; what trains elsewhere is not of this machine
+            return ExitCode.INTERRUPTED
+        elsewhere, run_dir = training, training.run_dir
+        code = exit_code_of(lambda: elsewhere.run(steps))
+    else:
+        code = exit_code_of(lambda: run_job(plan, steps, chosen, is_finish=is_finish))
+        run_dir = chosen[0].run_dir if chosen else Path("none")
+    is_proven, notice = steps.codes.get("prove") == ExitCode.DONE, steps.results.get("notify")
+    if (run_dir / "run.json").is_file():
+        steps.run(records_step(run_dir), *(prune_steps(chosen) if is_proven else ()))
+    end = end_of(plan, run_dir, code, steps) | {"reported": reported_in(code, notice)}
+    set_outputs({"run_dir": str(run_dir), "exit_code": str(int(code)), "end": json.dumps(end)})
     return code
 
 
-def train(request: RunRequest, on_chosen: Callable[[str], object] = lambda _: None) -> int:
-    """Run the pipeline; the program gets only those keys of the action's role that TRAINYARD_PASS names.
+def python_of_trainer(plan: Json) -> str:
+    """Return the Python of the checkout if it trains with Trainyard's own trainer, which the action lacks.
 
-    `on_chosen` gets the run directory, which may be another one than was asked for.
+    The action is installed without torch; the set-up of the job (`make install`) made the trainer's environment.
     """
+    place = Path(".venv/bin/python").absolute()
+    is_other = (
+        plan.get("kind") == RunKind.TRAINER.value and Path(sys.prefix).resolve() != place.parents[1].resolve()
+    )
+    return str(place) if is_other and place.exists() else ""
+
+
+def set_job_environment(plan: Json) -> None:
+    """Set the variables that the steps read, and hide from the log what only the program gets."""
+    for value in program_variables(os.environ).values():
+        mask_in_log(value)
     os.environ.setdefault("TRAINYARD_PASS", "")
+    is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
+    os.environ["TRAINYARD_FOLLOW"] = "true" if is_followed else "false"
+    if plan:
+        os.environ["TRAINYARD_RUN_ID"] = str(plan.get("run_id") or "")
+        os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
+        os.environ.update({ROLE: str(plan.get("role") or ""), REGION: str(plan.get("region") or "us-east-1")})
+        if plan.get("target") == Target.GPU_RUNNER and not str(plan.get("store")).startswith("s3://"):
+            del os.environ[ROLE]
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):
         os.environ.update({name: value for name, value in credential_variables().items() if name in names})
+
+
+def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish: bool = False) -> int:
+    """Run the pipeline, which `chosen` gets, or finish what a killed one left."""
+    try:
+        request = request_of_job(plan)
+    except ConfigError as error:
+        annotate(Level.ERROR, str(error), title="Not started")
+        raise
+    if is_finish:
+        chosen.append(pipeline_of(request))
+        return finish_killed(chosen[0], steps)
     with pipeline_to_run(request) as pipeline:
-        on_chosen(str(pipeline.run_dir))
-        return run_pipeline(pipeline)
+        chosen.append(pipeline)
+        return run_pipeline(pipeline, steps, is_needless=lambda runner: is_needless(plan, pipeline, runner))
+
+
+def finish_killed(pipeline: Pipeline, steps: StepRunner) -> int:
+    """Store, prove and report the run whose step was killed, such as by a cancellation that took too long."""
+    if not is_over(pipeline.run_dir):
+        return ExitCode.INTERRUPTED
+    status = os.environ.get("JOB_STATUS", "")
+    stopped = replace(pipeline, notice={**pipeline.notice, "job_status": status})
+    with steps:
+        if stopped.stores_failed:
+            steps.run(stopped.store_run())
+        return finish(stopped, steps, ExitCode.INTERRUPTED, prove=True)
+
+
+def request_of_job(plan: Json) -> RunRequest:
+    return request_of_plan(plan, os.environ) if plan else request_of(os.environ)
+
+
+def request_of_plan(plan: Json, environment: Mapping[str, str]) -> RunRequest:
+    """Return the request of a plan. Raises ConfigError if the plan lacks a value or has a wrong one."""
+    is_again = environment.get("GITHUB_RUN_ATTEMPT", "1") != "1"
+    try:
+        searches = is_again or plan["fetch"] == "true"
+        # A repeated job has the plan of the first attempt.
+        resume = "auto" if is_again and plan["resume"] == "none" else plan["resume"]
+        number = plan["run_number"]
+        return RunRequest(
+            config=Path(plan["config"]),
+            changes=str(plan["overrides"]).splitlines(),
+            run_dir=Path(plan["run_dir"]),
+            store=plan["store"],
+            run_number=parse_run_number(str(number)),
+            resume="" if resume == "auto" and not searches else resume,
+            run_id=plan["run_id"],
+            is_again=is_again,
+            deadline=arguments.duration(plan["deadline"]),
+            lineage=plan["title"],
+            segment=int(plan["segment"]),
+            notice={"segment": f"{plan['segment']}/{plan['most_segments']}", "thread": plan["thread"]},
+            start={"plan": plan["expected"], "reason": plan["reason"]},
+        )
+    except (KeyError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
+        raise ConfigError(f"TRAINYARD_PLAN is not what `trainyard step plan` resolved ({error})") from None
 
 
 def default_run_id(environment: Mapping[str, str]) -> str:
-    """Return an id that no other job, cell of a matrix or workflow run has; a further attempt has it too."""
+    """Return an id that no other job, cell of a matrix, step or workflow run has, but further attempts have."""
     cell = environment.get("MATRIX", "")
     digest = "" if cell in ("", "null", "{}") else hashlib.sha256(cell.encode()).hexdigest()[:8]
     job = re.sub(r"[^A-Za-z0-9_-]", "-", environment.get("GITHUB_JOB", ""))[:60]
-    words = ("gh", environment.get("GITHUB_RUN_ID", "local"), job, digest)
+    # GitHub names steps without an id after their action: __OWNER_NAME, then __OWNER_NAME_2.
+    step = re.fullmatch(r"__.*?(?:_(?P<further>\d+))?|(?P<id>.*)", environment.get("USED_BY", ""))
+    words = ("gh", environment.get("GITHUB_RUN_ID", "local"), job, digest, *(step.groups() if step else ()))
     return "-".join(word for word in words if word)
 
 
@@ -78,17 +209,13 @@ def request_of(environment: Mapping[str, str]) -> RunRequest:
     given = {name: environment.get(name, "").strip() for name in INPUTS}
     if not given["COMMAND"] and not given["CONFIG"]:
         raise ConfigError("command: give the action its input command, such as python train.py, or config.")
-    try:
-        command = shlex.split(given["COMMAND"])
-    except ValueError as error:
-        raise ConfigError(f'command: {error}. Write an apostrophe as "it\'s".') from None
     deadline, is_again = given["DEADLINE"], environment.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     run_id = environment.get("TRAINYARD_RUN_ID", "") or default_run_id(environment)
     is_default = not given["RUN_DIR"] and "TRAINYARD_RUN_ID" not in environment
     return RunRequest(
         config=Path(given["CONFIG"]) if given["CONFIG"] else None,
         changes=[line.strip() for line in given["CHANGES"].splitlines() if line.strip()],
-        command=command,
+        command=words_of(given["COMMAND"]),
         run_dir=Path(given["RUN_DIR"] or f"runs/{run_id}"),
         store=given["STORE"],
         run_number=parse_run_number(given["RUN_NUMBER"] or "auto"),
@@ -98,3 +225,115 @@ def request_of(environment: Mapping[str, str]) -> RunRequest:
         is_again=is_again,
         deadline=arguments.parse(arguments.duration, deadline, "deadline") if deadline else None,
     )
+
+
+def words_of(command: str) -> list[str]:
+    """Return the words of a command, which may continue on a line after a backslash.
+
+    Raises ConfigError for several commands and for what only a shell understands.
+    """
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", command)
+    try:
+        words = shlex.split(joined)
+    except ValueError as error:
+        raise ConfigError(f'command: {error}. Write an apostrophe as "it\'s".') from None
+    if len(joined.splitlines()) > 1 and not any("\n" in word for word in words):
+        text = "end each line but the last with a backslash, or put several commands into a script"
+        raise ConfigError(f"command: {len(joined.splitlines())} lines are one command: {text}.")
+    if words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name = words[0].partition("=")[0]
+        raise ConfigError(
+            f"command: no shell runs it, so {name}=... cannot begin it. Set {name} by env: of the step."
+        )
+    return words
+
+
+def is_needless(plan: Json, pipeline: Pipeline, steps: StepRunner) -> bool:
+    """Return whether nobody requested this run, and a newer push replaces it or the same run is proven."""
+    if plan.get("unless_proven") != "true" or os.environ.get("GITHUB_RUN_ATTEMPT", "1") != "1":
+        return False
+    if newer_push(plan):
+        return True
+    values = {"file": pipeline.config, "changes": pipeline.changes, "store": pipeline.store}
+    if steps.run(Step("proven", find_proven_run, values)):
+        output.print_remarks(["Proven runs could not be searched, so this one is trained."])
+        return False
+    return bool(steps.result[0])
+
+
+def newer_push(plan: Json) -> bool:
+    """Return whether a newer push replaces this one, if TRAINYARD_SUPERSEDE is true, and report it."""
+    if os.environ.get("TRAINYARD_SUPERSEDE") != "true" or os.environ.get("GITHUB_EVENT_NAME") != "push":
+        return False
+    try:
+        run = int(os.environ.get("GITHUB_RUN_NUMBER", "0"))
+        address = find_newer_push(github_from(), workflow_file(), branch=str(plan["branch"]), number=run)
+    except TrainyardError as error:
+        output.print_remarks([f"Newer pushes could not be listed, so this one is trained: {error}"])
+        return False
+    if address:
+        append_summary(
+            f"### Not trained: a newer push replaces this one: {address}\n\nTRAINYARD_SUPERSEDE is true.\n"
+        )
+        annotate(Level.NOTICE, f"Nothing was trained: a newer push replaces this one: {address}")
+    return bool(address)
+
+
+def records_step(run_dir: Path) -> Step:
+    """Return the step that copies the records to where an artifact takes them."""
+    records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
+    return Step("records", keep_records, {"run_dir": run_dir, "to": records})
+
+
+def prune_steps(chosen: Sequence[Pipeline]) -> list[Step]:
+    """Return the step that removes old runs beside a proven one; none if all are kept, or the folder is named."""
+    most = os.environ.get("TRAINYARD_KEEP_RUNS") or MOST_KEPT
+    if most == "all" or os.environ.get("RUN_DIR"):
+        return []
+    places = ({"run_dir": each.run_dir, "store": each.store, "keep": most} for each in chosen)
+    return [Step("prune", prune, place) for place in places]
+
+
+def keep_records(run_dir: Path, to: Path) -> int:
+    """Copy the report and the records of a run, of limited size, into the new folder `to`, and report it."""
+    gathered = gather_records(RunDirectory(run_dir), to)
+    for name in gathered.shortened:
+        output.announce("records", f"{name} is too large: only a part is copied", "degraded")
+    for name in gathered.left_out:
+        output.announce("records", f"{name} is too large and is not copied", "degraded")
+    count = format_count(len(gathered.names), "file")
+    output.announce("records", f"{count}, {format_size(gathered.size)} → {to}")
+    return ExitCode.DONE
+
+
+def prune(run_dir: Path, *, store: str, keep: str) -> int:
+    """Remove old proven, stored runs beside `run_dir`, but not the newest `keep`."""
+    newest = arguments.parse(arguments.positive, keep, "TRAINYARD_KEEP_RUNS")
+    return prune_runs(run_dir.parent, store=store, keep_last=newest, current=run_dir, apply=True)
+
+
+def end_of(plan: Json, run_dir: Path, code: int, steps: StepRunner) -> dict[str, str]:
+    """Return how the job ended, for the last job, which continues the run or reports its end."""
+    attempt, outputs = os.environ.get("GITHUB_RUN_ATTEMPT", "1"), read_outputs()
+    outcome = read_record(RunDirectory(run_dir).run_file).get("outcome")
+    codes = [steps.codes.get(name) for name in USING_STORE]
+    is_outage = int(plan.get("segment") or 1) > 1 and ExitCode.REFUSED in codes
+    return {
+        "exit_code": str(int(code)),
+        "step": str(outcome.get("steps") or 0) if isinstance(outcome, dict) else "",
+        "stored": "true"
+        if ExitCode.DONE in (steps.codes.get("store"), steps.codes.get("restore"))
+        else "false",
+        "manifest": outputs.get("manifest", ""),
+        "outage": "true" if is_outage else "",
+        "running": outputs.get("running", ""),
+        "thread": read_thread(run_dir / FILE_NAME).address or str(plan.get("thread") or ""),
+        "continues": attempt if is_outage or code == ExitCode.STOPPED else "",
+        "reason": steps.reason,
+    }
+
+
+def reported_in(code: int, notice: object) -> str:
+    """Return the attempt if somebody has heard of the end, or nobody has to; else nothing."""
+    is_reported = code == ExitCode.DONE or (isinstance(notice, Posted) and notice.is_done)
+    return os.environ.get("GITHUB_RUN_ATTEMPT", "1") if is_reported else ""

@@ -1,8 +1,8 @@
 """Check that a tag may be released: the same version everywhere, dated notes, a commit of the main branch.
 
 Reads:   pyproject.toml, src/trainyard/__init__.py, CHANGELOG.md; git's history.
-Writes:  with --notes the section of the changelog; in GitHub Actions the outputs `version` and
-         `preliminary`; --json prints version, title and notes.
+Writes:  with --notes the section of the changelog; in GitHub Actions the outputs `version`, `preliminary`
+         and `moving` (the tag of the major version, such as v1); --json prints version, title and notes.
 Exit codes: 0 it may; 1 the versions differ, or the commit is not on the branch; 2 the tag is not a version.
 Example: trainyard step check-release --tag v0.1.0
 """
@@ -24,7 +24,7 @@ from trainyard.run.atomic_files import write_bytes_atomically
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("--tag", metavar="TAG", required=True, help="such as v1.2.3 or v1.2.3rc1")
+    parser.add_argument("--tag", metavar="TAG", required=True, help="such as v1.2.3, v1.2.3rc1 or v1")
     parser.add_argument(
         "--branch", default="origin/main", help="the branch that must contain it; default: origin/main"
     )
@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_branch(args.root, args.branch)
     if args.notes is not None:
         write_bytes_atomically(args.notes, f"{release.notes}\n".encode())
-    set_outputs({"version": release.version, "preliminary": str(release.is_preliminary).lower()})
+    preliminary = str(release.is_preliminary).lower()
+    set_outputs({"version": release.version, "preliminary": preliminary, "moving": release.moving_tag})
     output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
     if args.json:
         known = {"version": release.version, "title": release.title, "notes": release.notes}

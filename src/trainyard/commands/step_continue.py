@@ -3,12 +3,12 @@
 The segment uses the same commit and inputs. The number of segments is limited, and each must make progress. A
 segment that exists already, because this job was run again, is not dispatched twice.
 
-A tag keeps the lineage's commit. The segment is dispatched on the branch, or on that tag if the branch is
-gone or has another workflow file. After an outage (exit code 4) it follows after a pause.
+The segment is dispatched on the tag of the lineage, which keeps its commit. After an outage (exit code 4) it
+follows after a pause.
 
 Reads:      the plan; --end, or NEEDS (GitHub's context `needs`, JSON); GITHUB_TOKEN, GITHUB_REPOSITORY,
-            GITHUB_API_URL; TRAINYARD_WORKFLOW (training_ci.yml)
-Writes:     a tag and one workflow dispatch, unless --dry-run; the job summary; the output `dispatched`, or
+            GITHUB_API_URL; GITHUB_WORKFLOW_REF, the workflow that is dispatched
+Writes:     the tag, if it is gone, and one workflow dispatch, unless --dry-run; the job summary; the output `dispatched`, or
             `reason` if there is no further segment; --json prints the decision
 Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
             the reason; 2 wrong usage; 4 GitHub refuses
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
-from trainyard.gateways.github import Level, annotate, append_summary, set_output
+from trainyard.gateways.github import Level, annotate, append_summary, set_output, workflow_file
 from trainyard.gateways.github_api import github_from
-from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment, place_to_dispatch
+from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment, require_tag
 from trainyard.github.job_end import next_command, outputs_of
 from trainyard.github.variables import read_json
 from trainyard.run.segment import read_handover
@@ -73,15 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.NO
     inputs = plan.inputs_of(decision.next.with_thread(thread), manifest=manifest)
     if args.dry_run:
-        output.print_json({"ref": plan.ref, "inputs": inputs})
+        output.print_json({"ref": decision.next.tag, "inputs": inputs})
         return ExitCode.DONE
-    # The workflow file that trains, also where another workflow calls it.
-    api, file = github_from(), os.environ.get("TRAINYARD_WORKFLOW") or "training_ci.yml"
+    api, file = github_from(), workflow_file()
     if decision.pause_minutes:
         output.announce("next", decision.reason)
         time.sleep(60 * decision.pause_minutes)
-    ref = place_to_dispatch(api, file, decision.next, branch=plan.ref)
-    address, new = dispatch_once(api, file, decision.next, ref=ref, inputs=inputs)
+    require_tag(api, decision.next)
+    address, new = dispatch_once(api, file, decision.next, inputs=inputs)
     why = decision.reason if new else "it was dispatched before; nothing was dispatched now"
     text = f"segment {decision.next.number} of at most {plan.most_segments}: {why}"
     append_summary(f"### Continued: {text}\n\n{address}\n")
@@ -103,9 +102,8 @@ def read_end(text: str, segment: "Segment") -> tuple[SegmentEnd, str, str]:
         end = parse_json_object(text, "--end")
         code, step = (int(end[name]) if str(end[name]).isdigit() else None for name in ("exit_code", "step"))
         manifest, is_outage = str(end["manifest"]), end["outage"] == "true"
-        ended = SegmentEnd(
-            segment, code, step, stored=end["stored"] == "true" and bool(manifest), is_outage=is_outage
-        )
+        stored, is_running = end["stored"] == "true" and bool(manifest), end.get("running") == "true"
+        ended = SegmentEnd(segment, code, step, stored=stored, is_outage=is_outage, is_running=is_running)
         return ended, str(end["thread"]), "" if is_outage else manifest
     except (DamagedFileError, KeyError, ValueError) as error:
         raise ConfigError(f"--end is not the output `end` of the training job ({error})") from None

@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -37,7 +36,7 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
 from trainyard.gateways import local_machine
-from trainyard.gateways.actions_runner import runner_version
+from trainyard.gateways.actions_runner import lost_machine, runner_version
 from trainyard.gateways.git import git_facts, is_cleaned
 from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
 from trainyard.gateways.github_api import GitHub
@@ -48,21 +47,24 @@ from trainyard.gateways.process import run_program
 from trainyard.gateways.time_limit import within
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
 from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
-    PreflightFinding,
-    PreflightVerdict,
+    expected_writes,
     failure,
+    findings_record,
     judge_machine,
+    refusal_line,
+    refusal_markdown,
+    refusal_text,
     success,
-    worst_verdict,
+    summarize_machine,
+    worst_severity,
 )
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.main_memory import main_memory_need, reserve_bytes
 from trainyard.programs.inputs import find_data
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -72,6 +74,8 @@ from trainyard.training.weights.pretrained import load_with_weights
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
 
+HOSTED_MINUTES = 360
+"""Minutes after which GitHub ends a job on its own machines."""
 RELEASES_SECONDS = 5.0
 """Time limit of the request for the releases of GitHub's runner."""
 # A first import of torch on a busy machine with a slow disk takes minutes.
@@ -120,23 +124,26 @@ def check_environment(
 
 def find_on_machine(
     file: Path, changes: Sequence[str] = (), *, run_dir: Path, store: str | None = None, lock: Path = LOCK
-) -> tuple[tuple[PreflightFinding, ...], str]:
+) -> tuple[tuple[Finding, ...], str]:
     """Return the findings about this machine for a configuration, and the machine in one line."""
     if store:
         require_address(store)
     given = load_config(file, changes).config
     if given.kind is not RunKind.TRAINER:
-        return find_for_program(given, run_dir)
+        return find_for_program(given, run_dir, store)
     config = load_with_weights(file, changes).config
     on_cpu = config.model.device == "cpu"
     # The driver is queried before torch is imported, which may open the GPU itself.
     other_findings = () if on_cpu else tuple(judge_gpu_processes(other_gpu_processes()))
     facts = gather(config, lock=lock, run_dir=run_dir, store=store)
-    findings = (*judge_machine(config, facts), *other_findings, *job_findings(run_dir))
+    job = job_findings(run_dir, store, is_kept=given.artifacts.store_is_kept)
+    findings = (*judge_machine(config, facts), *other_findings, *job)
     return findings, summarize_machine(config, facts)
 
 
-def find_for_program(config: "Config", run_dir: Path) -> tuple[tuple[PreflightFinding, ...], str]:
+def find_for_program(
+    config: "Config", run_dir: Path, store: str | None = None
+) -> tuple[tuple[Finding, ...], str]:
     """Check that the program of the configuration can start here: its folder, its first word and its data.
 
     Its packages are its own, so nothing is compared with the lock of this repository. Raises CheckFailedError
@@ -156,42 +163,61 @@ def find_for_program(config: "Config", run_dir: Path) -> tuple[tuple[PreflightFi
     free = local_machine.free_bytes(run_dir) / 1e9
     line = f"{first}, {f'{len(gpus)} × {gpus[0]}' if gpus else 'no GPU'}, {free:,.0f} GB free"
     others = other_gpu_processes() if gpus else ()
-    return (*judge_gpu_processes(others), *job_findings(run_dir)), line
+    job = job_findings(run_dir, store, is_kept=config.artifacts.store_is_kept)
+    return (*judge_gpu_processes(others), *job), line
 
 
-def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:
+def report_findings(findings: tuple[Finding, ...], line: str, *, as_json: bool) -> int:
     """Report the findings; on GitHub degraded ones are warnings. Raises CheckFailedError if one failed."""
-    verdict = worst_verdict(findings)
+    worst = worst_severity(findings)
     if as_json:
-        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
-    output.announce("environment", line, verdict)
+        print(json.dumps({**findings_record(findings), "summary": line}))
+    output.announce("environment", line, worst.verdict)
     for finding in findings:
-        if finding.verdict == PreflightVerdict.DEGRADED:
-            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
-            annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
-    if verdict == PreflightVerdict.FAILED:
+        if finding.severity is Severity.WARNING:
+            output.announce(finding.subject, f"{finding.evidence}; {finding.remedy}", "degraded")
+            annotate(Level.WARNING, f"{finding.evidence}\nNext: {finding.remedy}", title=finding.subject)
+    if worst is Severity.ERROR:
         refuse_start(findings)
     return 0
 
 
-def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
+def refuse_start(findings: tuple[Finding, ...]) -> NoReturn:
     """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    failed = {finding.subject for finding in findings if finding.severity is Severity.ERROR}
     # A name that is another run's is a matter of usage, as it is where the number is claimed.
     kind = ConfigError if failed == {"run number"} else CheckFailedError
     raise kind(refusal_text(findings))
 
 
-def job_findings(run_dir: Path) -> Iterator[PreflightFinding]:
-    """Yield the findings about this GitHub job: its runner and its run directory."""
+def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[Finding]:
+    """Yield the findings about this GitHub job: its runner, its run directory, its store and its limit."""
     yield from runner_findings()
     yield from run_directory_findings(run_dir)
+    machine, minutes = lost_machine(process_family(os.getpid())), os.environ.get("JOB_MINUTES", "")
+    is_hosted, folder = (
+        os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted",
+        local_store_folder(store or ""),
+    )
+    if machine and folder and not is_kept and (is_hosted or not local_machine.is_on_network(folder)):
+        yield failure(
+            "store",
+            f"{store} is a folder of {machine}, which is gone after the job, with all that is stored there",
+            "name a store that stays, s3://BUCKET/PREFIX or a network mount (TRAINYARD_STORE, or store: of the "
+            "action); if this folder stays: artifacts.store_is_kept=true",
+        )
+    if is_hosted and minutes.isdigit() and int(minutes) > HOSTED_MINUTES:
+        yield failure(
+            "time limit",
+            f"GitHub ends jobs on its own machines after {HOSTED_MINUTES} minutes, and this one has {minutes}",
+            "gh variable set TRAINYARD_JOB_MINUTES --body 355, then start a new run",
+        )
 
 
-def runner_findings() -> Iterator[PreflightFinding]:
+def runner_findings() -> Iterator[Finding]:
     """Yield a finding about the version of this job's runner; even a refused version still runs this job."""
     version = runner_version(process_family(os.getpid()))
     if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
@@ -203,12 +229,12 @@ def runner_findings() -> Iterator[PreflightFinding]:
     except (ServiceError, WaitTimeoutError):
         releases = ()  # the oldest accepted version is known without them
     if problem := version_problem(version, releases, now=time.time()):
-        yield PreflightFinding("runner", PreflightVerdict.DEGRADED, f"the runner has {problem}", NEXT_STEP)
+        yield Finding("runner", Severity.WARNING, f"the runner has {problem}", NEXT_STEP)
     else:
         yield success("runner", f"version {version}")
 
 
-def run_directory_findings(run_dir: Path) -> Iterator[PreflightFinding]:
+def run_directory_findings(run_dir: Path) -> Iterator[Finding]:
     """Yield a failure for a run directory in this checkout that the next job's `git clean` deletes."""
     is_inside = Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(REPOSITORY_ROOT))
     if in_actions() and is_inside and is_cleaned(run_dir):

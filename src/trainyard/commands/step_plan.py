@@ -1,16 +1,17 @@
 """Decide what a training workflow run will do: check its configuration, its inputs and the machine.
 
-All later jobs use only the values that are resolved here. Nothing is started. If the repository is not set up
-(it does not say where to train or where to store), a push or the daily run trains nothing and succeeds, with
-a notice that names the commands to set it up. A training that somebody requested is refused.
+All later jobs use only the values that are resolved here. In a workflow it also tags the commit, so that later
+segments run it. If the repository is not set up (it does not say where to train or where to store), a push or
+the daily run trains nothing and succeeds, with a notice that names the commands to set it up. A training that
+somebody requested is refused.
 
-Reads:      the dispatch inputs, as flags or as GitHub's context --inputs; the configuration; GitHub's
-            variables; the repository's variables (docs/variables.md) from the environment, or as JSON in
-            TRAINYARD_VARIABLES
-Writes:     the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step output `plan`
+Reads:      the flags, else the inputs of the dispatch (GITHUB_EVENT_PATH), else INPUTS, GitHub's context
+            `inputs` of train.yml, else the repository's variables (docs/variables.md); the configuration;
+            CONTAINER; GitHub's variables, and GITHUB_TOKEN for the tag
+Writes:     the tag; the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step output `plan`
             (JSON), the job summary, and for a wrong configuration an annotation per problem, with its place
-Exit codes: 0 decided, with a warning if it seems not to fit or cannot be proven, or there is nothing to
-            train; 2 an input, a variable or the file is wrong, or a training was requested and the
+Exit codes: 0 decided, with a warning if it seems not to fit, cannot be proven or has one segment only, or
+            there is nothing to train; 2 an input, a variable or the file is wrong, or a training was requested and the
             repository is not set up
 Example:    trainyard step plan --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
@@ -29,7 +30,7 @@ from trainyard.config.kind import kind_in_job
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.parameters import count_parameters
 from trainyard.config.secret_filter import SecretFilter
-from trainyard.errors import ConfigError, DamagedFileError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.git import is_cleaned
 from trainyard.gateways.github import (
     Level,
@@ -37,13 +38,15 @@ from trainyard.gateways.github import (
     annotate_problems,
     append_summary,
     in_actions,
-    set_output,
+    set_outputs,
 )
+from trainyard.gateways.github_api import github_from
+from trainyard.github.continuation import make_tag
 from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, resolve, usd_per_hour
-from trainyard.github.target import Target, node_count, target_for
-from trainyard.github.variables import set_variables
+from trainyard.github.target import AS_SET_UP, Target, node_count, target_for
+from trainyard.github.variables import REGION, ROLE, STORE, read_json, set_variables
 from trainyard.jobs.job_planning import network_in_pods
-from trainyard.plan.node_room import room_of_type
+from trainyard.plan.instances import room_of_type
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.report.plan.run_plan_summary import (
@@ -54,16 +57,19 @@ from trainyard.report.plan.run_plan_summary import (
     summarize_expectations,
 )
 from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.segment import first_segment, read_segment
+from trainyard.run.segment import first_segment, read_continues
 from trainyard.run.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.github.run_plan import RunPlan
+    from trainyard.run.segment import Segment
 
 
 SETUP = "PYTHONPATH=src python3 -m trainyard init github --store URL"
 SHIPPED = "configs/training_configuration.yaml"
+BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAINER"}
+"""An input of train.yml -> the variable that it replaces."""
 TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 
 
@@ -71,32 +77,31 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     shipped = "default: TRAINYARD_CONFIG, else the shipped one"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=shipped)
-    given = "GitHub's context `inputs`; the flags replace its values"
-    parser.add_argument("--inputs", default="", metavar="JSON", help=given)
     parser.add_argument(
         "--overrides", default="", metavar="TEXT", help="key=value, one or more; quote spaces in values"
     )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")
     parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
-    parser.add_argument("--only-plan", default="", choices=("true", "false", ""), help="train nothing")
-    parser.add_argument("--continues", default="", metavar="JSON", help="the state of the previous segment")
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser.parse_args(argv)
 
 
-def add_inputs(args: argparse.Namespace) -> None:
-    """Set the flags that are missing from --inputs. Raises ConfigError if it is not a JSON object."""
-    try:
-        inputs = parse_json(args.inputs if args.inputs not in ("", "null") else "{}", "--inputs")
-    except DamagedFileError:
-        inputs = None
-    if not isinstance(inputs, dict):
-        raise ConfigError(f"--inputs: {args.inputs[:80]!r} is not the JSON of GitHub's context `inputs`")
-    for name in ("config", "overrides", "epochs", "resume", "target", "continues"):
-        setattr(args, name, getattr(args, name) or str(inputs.get(name) or ""))
-    args.only_plan = args.only_plan or str(inputs.get("dry_run") or "false").lower()
+def given_inputs(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the inputs of the run: those of the dispatch, else those that the workflow gives to train.yml.
+
+    A later segment has those of the first one, which are in `continues`. Raises ConfigError.
+    """
+    file = environment.get("GITHUB_EVENT_PATH", "")
+    event = parse_json(Path(file).read_text(), "GITHUB_EVENT_PATH") if file and Path(file).is_file() else {}
+    found: dict[str, str] = {}
+    for inputs in (read_json(environment, "INPUTS"), (event or {}).get("inputs") or {}):
+        given = {name: str(value or "").strip() for name, value in inputs.items()}
+        found |= {name: value for name, value in given.items() if value not in ("", AS_SET_UP)}
+    if found.get("continues"):
+        found |= {name: value for name, value in read_continues(found["continues"])[1].items() if value}
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,15 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     set_variables(os.environ)
-    add_inputs(args)
+    given = given_inputs(os.environ)
+    os.environ.update({BY_INPUT[name]: value for name, value in given.items() if name in BY_INPUT})
     return plan_run(
-        args.config,
-        overrides=args.overrides,
-        epochs=args.epochs,
-        resume=args.resume,
-        target=args.target,
-        only_plan=args.only_plan == "true",
-        continues=args.continues,
+        args.config or given.get("config", ""),
+        overrides=args.overrides or given.get("set", ""),
+        epochs=args.epochs or given.get("epochs", ""),
+        resume=args.resume or given.get("resume", ""),
+        target=args.target or given.get("runner", ""),
+        only_plan=given.get("dry_run", "").lower() == "true",
+        continues=given.get("continues", ""),
+        name=given.get("name", ""),
         file=args.output,
         as_json=args.json,
     )
@@ -127,6 +134,7 @@ def plan_run(
     target: str = "",
     only_plan: bool = False,
     continues: str = "",
+    name: str = "",
     file: Path | None = None,
     as_json: bool = False,
 ) -> int:
@@ -140,16 +148,20 @@ def plan_run(
         changes, place = overrides_in(overrides), target_for(target, os.environ)
         inputs = DispatchInputs(str(path), changes, epochs, resume or "auto", place, only_plan)
         config = load_config(path, changes).config
-        segment = read_segment(continues) if continues else first_segment(local_run(os.environ))
-        plan = resolve(inputs, config, segment, variables=os.environ)
+        segment = first_segment(local_run(os.environ), name)
+        if continues:
+            segment = segment_here(read_continues(continues)[0], segment.commit)
+        plan = resolve(inputs, config, segment, name=name, variables=os.environ)
         refuse_cleaned_directory(os.environ)
         planned = plan_of(config, plan)
     except ConfigError as error:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None
-    if plan.is_off:
-        return report_daily_run_off(plan)
+    if plan.is_other:
+        output.announce("plan", f"this run continues another call of train.yml than {name or 'this one'}")
+        set_outputs({"plan": json.dumps(plan.job_plan()), "trains": "false"})
+        return ExitCode.DONE
     is_complete = not plan.missing_settings or plan.dispatch.dry_run
     text = markdown_plan(planned) if is_complete else report_missing_settings(plan)
     append_summary(text := SecretFilter().mask_under("", text))
@@ -157,6 +169,8 @@ def plan_run(
         raise ConfigError(
             missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))
         )
+    if plan.trains and plan.dispatch.target != Target.HERE:
+        plan = keep_commit(plan)
     if file:
         write_json_atomically(file, plan.to_json())
     output.print_json(plan.outputs()) if as_json else print(text)
@@ -166,24 +180,37 @@ def plan_run(
         annotate(Level.WARNING, text)
     for line in unproven_lines(planned.unproven) if plan.trains else ():
         annotate(Level.WARNING, line, title="This run cannot be proven")
-    if os.environ.get("GITHUB_EVENT_NAME") == "schedule" and plan.dispatch.target == "eks" and plan.trains:
-        text = "On EKS the daily run is not compared with proven runs: it trains the same again each day."
-        annotate(Level.WARNING, f"{text} To turn it off: gh variable set TRAINYARD_SCHEDULE --body off")
-    set_output("plan", json.dumps({**plan.job_plan(), "expected": summarize_expectations(planned)}))
+    values = {**plan.job_plan(), "expected": summarize_expectations(planned)}
+    set_outputs({"plan": json.dumps(values), "trains": "true" if plan.trains else "false"})
     return ExitCode.DONE
 
 
-def report_daily_run_off(plan: "RunPlan") -> int:
-    """Report that the daily run trains nothing, with the command that turns it on."""
-    command = "gh variable set TRAINYARD_SCHEDULE --body true"
-    value = os.environ.get("TRAINYARD_SCHEDULE") or "not set"
-    append_summary(
-        f"### Nothing was trained: the daily run is off\n\nTRAINYARD_SCHEDULE is {value}. This command turns "
-        f"the daily run on:\n\n    {command}\n"
+def segment_here(segment: "Segment", commit: str) -> "Segment":
+    """Return a later segment if its commit is checked out here. Raises ConfigError: it may be a fork's commit."""
+    if segment.commit != commit:
+        raise ConfigError(
+            f"continues: the segment is of commit {segment.commit[:12]}, and this run has {commit[:12]}. Only "
+            f"the workflow itself continues a run, on the tag {segment.tag}. Leave it empty"
+        )
+    return segment
+
+
+def keep_commit(plan: "RunPlan") -> "RunPlan":
+    """Tag the commit for later segments; if GitHub refuses, warn, and return the plan with one segment only."""
+    try:
+        refusal = make_tag(github_from(), plan.segment)
+    except (ServiceError, ConfigError) as error:
+        refusal = str(error)
+    if not refusal:
+        return plan
+    text = (
+        f"One segment only: GitHub does not let this workflow tag {plan.segment.commit[:12]} ({refusal}). That is "
+        "so where the workflow files differ from those of the default branch. A training that is not done "
+        f"{plan.deadline} after its job has started stops there, stored; merge the files first for a longer one"
     )
-    annotate(Level.NOTICE, f"Nothing was trained: the daily run is off. {command} turns it on")
-    set_output("plan", json.dumps(plan.job_plan()))
-    return ExitCode.DONE
+    annotate(Level.WARNING, text, title="One segment only")
+    output.announce("plan", text, "degraded")
+    return dataclasses.replace(plan, most_segments=plan.segment.number)
 
 
 def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
@@ -215,7 +242,7 @@ def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
     hints = [f"For this and all else that a first run needs: {SETUP}"]
     if plan.dispatch.target is Target.GPU_RUNNER and not plan.machine.is_known:
         is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
-        there = "CodeBuild is set up: gh workflow run training_ci.yml -f target=codebuild"
+        there = "CodeBuild is set up: gh workflow run training_ci.yml -f runner=codebuild"
         instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."
         hints.append(there if is_set else instead)
     return hints

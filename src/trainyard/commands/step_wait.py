@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Notice, notify
-from trainyard.commands.step import segment_of
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
 from trainyard.gateways.github_api import github_from
@@ -73,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir=folder,
         reason=text,
         next_step=command,
-        lineage=str(plan["run_number"]),
-        segment=segment_of(plan),
+        lineage=str(plan["title"]),
+        segment=f"{plan['segment']}/{plan['most_segments']}",
         thread=plan["thread"],
     )
     notify(notice)
@@ -95,7 +94,7 @@ def wait_for_start(
             (
                 each
                 for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
-                if each["name"] == name
+                if str(each["name"]).split(" / ")[-1] == name
             ),
             {},
         )

@@ -1,7 +1,7 @@
 """Watch the GPU runners: report those offline or stuck, cancel orphaned jobs, resume trainings that died.
 
 Nothing is remembered: an outage makes each poll red and is posted to Slack until it is over. A training whose
-runner died continues in the next segment of its lineage, from the runner's directory or from the store. Only
+runner died continues in the next attempt of its run, from the runner's directory or from the store. Only
 runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
 workflows on the same labels only show whether the runner takes jobs.
 
@@ -10,7 +10,7 @@ Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners wit
             it runners are judged by the waiting jobs); the releases of GitHub's runner; GITHUB_REPOSITORY,
             GITHUB_API_URL, GITHUB_SERVER_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or
             SLACK_WEBHOOK_URL
-Writes:     cancellations and dispatches, unless --dry-run; the step output alerts; the job summary; --json
+Writes:     cancellations and re-runs, unless --dry-run; the step output alerts; the job summary; --json
             prints what was found; --tell TEXT: one Slack message, and nothing else
 Exit codes: 0 no outage; 1 an outage, which is named; 2 wrong usage; 4 GitHub refuses
 Example:    trainyard step watch-runners --labels '["self-hosted","gpu"]' --dry-run
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trainyard.github.runners import Outage
 
 
-LABELS = "the labels of your runner; without them only CodeBuild jobs and trainings that died are watched"
+LABELS = "the labels of your runner; without them only trainings that died are watched"
 AGAIN = "poll again after this time, and keep only findings of both polls; default: 0, no second poll"
 
 
@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         findings = runner_watchdog.keep_confirmed(findings, second)
     dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
-    unresumed = tuple(runner_watchdog.report_unresumed(each) for each in dead if each.following is None)
+    unresumed = tuple(runner_watchdog.report_unresumed(each) for each in dead if not each.is_resumed)
     cancelled = runner_watchdog.cancel_orphans(api, findings.orphans, dry_run=args.dry_run)
-    resumed, failures = runner_watchdog.resume_all(api, dead, args.workflow, dry_run=args.dry_run)
+    resumed, failures = runner_watchdog.resume_all(api, dead, dry_run=args.dry_run)
     outages = (*findings.outages, *unresumed, *failures)
     report(outages, cancelled, resumed)
     if args.json:
@@ -113,7 +113,7 @@ def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[Dea
         annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="An outage")
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in outages]
     lines += [f"⚠ cancelled {text}" for text in cancelled]
-    lines += [f"⚠ {each.address} was resumed: {each.reason}" for each in resumed]
+    lines += [f"⚠ {each.address} lost its runner and was resumed" for each in resumed]
     for line in lines or ["no outage"]:
         output.announce("watch", line)
     append_summary("".join(f"- {line}\n" for line in lines or ["No outage."]))

@@ -309,6 +309,8 @@ class ArtifactsConfig(Section):
     """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
     store_failed: bool = True
     """Store checkpoints while it trains and after a failure; false: only what is proven."""
+    store_is_kept: bool = False
+    """A file:// store on a machine that goes with its job is on a disk that stays, such as a pod's volume."""
 
 
 class LimitsConfig(Section):

@@ -1,6 +1,6 @@
 """One CloudFormation stack: plan a change set, execute it or discard it, delete the stack.
 
-    template, parameters  ──plan──>  ChangeSet  ──execute──>  settled, or ServiceError with the reasons
+    template, parameters  ──plan──>  changes  ──execute──>  settled, or ServiceError with the reasons
 
 Every call and every wait has a time limit. The caller decides which changes are wanted.
 """
@@ -9,8 +9,6 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
@@ -20,18 +18,8 @@ _logger = logging.getLogger("trainyard.cloudformation")
 _SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
 _NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
 _GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
-REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
+_REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class ChangeSet:
-    """A change set that can be executed."""
-
-    arn: str
-    stack_id: str
-    changes: tuple[Json, ...]
-    """Each ResourceChange, as DescribeChangeSet answers."""
 
 
 class CloudFormationStack:
@@ -42,136 +30,94 @@ class CloudFormationStack:
 
     def find(self) -> Json | None:
         """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
-        found = self._find()
-        return None if found is None or found["StackStatus"] == REVIEW else found
+        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
+        answer = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        found = answer["Stacks"][0] if answer else {"StackStatus": _REVIEW}
+        return None if found["StackStatus"] == _REVIEW else found
 
-    def template(self) -> Any:
-        """Return the template of the stack: its text, or an object if it was written as JSON."""
-        return self._call("get_template", StackName=self.name)["TemplateBody"]
+    def call(self, operation: str, **given: Any) -> Any:
+        """Return the answer to one call. Raises ServiceError."""
+        return self._aws.call("cloudformation", operation, **given)
 
-    def resources(self) -> dict[str, Json]:
-        """Return logical name -> resource as ListStackResources answers: a page has more than we make."""
-        found = self._call("list_stack_resources", StackName=self.name)["StackResourceSummaries"]
-        return {
-            each["LogicalResourceId"]: each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"
-        }
+    def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> tuple[str, list[Json]]:
+        """Create a change set; return its ARN and each ResourceChange, or nothing if all is as wanted.
 
-    def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> ChangeSet | None:
-        """Create a change set; None if nothing is to be changed. Raises ServiceError, WaitTimeoutError.
-
-        A new stack adopts resources that exist and that the template would retain. The change set of an
-        existing one also reverts changes that were made outside of the stack.
+        A new stack imports resources that exist and that the template would retain. The change set of an
+        existing one also reverts changes that were made outside of the stack. Raises ServiceError.
         """
-        how = {"ChangeSetType": "CREATE", "ImportExistingResources": True}
-        if not new:
-            how = {"ChangeSetType": "UPDATE", "DeploymentMode": "REVERT_DRIFT"}
-        try:
-            made = self._call(
-                "create_change_set",
-                StackName=self.name,
-                ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
-                TemplateBody=body,
-                Parameters=[
-                    {"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()
-                ],
-                Capabilities=["CAPABILITY_NAMED_IAM"],
-                **how,
-            )
-        except ServiceError as error:
-            if any(text in str(error) for text in _NOTHING_TO_CHANGE):
-                return None
-            raise
-        planned = ChangeSet(made["Id"], made["StackId"], ())
-        changes = None
-        try:
-            changes = self._changes(planned.arn)
-        finally:
-            if changes is None:
-                self.discard(planned)
-        return None if changes is None else ChangeSet(planned.arn, planned.stack_id, changes)
-
-    def _changes(self, arn: str) -> tuple[Json, ...] | None:
-        deadline = time.monotonic() + _SECONDS
-        asked = {"ChangeSetName": arn, "IncludePropertyValues": True}
-        while (found := self._call("describe_change_set", **asked))["Status"].startswith(
-            ("CREATE_PENDING", "CREATE_IN_PROGRESS")
+        made = self.call(
+            "create_change_set",
+            StackName=self.name,
+            ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
+            TemplateBody=body,
+            Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
+            Capabilities=["CAPABILITY_NAMED_IAM"],
+            ChangeSetType="CREATE" if new else "UPDATE",
+            **({"ImportExistingResources": True} if new else {"DeploymentMode": "REVERT_DRIFT"}),
+        )
+        asked, deadline = {"ChangeSetName": made["Id"]}, time.monotonic() + _SECONDS
+        while (found := self.call("describe_change_set", **asked))["Status"].startswith("CREATE_") and (
+            found["Status"] != "CREATE_COMPLETE"
         ):
             self._wait(deadline)
+        if found["Status"] != "FAILED":
+            return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
         reason = str(found.get("StatusReason", ""))
-        if found["Status"] == "FAILED":
-            if any(text in reason for text in _NOTHING_TO_CHANGE):
-                return None
-            raise ServiceError(
-                "\n".join([f"CloudFormation refused the changes: {reason}", *self._reasons(arn)])
-            )
-        changes = list(found.get("Changes", ()))
-        while token := found.get("NextToken"):
-            found = self._call("describe_change_set", **asked, NextToken=token)
-            changes += found["Changes"]
-        return tuple(each["ResourceChange"] for each in changes)
-
-    def _reasons(self, arn: str) -> list[str]:
-        """Return the findings of the early validation, which the reason of a change set only mentions."""
-        answer = self._call("describe_events", ChangeSetName=arn, Filters={"FailedEvents": True})
-        return [
+        if any(text in reason for text in _NOTHING_TO_CHANGE):
+            self.discard(made["Id"])
+            return "", []
+        # The reason only mentions the findings of the early validation, such as a name that is taken.
+        events = self.call("describe_events", **asked, Filters={"FailedEvents": True})["OperationEvents"]
+        self.discard(made["Id"])
+        findings = [
             f"  {each.get('LogicalResourceId', self.name)}: {each['ValidationStatusReason']}"
-            for each in answer["OperationEvents"]
+            for each in events
             if each.get("ValidationStatusReason")
         ]
+        raise ServiceError("\n".join([f"CloudFormation refused the changes: {reason}", *findings]))
 
-    def discard(self, planned: ChangeSet) -> None:
+    def discard(self, change_set: str) -> None:
         """Delete a change set, and the empty stack that was made for it."""
-        self._call("delete_change_set", ChangeSetName=planned.arn)
-        found = self._find()
-        if found is not None and found["StackStatus"] == REVIEW and found["StackId"] == planned.stack_id:
-            self._call("delete_stack", StackName=planned.stack_id)
+        self.call("delete_change_set", ChangeSetName=change_set)
+        found = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        if found and found["Stacks"][0]["StackStatus"] == _REVIEW:
+            self.call("delete_stack", StackName=self.name)
 
-    def execute(self, planned: ChangeSet) -> None:
+    def execute(self, change_set: str) -> None:
         """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        before = self._events(planned.stack_id)
         # A rollback deletes also created resources that would keep their data: they are still empty.
-        self._call("execute_change_set", ChangeSetName=planned.arn, RetainExceptOnCreate=True)
-        self._settle(planned.stack_id, before)
+        self._follow("execute_change_set", ChangeSetName=change_set, RetainExceptOnCreate=True)
 
-    def delete(self, stack_id: str) -> None:
+    def delete(self) -> None:
         """Delete the stack and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        before = self._events(stack_id)
-        self._call("delete_stack", StackName=stack_id)
-        self._settle(stack_id, before)
+        self._follow("delete_stack")
 
-    def _settle(self, stack_id: str, events: list[Json]) -> None:
-        """Log the events after `events` until the stack has settled; raise ServiceError if it failed."""
+    def _follow(self, operation: str, **given: Any) -> None:
+        """Start a change and log the stack's events until it has settled; raise ServiceError if it failed."""
+        # By its ARN the events of a deleted stack can still be read.
+        stack = self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]
+        seen = {each["EventId"] for each in self._events(stack)}
+        self.call(operation, StackName=stack, **given)
         deadline, reasons, status = time.monotonic() + _SECONDS, [], ""
         while not status or status.endswith("_IN_PROGRESS"):
             self._wait(deadline)
-            newest = events[0]["EventId"] if events else None
-            events = self._events(stack_id)
-            for event in reversed(list(takewhile(lambda each: each["EventId"] != newest, events))):  # noqa: B023
+            for event in [each for each in reversed(self._events(stack)) if each["EventId"] not in seen]:
+                seen.add(event["EventId"])
                 state, reason = event["ResourceStatus"], event.get("ResourceStatusReason") or ""
-                _logger.info("%-28s %s %s", state, event["ResourceType"], event["LogicalResourceId"])
-                is_stack = event.get("PhysicalResourceId") == event["StackId"]
-                status = state if is_stack else status
+                kind, name = event["ResourceType"], event.get("PhysicalResourceId") or ""
+                _logger.info("%-28s %s %s", state, kind, event["LogicalResourceId"])
+                status = state if name == event["StackId"] else status
                 # The other resources were cancelled because of the first failure.
                 if state.endswith("_FAILED") and reason and "cancelled" not in reason:
-                    kind, name = event["ResourceType"], event.get("PhysicalResourceId") or ""
                     reasons.append(f"  {event['LogicalResourceId']} ({kind} {name}): {reason}")
         if status not in _GOOD:
             first = f"Stack {self.name} was not changed as planned: it is {status}."
             raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
-    def _events(self, stack_id: str) -> list[Json]:
+    def _events(self, stack: str) -> list[Json]:
         """Return the newest 100 events of the stack, the newest first."""
-        found: list[Json] = self._call("describe_stack_events", StackName=stack_id)["StackEvents"]
+        found: list[Json] = self.call("describe_stack_events", StackName=stack)["StackEvents"]
         return found
-
-    def _find(self) -> Json | None:
-        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
-        absent = ("ValidationError",)
-        answer = self._aws.call("cloudformation", "describe_stacks", absent=absent, StackName=self.name)
-        return None if answer is None else answer["Stacks"][0]
-
-    def _call(self, operation: str, **arguments: Any) -> Any:
-        return self._aws.call("cloudformation", operation, **arguments)
 
     def _wait(self, deadline: float) -> None:
         if time.monotonic() >= deadline:

@@ -16,6 +16,10 @@ from trainyard.errors import TrainyardError
 
 # https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
 SUMMARY_BYTES = 1024 * 1024
+_OUTPUT = re.compile(
+    r"^(?P<name>[^\n<]+)<<(?P<end>value_[0-9a-f]{32})\n(?P<value>.*?)\n(?P=end)$", re.M | re.S
+)
+"""An output as `set_output` writes it."""
 _SHOWN_PROBLEMS = 9
 _PLACED = re.compile(r"(?P<file>[^\s:][^:]*\.ya?ml):(?P<line>[1-9]\d*): (?P<text>.+)")
 _LEFT_OUT = "\n\n*The rest was omitted: a job summary ends at 1 MiB.*\n"
@@ -34,6 +38,15 @@ def in_actions(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
+def workflow_file(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the file name of the running workflow, from `OWNER/REPO/.github/workflows/FILE@REF`.
+
+    In a called workflow it is that of its caller.
+    """
+    reference = environment.get("GITHUB_WORKFLOW_REF", "").partition("@")[0]
+    return reference.rpartition("/")[2] or "training_ci.yml"
+
+
 def set_output(name: str, value: str, environment: Mapping[str, str] = os.environ) -> None:
     """Set the step output `name`; any text is safe, also with several lines."""
     delimiter = f"value_{secrets.token_hex(16)}"
@@ -44,6 +57,35 @@ def set_outputs(values: Mapping[str, str], environment: Mapping[str, str] = os.e
     """Set several step outputs."""
     for name, value in values.items():
         set_output(name, value, environment)
+
+
+def read_outputs(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the outputs that this step has set until now."""
+    name = environment.get("GITHUB_OUTPUT")
+    text = Path(name).read_text(encoding="utf-8") if name and Path(name).exists() else ""
+    return {each["name"]: each["value"] for each in _OUTPUT.finditer(text)}
+
+
+def mask_in_log(value: str) -> None:
+    """Let GitHub replace a secret in the log of this job."""
+    if in_actions() and value:
+        command_runner(f"::add-mask::{_data(value)}")
+
+
+def command_runner(line: str) -> None:
+    """Give the runner a command, which it reads from the log."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def log_group(name: str) -> Iterator[None]:
+    """Show what is printed in the meantime as a group in the log of the step."""
+    command_runner(f"::group::{name}")
+    try:
+        yield
+    finally:
+        command_runner("::endgroup::")
 
 
 def append_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -6,12 +6,10 @@ request. https://docs.github.com/en/rest
 """
 
 import copy
-import io
 import json
 import os
 import re
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -106,6 +104,10 @@ class GitHub:
         """Return the answer to a change of something that exists; it is retried."""
         return self._json("PATCH", path, body=body, again=True)
 
+    def delete(self, path: str) -> None:
+        """Delete something; it is retried."""
+        self._json("DELETE", path, again=True)
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ApiAnswer:
         """Return the answer to a call about anything, such as `repos/me/lab`; a read is retried.
 
@@ -127,15 +129,6 @@ class GitHub:
         body = {"ref": ref, "inputs": dict(inputs), "return_run_details": True}
         answer = self.post(f"/actions/workflows/{quote(workflow, safe='')}/dispatches", body)
         return str((answer or {}).get("html_url") or "")
-
-    def artifact_file(self, artifact: int, name: str) -> bytes | None:
-        """Return the content of the file `name` in an artifact, or None. Raises ServiceError."""
-        archive = self._call("GET", f"/actions/artifacts/{artifact}/zip", again=True)
-        try:
-            with zipfile.ZipFile(io.BytesIO(archive)) as files:
-                return files.read(name) if name in files.namelist() else None
-        except zipfile.BadZipFile:
-            raise ServiceError(f"GitHub's artifact {artifact} is not a zip file") from None
 
     def _json(
         self,

@@ -1,6 +1,6 @@
 """The login of a person at GitHub, and secrets, through the command line `gh`.
 
-A secret's value goes from the person, or from the environment, straight to `gh`, which encrypts it.
+A secret's value goes from the environment straight to `gh`, which encrypts it.
 https://cli.github.com/manual/gh_secret_set
 """
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways.process import run_attended, run_program
+from trainyard.gateways.process import run_program
 
 CALL_SECONDS = 60
 _LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
@@ -35,16 +35,10 @@ class GitHubCli:
             raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
         return done.stdout.strip()
 
-    def set_secret(self, name: str, place: list[str], value: str | None) -> None:
-        """Set a secret to `value`; if that is None, `gh` prompts for the value.
-
-        `place` has the arguments that name the repository and the environment. Raises ServiceError.
-        """
+    def set_secret(self, name: str, place: list[str], value: str) -> None:
+        """Set a secret; `place` has `gh`'s arguments for repository and environment. Raises ServiceError."""
         line = ["gh", "secret", "set", name, *place]
-        if value is None:
-            code, message = run_attended(line, environment=self._environment), "see above"
-        else:
-            done = run_program(line, seconds=CALL_SECONDS, stdin=value, environment=self._environment)
-            code, message = done.exit_code, done.stderr.replace(value, "***") if value else done.stderr
-        if code != 0:
-            raise ServiceError(f"gh secret set {name}: {' '.join(message.split())[:300]}")
+        done = run_program(line, seconds=CALL_SECONDS, stdin=value, environment=self._environment)
+        if not done.ok:
+            message = " ".join(done.stderr.replace(value, "***").split())
+            raise ServiceError(f"gh secret set {name}: {message[:300]}")

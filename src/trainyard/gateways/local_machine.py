@@ -19,6 +19,23 @@ from packaging.utils import canonicalize_name
 
 _AMAZON = "0x1d0f"
 """The vendor of EFA among PCI devices."""
+_NETWORK_FILE_SYSTEMS = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "lustre",
+        "ceph",
+        "9p",
+        "virtiofs",
+        "beegfs",
+        "gpfs",
+        "glusterfs",
+        "wekafs",
+    )
+)
+"""Types of mounts whose files are on another machine; those of FUSE (s3fs, mount-s3) begin with `fuse.`."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,19 @@ def free_bytes(path: Path) -> int:
 def file_system_of(path: Path) -> int:
     """Return a number that is equal for all paths on one file system."""
     return _existing(path).stat().st_dev
+
+
+def is_on_network(path: Path, *, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Return whether the file system of `path` is that of another machine, by the type of its mount."""
+    place, found, longest = os.path.realpath(_existing(path)), "", -1
+    for line in _text_of(mounts).splitlines():
+        _, mounted, kind, *_ = (*line.split(" "), "", "", "")
+        folder = mounted.replace("\\040", " ")
+        is_above = place == folder or place.startswith(folder.rstrip("/") + "/")
+        if is_above and len(folder) >= longest:
+            found, longest = kind, len(folder)
+    is_mounted_program = found.startswith("fuse.") and "overlay" not in found
+    return is_mounted_program or found in _NETWORK_FILE_SYSTEMS
 
 
 def _existing(path: Path) -> Path:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import select
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
+from trainyard.errors import ConfigError
 from trainyard.gateways.process_tree import catchers, family, find_process, send
 
 _TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
@@ -41,8 +43,11 @@ _OF_ONE_REPOSITORY = frozenset(
 )
 """Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
+_PROGRAM_ENV = "PROGRAM_ENV"
+"""The variable with the variables of the program alone, a NAME=VALUE a line."""
 _OF_PIPELINE = frozenset(
     (
+        _PROGRAM_ENV,
         *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"),
         *("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "TRAINYARD_AWS_ROLE"),
     )
@@ -95,20 +100,15 @@ def run_program(
 
 
 def run_git(directory: Path, *arguments: str, seconds: float) -> Finished:
-    """Run git on the repository around the directory, whatever repository the environment names."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
-    return run_program(["git", "-C", str(directory), *arguments], seconds=seconds, environment=kept)
+    """Run git on the repository around the directory, whatever repository the environment names.
 
-
-def run_attended(command: Sequence[str], *, environment: Mapping[str, str]) -> int | None:
-    """Run `command` on this process's terminal without a time limit, so that it can ask a person.
-
-    Returns its exit code; None when it could not be started.
+    A job of GitHub trusts its workspace: in a container it belongs to another user, and git would refuse it.
     """
-    try:
-        return subprocess.run(list(command), env=dict(environment), check=False).returncode
-    except OSError:
-        return None
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
+    workspace = os.environ.get("GITHUB_WORKSPACE", "")
+    is_of_job = workspace and os.path.realpath(directory).startswith(os.path.realpath(workspace))
+    trust = ("-c", "safe.directory=*") if is_of_job else ()
+    return run_program(["git", *trust, "-C", str(directory), *arguments], seconds=seconds, environment=kept)
 
 
 def run_streamed(command: Sequence[str], *, seconds: float, on_line: Callable[[str], None]) -> int | None:
@@ -315,7 +315,26 @@ def withheld_names(environment: Mapping[str, str]) -> frozenset[str]:
     return _OF_PIPELINE - passed_names(environment) if "TRAINYARD_PASS" in environment else frozenset()
 
 
+def program_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables in PROGRAM_ENV, such as HF_TOKEN, that the program gets and no other process.
+
+    Raises ConfigError for a line that is not NAME=VALUE; the line may be a secret, and is not shown.
+    """
+    found = {}
+    for number, line in enumerate(environment.get(_PROGRAM_ENV, "").splitlines(), 1):
+        name, equals, value = line.strip().partition("=")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ConfigError(f"{_PROGRAM_ENV}: line {number} is not NAME=VALUE, such as HF_TOKEN=hf_...")
+        found[name] = value
+    return found
+
+
 def environment_without(names: Collection[str]) -> dict[str, str]:
-    """This process's environment without the variables `names` and torchrun's own."""
+    """The environment of a program: this process's without the variables `names` and torchrun's own.
+
+    Those of PROGRAM_ENV are added. Raises ConfigError as `program_variables`.
+    """
     kept = (name for name in os.environ if name not in names and not name.startswith(_TORCHRUN_PREFIX))
-    return {name: os.environ[name] for name in kept}
+    return {name: os.environ[name] for name in kept} | program_variables(os.environ)

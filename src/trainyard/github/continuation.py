@@ -21,10 +21,6 @@ PAUSES = (20.0, 60.0, 300.0)
 """Seconds before each retry, long enough for GitHub to list a run that it has started."""
 OUTAGE_MINUTES = (5, 15, 30, 60, 60, 60)
 """Back-off before the segment that follows an outage; after the last one the lineage ends."""
-TAG = "trainyard-lineage-{}"
-"""The tag that keeps the commit of a lineage, by its id."""
-MOST_DEATHS = 2
-"""After this many lost runners in a row, one more ends the lineage: the machine or the run is broken."""
 
 
 _logger = logging.getLogger(__name__)
@@ -36,13 +32,15 @@ class SegmentEnd:
 
     segment: Segment
     exit_code: int | None
-    """The trainer's exit code; None when the runner died before it could report one."""
+    """The trainer's exit code; None when not known."""
     step: int | None = None
     """The trainer's last step; None when not known."""
     stored: bool = False
     """Whether the store holds the complete segment."""
     is_outage: bool = False
     """A service could not be reached (exit code 4) before or after the training."""
+    is_running: bool = False
+    """The training continues on a cluster, and the job that followed it reached its limit."""
 
 
 @dataclass(frozen=True)
@@ -65,31 +63,33 @@ def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
         minutes = OUTAGE_MINUTES[segment.outages]
         reason = f"segment {segment.number} met an outage; the next one follows after {minutes} minutes"
         return Decision(segment.next_after_outage(), reason, minutes)
-    if ended.exit_code not in (None, ExitCode.STOPPED):
+    if ended.exit_code != ExitCode.STOPPED:
         return Decision(None, f"the trainer ended with exit code {ended.exit_code}: more time does not help")
     if segment.number >= most:
         return Decision(None, f"segment {segment.number} is the last of {most} that are allowed")
-    if ended.exit_code is None:
-        if segment.deaths >= MOST_DEATHS:
-            count = segment.deaths + 1
-            return Decision(None, f"{count} segments in a row lost their runner: check the machine first")
-        following = segment.next(step=segment.step, died=True)
-        return Decision(following, f"segment {segment.number} lost its runner")
+    if ended.is_running:
+        following = segment.next(step=segment.step)
+        return Decision(following, f"segment {segment.number} followed a job that still trains")
     if not ended.stored or ended.step is None:
         return Decision(None, "the checkpoint is not in the store, so there is nothing to resume from")
     if ended.step <= segment.step:
         steps = f"it started at step {segment.step:,} and ended at step {ended.step:,}"
         return Decision(None, f"segment {segment.number} made no progress: {steps}")
-    following = segment.next(step=ended.step, died=False)
+    following = segment.next(step=ended.step)
     return Decision(following, f"segment {segment.number} stopped at step {ended.step:,}")
 
 
 def find_segment_run(api: "GitHub", workflow: str, segment: Segment) -> str | None:
-    """Return the URL of the segment's workflow run, in any state; None if there is none."""
-    runs = api.pages(f"/actions/workflows/{workflow}/runs", "workflow_runs", event="workflow_dispatch")
-    title = f"lineage {segment.lineage} segment {segment.number}"  # `run-name` in `training_ci.yml`
-    found = (run for run in runs if run.get("display_title") == title)
-    return next((str(run.get("html_url") or "") for run in found), None)
+    """Return the URL of the segment's workflow run, in any state; None if there is none.
+
+    The later segments of a lineage, and nothing else, run on its tag: the first of them is the second segment.
+    """
+    query = {"event": "workflow_dispatch", "branch": segment.tag}
+    runs = list(api.pages(f"/actions/workflows/{workflow}/runs", "workflow_runs", **query))
+    found = sorted(
+        (run for run in runs if run.get("head_branch") == segment.tag), key=lambda run: int(run["id"])
+    )
+    return str(found[segment.number - 2].get("html_url") or "") if len(found) > segment.number - 2 else None
 
 
 def find_newer_push(api: "GitHub", workflow: str, *, branch: str, number: int) -> str:
@@ -101,38 +101,42 @@ def find_newer_push(api: "GitHub", workflow: str, *, branch: str, number: int) -
     return ""
 
 
-def place_to_dispatch(api: "GitHub", workflow: str, segment: Segment, *, branch: str) -> str:
-    """Return the ref to dispatch the next segment on: the branch, or else the tag of the lineage.
+def make_tag(api: "GitHub", segment: Segment) -> str:
+    """Make the tag of a lineage unless it exists; return why GitHub refuses it, or nothing.
 
-    The tag keeps the commit. It is used when the branch is gone or has another workflow file, because a newer
-    file would call older scripts. Raises ServiceError when neither is possible.
+    GITHUB_TOKEN may tag a commit only while its workflow files are those of the default branch. Raises
+    ServiceTroubleError.
     """
-    tag, refusal = TAG.format(segment.lineage), ""
     try:
-        api.post("/git/refs", {"ref": f"refs/tags/{tag}", "sha": segment.commit})
-    except ServiceTroubleError:
-        raise
-    except ServiceError as error:  # it exists, or GitHub does not let this token create it
-        refusal = str(error)
-    file = f"/contents/.github/workflows/{workflow}"
-    try:
-        if api.get(file, ref=branch).get("sha") == api.get(file, ref=segment.commit).get("sha"):
-            return branch
+        api.post("/git/refs", {"ref": f"refs/tags/{segment.tag}", "sha": segment.commit})
     except ServiceTroubleError:
         raise
     except ServiceError as error:
-        _logger.info("branch %s: %s", branch, error)
-    try:
-        api.get(f"/git/ref/tags/{tag}")
-    except ServiceTroubleError:
-        raise
-    except ServiceError:
+        try:
+            api.get(f"/git/ref/tags/{segment.tag}")
+        except ServiceTroubleError:
+            raise
+        except ServiceError:
+            return str(error)
+    return ""
+
+
+def require_tag(api: "GitHub", segment: Segment) -> str:
+    """Return the tag of a lineage, on which its next segment runs. Raises ServiceError if there is none.
+
+    On the tag the workflow file, and what it pins, are those of the first segment, whatever the branch has now.
+    """
+    if refusal := make_tag(api, segment):
         raise ServiceError(
-            f"{branch} is gone or has another {workflow} than commit {segment.commit[:12]}, and the tag "
-            f"{tag} could not be created ({refusal}). Create it: git tag {tag} {segment.commit} && git push "
-            f"origin {tag}, then run this job again"
-        ) from None
-    return tag
+            f"the tag {segment.tag} could not be created ({refusal}). Create it: git tag {segment.tag} "
+            f"{segment.commit} && git push origin {segment.tag}, then run this job again"
+        )
+    return segment.tag
+
+
+def delete_tag(api: "GitHub", segment: Segment) -> None:
+    """Delete the tag of a lineage that is over. Raises ServiceError, also if there is no tag."""
+    api.delete(f"/git/refs/tags/{segment.tag}")
 
 
 def dispatch_once(
@@ -140,7 +144,6 @@ def dispatch_once(
     workflow: str,
     segment: Segment,
     *,
-    ref: str,
     inputs: Mapping[str, str],
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, bool]:
@@ -153,7 +156,7 @@ def dispatch_once(
             existing = find_segment_run(api, workflow, segment)
             if existing is not None:
                 return existing, False
-            return api.dispatch(workflow, ref=ref, inputs=inputs), True
+            return api.dispatch(workflow, ref=segment.tag, inputs=inputs), True
         except ServiceTroubleError:
             if pause is None:
                 raise

@@ -1,22 +1,32 @@
 """Find the end of a workflow run that no job has reported, and its cause, from the results of its jobs.
 
-    needs + GitHub's annotations ──> None (each end was reported), or the cause, the next command
+    needs + GitHub's records of the jobs ──> None (each end was reported), or the cause, the next command
 
 GitHub ends a job that found no runner, reached its time limit or fell out of a full queue as `cancelled`,
-like a job that a person cancelled; only its annotations show the cause. A job that reports its own end sets
-the output `reported` to the attempt. This module sends nothing; the annotations are passed in.
+like a job that a person cancelled; only its annotations show the cause. They are quoted, not interpreted. A
+job that reports its own end sets the output `reported` to the attempt. This module sends nothing.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Json = Mapping[str, Any]
-Annotations = Callable[[str], Sequence[str]]
-"""Title of a job -> the messages of GitHub's annotations on it; empty where they are not known."""
+JobRecords = Callable[[str], Json]
+"""Title of a job -> the job as GitHub's API answers, with its `annotations`; empty where it is not known."""
 BY_PERSON = re.compile(r"run was cancell?ed by @(?P<what>\S+?)\.?$", re.I)
+_GENERAL = re.compile(r"The operation was canceled\.|Process completed with exit code \d+\.")
+"""Annotations of GitHub that name no cause: each follows another one."""
+_NOT_ALLOWED = re.compile(
+    r'(?P<kind>Branch|Tag) "(?P<ref>[^"]+)" is not allowed to deploy to (?P<environment>\S+)'
+)
+MOST_ATTEMPTS = 50
+"""Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
+_LOG = "gh run view {run} --log-failed"
+_AGAIN = "gh run rerun {run} --failed"
+_MOST_LETTERS = 400  # of a quoted sentence
 
 
 @dataclass(frozen=True)
@@ -25,18 +35,14 @@ class JobTexts:
 
     title: str
     """Its name in GitHub's lists."""
-    failed: str
-    """Why it failed, used when the job gives no reason."""
     after: str
-    """The effect of its cancellation on the run."""
-    remedy: str = "gh run view {run} --log-failed"
-    """The next command after a failure; a cancelled job is run again."""
+    """The effect of its end on the run."""
+    not_started: str = ""
+    """Replaces `after` for a job that never had a machine; empty if `after` is right for it too."""
+    remedy: str = _LOG
+    """The next command after a failure for which GitHub names no cause."""
     continued_by: str = ""
     """The job that continues the run; if that succeeds, this job's end is not reported."""
-    not_started: str = ""
-    """Replaces `after` for a job that was skipped; empty if `after` is right for it too."""
-    explained_by: tuple[str, ...] = ()
-    """Jobs whose failure or cancellation explains that this one was skipped."""
 
 
 @dataclass(frozen=True)
@@ -49,92 +55,70 @@ class JobEnd:
     """A person cancelled the run."""
 
 
-_GENERAL = re.compile(r"The operation was canceled\.|Process completed with exit code \d+\.")
-"""Annotations of GitHub that name no cause."""
-MOST_ATTEMPTS = 50
-"""Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
-STEP_FAILURES = {
-    "check": "the machine could not be checked",
-    "prepare": "the data could not be prepared",
-    "fetch": "the checkpoint to resume from could not be restored",
-}
-"""Id of a step before the training -> the reason of its failure, used when the step gives none."""
-STORE_OUTAGE = "the store could not be reached after the training"
-_CLUSTER = "the job in the cluster may continue"
-_AGAIN = "gh run rerun {run} --failed"
-
-
+_NOTHING = "nothing was started"
+_RUNNER = "checkpoints that it wrote and did not store stay on the runner"
 TRAINING = {
-    "plan": JobTexts("Plan", "the plan was refused, and nothing was started", "nothing was started"),
-    "ready": JobTexts(
-        "Check the store",
-        "the store could not be checked, and nothing was started",
-        "nothing was started",
-        _AGAIN,
-    ),
-    "eks": JobTexts(
-        "Train on EKS",
-        "the jobs on EKS ended without a report",
-        _CLUSTER,
-        not_started="nothing was sent",
-    ),
+    "plan": JobTexts("Plan", _NOTHING),
     "train": JobTexts(
-        "Train and prove",
-        "its job could not be set up, or its runner died",
-        "checkpoints that it wrote stay on the runner",
-        "gh run view {run} --log-failed, then gh run rerun {run} --failed; where TRAINYARD_WATCH is on, "
-        "watch_runners.yml resumes a run whose runner died",
-        not_started="nothing was trained",
-        continued_by="continue",
-        explained_by=("ready",),
+        "Train and prove", _RUNNER, "nothing was trained", f"{_LOG}, then {_AGAIN}", continued_by="continue"
     ),
-    "continue": JobTexts(
-        "Continue or notify",
-        "the next segment could not be dispatched",
-        "the next segment may be missing",
-        _AGAIN,
-    ),
+    "continue": JobTexts("Continue or notify", "the next segment may be missing", remedy=_AGAIN),
 }
-"""The jobs of `training_ci.yml`, in their order."""
-DEPLOYMENT = {
-    "plan": JobTexts(
-        "Check the cluster and plan", "the check or the plan failed, and nothing was sent", "nothing was sent"
-    ),
-    "send": JobTexts("Send the job", "the job could not be sent", "the job may have been sent"),
-    "watch": JobTexts("Watch", "its watch failed", _CLUSTER),
-    "prove": JobTexts(
-        "Prove it from outside",
-        "it trained, and could not be proven from outside the cluster",
-        "it trained, and was not proven from outside the cluster",
-        explained_by=("plan", "send", "watch"),
-    ),
-}
-"""The jobs of `deploy_eks.yml`, in their order."""
+"""The jobs of `train.yml`, in their order."""
 
 
-def unreported_end(needs: Json, *, run: str, attempt: str, annotations: Annotations) -> JobEnd | None:
+def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) -> JobEnd | None:
     """Return the end that has to be reported; None if all is well or each job reported its own end.
 
     `needs` is GitHub's context of that name: job -> result and outputs. A job that was skipped because
     another one failed or was cancelled is not reported.
     """
-    table = {name: texts for name, texts in _table_of(needs).items() if name in needs}
+    table = {name: texts for name, texts in TRAINING.items() if name in needs}
     reasons, remedies, by_person = [], [], False
     for name, texts in table.items():
-        is_cancelled = _result(needs, name) == "cancelled"
-        if _is_unexplained_skip(needs, attempt, name, table):
+        if _result(needs, name) == "skipped" and _is_due(needs, attempt, name):
             effect = texts.not_started or texts.after
             reasons.append(f"the run was cancelled before the job {texts.title} started: {effect}")
             remedies.append(_rerun(needs))
         elif _has_bad_end(needs, name, texts) and not is_reported(needs, name, attempt):
-            messages = annotations(texts.title)
-            by_person |= is_cancelled and any(_is_by_person(message) for message in messages)
+            record, is_cancelled = records(texts.title), _result(needs, name) == "cancelled"
+            cause, has_run = quoted_cause(record), bool(record.get("runner_name") or not record)
             own = "" if is_cancelled else str(outputs_of(needs, name).get("reason") or "")
-            reasons.append(own or _reason(texts, messages, is_cancelled=is_cancelled))
-            remedies.append(_rerun(needs) if is_cancelled else texts.remedy)
+            ended = "was cancelled" if is_cancelled else "failed"
+            effect = texts.after if has_run else texts.not_started or texts.after
+            reason = f"the job {texts.title} {ended} ({cause or 'GitHub names no cause'}): {effect}"
+            reasons.append(own or reason)
+            remedy = _rerun(needs) if is_cancelled else texts.remedy
+            remedies.append(remedy if has_run or own or not cause else _remedy(cause, _rerun(needs)))
+            by_person |= is_cancelled and _is_by_person(cause)
     if not reasons:
         return None
     return JobEnd("; ".join(reasons), next_command(remedies[0].format(run=run), attempt), by_person)
+
+
+def quoted_cause(record: Json) -> str:
+    """Return GitHub's own sentence about a job's end, without its last full stop; empty if it has none.
+
+    It is the first annotation of the level `failure` that names a cause: warnings do not end a job.
+    """
+    for note in record.get("annotations") or ():
+        message = " ".join(str(note.get("message") or "").split())
+        if note.get("annotation_level") == "failure" and message and not _GENERAL.fullmatch(message):
+            title = str(note.get("title") or "")
+            return (f"{title}: {message}" if title else message)[:_MOST_LETTERS].rstrip(".")
+    return ""
+
+
+def _remedy(cause: str, rerun: str) -> str:
+    """Return what to do about a job that GitHub did not give to a machine, for a cause that it names."""
+    found = _NOT_ALLOWED.search(cause)
+    if found is None:
+        return rerun if BY_PERSON.search(cause) else f"settle what GitHub says, then {rerun}"
+    # The tags of lineages share a pattern, so that it is allowed once.
+    pattern = re.sub(r"^(trainyard-lineage-).*", r"\1*", found["ref"])
+    path = f"repos/{{{{owner}}}}/{{{{repo}}}}/environments/{found['environment']}/deployment-branch-policies"
+    kind = found["kind"].lower()
+    return f"gh api --method POST {path} -f name='{pattern}' -f type={kind}, then {rerun}"
 
 
 def next_command(remedy: str, attempt: str) -> str:
@@ -144,58 +128,9 @@ def next_command(remedy: str, attempt: str) -> str:
     return f"start a new run: gh workflow run ...; GitHub allows {MOST_ATTEMPTS} attempts of a run"
 
 
-@dataclass(frozen=True)
-class StepsEnd:
-    """Ends of the steps of the training job."""
-
-    event: str
-    """The event for Slack; empty if there was nothing to train."""
-    reason: str = ""
-    """Why it failed, if the run's record does not hold the reason."""
-    next_step: str = ""
-    continues: bool = False
-    """Whether a next segment is due: the job stopped early with a checkpoint, or met an outage."""
-
-
-def end_of_steps(steps: Json, *, status: str, run: str, attempt: str, segment: int) -> StepsEnd:
-    """Return how the training job ends, from GitHub's contexts `steps` and `job.status`.
-
-    A later segment whose check, restore or upload met an outage (exit code 4) is retried by the next one.
-    """
-    trained = _step(steps, "train")
-    code = str((trained.get("outputs") or {}).get("exit_code") or "")
-    if status == "success":
-        return StepsEnd("succeeded" if trained.get("outcome") == "success" else "")
-    failing = [name for name in STEP_FAILURES if _step(steps, name).get("outcome") == "failure"]
-    reason = ""
-    if failing:
-        outputs = _step(steps, failing[0]).get("outputs") or {}
-        reason = str(outputs.get("reason") or STEP_FAILURES[failing[0]])
-    is_outage = segment > 1 and any(
-        (_step(steps, name).get("outputs") or {}).get("exit_code") == "4" for name in (*failing, "store")
-    )
-    view = f"gh run view {run} --log-failed" if trained.get("outcome") in (None, "skipped") else ""
-    if status == "cancelled":
-        return StepsEnd("failed", reason, view)
-    if is_outage:
-        return StepsEnd("degraded", f"{reason or STORE_OUTAGE}; the next segment tries again", "", True)
-    if code == "75":
-        return StepsEnd("stopped", continues=True)
-    return StepsEnd("failed", reason, next_command(view, attempt))
-
-
-def _step(steps: Json, name: str) -> Json:
-    step: Json = steps.get(name) or {}
-    return step
-
-
 def is_reported(needs: Json, job: str, attempt: str) -> bool:
     """Return whether a job reported its own end in this attempt; GitHub may pass an earlier one's outputs."""
     return outputs_of(needs, job).get("reported") == attempt
-
-
-def _table_of(needs: Json) -> Mapping[str, JobTexts]:
-    return DEPLOYMENT if "watch" in needs else TRAINING
 
 
 def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
@@ -203,34 +138,14 @@ def _has_bad_end(needs: Json, name: str, texts: JobTexts) -> bool:
     return _result(needs, name) in ("failure", "cancelled") and not is_continued
 
 
-def _is_unexplained_skip(needs: Json, attempt: str, name: str, table: Mapping[str, JobTexts]) -> bool:
-    """Return whether a job that was due was skipped, and no other job's end explains it."""
-    if _result(needs, name) != "skipped" or not _is_due(needs, attempt, name):
-        return False
-    explaining = (each for each in table[name].explained_by if each in table)
-    return not any(_has_bad_end(needs, each, table[each]) for each in explaining)
-
-
 def _is_due(needs: Json, attempt: str, name: str) -> bool:
     """Return whether a job should have run, so that a skip has to be reported."""
-    if _table_of(needs) is DEPLOYMENT:
-        return name == "prove" and outputs_of(needs, "watch").get("ended") == "true"
     if name == "continue":  # stopped early with a checkpoint, or an outage, and not by a cancellation
         return outputs_of(needs, "train").get("continues") == attempt and _result(needs, "train") in (
             "success",
             "failure",
         )
-    is_planned = _result(needs, "plan") == "success"
-    return is_planned and name in ("train", "eks") and bool(plan_of(needs).get("jobs", {}).get(name))
-
-
-def _reason(texts: JobTexts, messages: Sequence[str], *, is_cancelled: bool) -> str:
-    """Return why a job ended, in GitHub's own words where an annotation names a cause."""
-    causes = (message.strip() for message in messages if not _GENERAL.fullmatch(message.strip()))
-    cause = next(causes, "").partition("\n")[0].rstrip(".")
-    if is_cancelled:
-        return f"the job {texts.title} was cancelled ({cause or 'GitHub names no cause'}): {texts.after}"
-    return f"{texts.failed} ({cause})" if cause else texts.failed
+    return name == "train" and outputs_of(needs, "plan").get("trains") == "true"
 
 
 def _is_by_person(message: str) -> bool:
@@ -241,11 +156,6 @@ def _is_by_person(message: str) -> bool:
 def _rerun(needs: Json) -> str:
     """Return the command that starts a run again; GitHub refuses `--failed` where no job failed."""
     return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
-
-
-def plan_of(needs: Json) -> Json:
-    """Return the plan of the workflow run; empty where there is none."""
-    return _object(outputs_of(needs, "plan").get("plan"))
 
 
 def _result(needs: Json, name: str) -> str:

@@ -2,7 +2,8 @@
 
     tag = pyproject.toml = trainyard.__version__ = a dated section of CHANGELOG.md
 
-`uv build` builds a release and `gh` publishes it, in release.yml.
+`uv build` builds a release and `gh` publishes it, in release.yml, which then moves the tag of the major
+version, such as v1, to it. That tag names the release whose version the files state.
 """
 
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.run.untrusted_files import read_named_text
 
-_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)", re.ASCII)
+_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?|\d+)", re.ASCII)
 _SECTION = re.compile(r"^## (?P<version>\S+), (?P<date>[^\n]+)\n(?P<notes>.*?)(?=^## |\Z)", re.M | re.S)
 
 
@@ -25,6 +26,11 @@ class Release:
     """Without the `v` of the tag."""
     notes: str
     """Markdown, from the changelog."""
+
+    @property
+    def moving_tag(self) -> str:
+        """Return the tag of its major version, which each final release moves."""
+        return f"v{self.version.partition('.')[0]}"
 
     @property
     def title(self) -> str:
@@ -43,10 +49,12 @@ def read_release(root: Path, tag: str) -> Release:
     """
     named = _TAG.fullmatch(tag)
     if named is None:
-        raise ConfigError(f"{tag[:80]!r} is not the tag of a release, such as v1.2.3 or v1.2.3rc1")
-    version = named[1]
+        raise ConfigError(f"{tag[:80]!r} is not the tag of a release, such as v1.2.3, v1.2.3rc1 or v1")
+    project, version = _project_version(root / "pyproject.toml"), named[1]
+    if project.partition(".")[0] == version:
+        version = project
     places = {
-        "pyproject.toml": _project_version(root / "pyproject.toml"),
+        "pyproject.toml": project,
         "src/trainyard/__init__.py": _library_version(root / "src" / "trainyard" / "__init__.py"),
     }
     problems = [

@@ -18,26 +18,22 @@ from typing import Any
 from trainyard.config.kind import RunKind
 from trainyard.config.registries import store_examples, store_pattern
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.github.job_times import deadline_of, job_minutes_of
-from trainyard.github.target import (
-    GPU_SMALL,
-    GPU_SMALL_HARDWARE,
-    PLACES,
-    Machine,
-    Target,
-    machine_for,
-)
+from trainyard.github.target import HOSTED, PLACES, Machine, Target, machine_for
+from trainyard.github.variables import HOSTED_MINUTES, REGION, ROLE
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu_of, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
 from trainyard.run.segment import Segment, manifest_place
+from trainyard.run.untrusted_files import parse_json_object
 
 MOST_SEGMENTS = 20
 _AUTOMATIC_EVENTS = ("push", "schedule")
 """Events that start a run that nobody requested."""
 _STORE_EXAMPLE = "s3://BUCKET/PREFIX"
+_CONTAINER_EXAMPLE = '{"image": "pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime", "options": "--gpus all"}'
 
 
 @dataclass(frozen=True)
@@ -92,11 +88,11 @@ class DispatchInputs:
         return (*self.overrides, *([f"training.epochs={self.epochs}"] if self.epochs else []))
 
     def inputs(self) -> dict[str, str]:
-        """Return the inputs of an equal dispatch."""
+        """Return the inputs of an equal run."""
         return {
-            "target": str(self.target),
+            "runner": str(self.target) if self.target is not Target.GPU_RUNNER else "",
             "config": self.config,
-            "overrides": " ".join(self.overrides),
+            "set": "\n".join(self.overrides),
             "epochs": self.epochs,
             "resume": self.resume,
         }
@@ -118,7 +114,7 @@ class RunPlan:
     runs_directory: str
     most_segments: int
     ref: str
-    """Branch or tag on which the next segment is dispatched."""
+    """Branch or tag of the run."""
     again: bool = False
     """Whether this is a repeated attempt of the workflow run."""
     missing_settings: tuple[MissingSetting, ...] = ()
@@ -127,16 +123,19 @@ class RunPlan:
     """Whether a person requested this run; a push and the schedule do not count."""
     queue: str = ""
     """Concurrency group of the training job."""
-    prepares: bool = True
-    """Whether there is data to prepare; another program prepares its own."""
-    checks_store: bool = False
-    """Whether a hosted runner checks the store before a machine is taken."""
-    is_off: bool = False
-    """Whether this is the daily run, and nobody turned it on."""
+    kind: RunKind = RunKind.PROGRAM
+    """Trainyard's own trainer, or another program."""
+    role: str = ""
+    """The AWS role for the store, assumed by OIDC; empty for the machine's own credentials."""
+    region: str = ""
+    container: Any = ""
+    """The container in which the job trains, as GitHub takes it; empty for none."""
+    is_other: bool = False
+    """Whether this run continues another call of train.yml in the same workflow."""
 
     @property
     def trains(self) -> bool:
-        return not (self.dispatch.dry_run or self.missing_settings or self.is_off)
+        return not (self.dispatch.dry_run or self.missing_settings or self.is_other)
 
     @property
     def is_refused(self) -> bool:
@@ -160,19 +159,17 @@ class RunPlan:
             "target": str(self.dispatch.target),
             "config": self.dispatch.config,
             "overrides": "\n".join(self.dispatch.changes),
-            "runner": self.machine.runs_on,
             "queue": self.queue or self.machine.queue,
             "commit": segment.commit,
             "run_id": segment.run_id,
             "run_dir": self.run_dir,
-            "run_number": str(segment.run_number),
+            "title": f"{segment.run_number} {segment.name}".rstrip(),
+            "run_number": "auto" if segment.name else str(segment.run_number),
             "segment": str(segment.number),
             "most_segments": str(self.most_segments),
             "resume": self.resume,
-            "may_begin": "true" if segment.may_begin else "false",
             "thread": segment.thread,
-            "moment": "resumed" if segment.number > 1 else "started",
-            "reason": _continuation_reason(segment),
+            "reason": "the time limit of a job" if segment.number > 1 else "",
             "fetch": "true" if self.fetch else "false",
             "store": self.store,
             "deadline": self.deadline,
@@ -183,38 +180,45 @@ class RunPlan:
 
     def job_plan(self) -> dict[str, Any]:
         """Return the plan for the later jobs of the workflow run: its one output, as JSON."""
-        values: dict[str, Any] = {**self.outputs(), "plan": self.to_json(), "job_minutes": self.job_minutes}
-        on_eks = self.dispatch.target is Target.EKS
-        jobs = {
-            "ready": self.trains and self.checks_store and not on_eks,
-            "train": self.trains and not on_eks,
-            "eks": self.trains and on_eks,
+        return {
+            **self.outputs(),
+            "plan": self.to_json(),
+            "job_minutes": self.job_minutes,
+            "trains": self.trains,
+            "runner": self.machine.runs_on or "none",
+            "kind": self.kind.value,
+            "role": self.role,
+            "region": self.region,
+            "container": self.container,
+            "environment": "eks" if self.dispatch.target is Target.EKS else "training",
+            "branch": self.ref,
         }
-        return {**values, "jobs": jobs, "prepares": self.prepares, "branch": self.ref}
 
     def to_json(self) -> dict[str, Any]:
         """The plan for the next segment and the watchdog."""
         return {
             "inputs": self.dispatch.inputs(),
             "segment": json.loads(self.segment.to_text()),
-            "ref": self.ref,
             "store": self.store,
             "most_segments": self.most_segments,
         }
 
 
 def resolve(
-    inputs: DispatchInputs, config: Config, segment: Segment, *, variables: Mapping[str, str]
+    inputs: DispatchInputs, config: Config, segment: Segment, *, name: str = "", variables: Mapping[str, str]
 ) -> RunPlan:
     """Decide a workflow run from its inputs and from GitHub's and the repository's `variables`.
+
+    `name` is that of this call of train.yml; a segment of another one is none of its own.
 
     Raises ConfigError that names the wrong input or variable.
     """
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
-    machine = machine_for(inputs.target, variables, on_cpu=config.model.device == "cpu")
+    machine = machine_for(inputs.target, variables)
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
     minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
-    is_daily = variables.get("GITHUB_EVENT_NAME") == "schedule"
+    if machine.labels == HOSTED:
+        minutes = min(minutes, int(HOSTED_MINUTES))
     is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
     return RunPlan(
         inputs,
@@ -233,33 +237,40 @@ def resolve(
         ),
         is_requested=is_requested,
         queue=_queue(machine, inputs.target, segment, variables),
-        prepares=config.kind is RunKind.TRAINER,
-        checks_store=_checks_store(store, segment, variables),
-        is_off=not is_requested and is_daily and variables.get("TRAINYARD_SCHEDULE") not in ("on", "true"),
+        kind=config.kind,
+        role=variables.get("TRAINYARD_EKS_ROLE" if inputs.target is Target.EKS else ROLE, ""),
+        region=variables.get(REGION, ""),
+        container=container_in(variables.get("CONTAINER", "")),
+        is_other=segment.name != name,
     )
 
 
 def _queue(machine: Machine, target: Target, segment: Segment, variables: Mapping[str, str]) -> str:
-    """Return the concurrency group of the training job.
+    """Return the concurrency group of the training job, one for each set of labels.
 
-    By default there is one for each set of labels and each of TRAINYARD_RUNNERS machines. A next segment has
-    its own group, so that it waits only for the job on the machine, and not for every queued push.
+    Above one runner each job has a group of its own: then the runners of the labels are the queue. A next
+    segment has another group, so that it waits only for the job on the machine, and not for every queued push.
     """
     if target is not Target.GPU_RUNNER:
         return machine.queue
     text = variables.get("TRAINYARD_RUNNERS") or "1"
     if not re.fullmatch(r"[1-9]\d{0,2}", text, re.ASCII):
         raise ConfigError(f"TRAINYARD_RUNNERS: {text[:40]!r} is not a number of runners from 1 to 999")
+    if int(text) > 1:
+        return f"trainyard-{segment.run_id}"
     labels = "-".join(sorted(label.lower() for label in machine.labels))
-    name = variables.get("TRAINYARD_QUEUE") or (f"trainyard-{labels}" if labels else machine.queue)
-    place = f"-{segment.run_number % int(text) + 1}" if int(text) > 1 else ""
-    return f"{name[:200]}{place}{'-next' if segment.number > 1 else ''}"
+    name = f"trainyard-{labels}" if labels else machine.queue
+    return f"{name[:200]}{'-next' if segment.number > 1 else ''}"
 
 
-def _checks_store(store: str, segment: Segment, variables: Mapping[str, str]) -> bool:
-    """Return whether a hosted runner checks the store; a later segment's store is in use already."""
-    is_allowed = variables.get("TRAINYARD_CHECK") != "off" and bool(variables.get("TRAINYARD_AWS_ROLE"))
-    return is_allowed and store.startswith("s3://") and segment.number == 1
+def container_in(text: str) -> Any:
+    """Return the container of the input: an image, or JSON as GitHub takes it. Raises ConfigError."""
+    if not text.lstrip().startswith("{"):
+        return text.strip()
+    try:
+        return dict(parse_json_object(text, "container"))
+    except DamagedFileError as error:
+        raise ConfigError(f"{error}; write an image, or JSON such as {_CONTAINER_EXAMPLE}") from None
 
 
 def _store(text: str) -> str:
@@ -278,13 +289,6 @@ def _missing_settings(target: Target, machine: Machine, store: str, *, role: str
     if not store:
         set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
         yield MissingSetting("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
-
-
-def _continuation_reason(segment: Segment) -> str:
-    """Return the reason for a further segment, for Slack."""
-    if segment.number == 1:
-        return ""
-    return "its runner died" if segment.deaths else "the time limit of a job"
 
 
 def _resume(resume: str, segment: Segment, *, again: bool) -> str:
@@ -327,26 +331,13 @@ def plan_on(machine: Machine, config: Config) -> Figures:
         return Figures(steps, each, {}, f"recipe {config.recipe} is not modelled")
     if machine.cluster:
         return Figures(steps, each, {}, "memory and world size are checked with the job")
-    on_codebuild = machine.queue.startswith("trainyard-codebuild")
     if machine.hardware is None:
-        unlisted = "the catalogue has no machine like this one of CodeBuild"
-        return Figures(steps, each, {}, unlisted if on_codebuild else "TRAINYARD_INSTANCE_TYPE is not set")
+        return Figures(steps, each, {}, "TRAINYARD_INSTANCE_TYPE is not set")
     instance = find_instance(machine.hardware)
     on_cpu = config.model.device == "cpu"
     device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
     plan = plan_training(config, device, rented=RentedMachines(instance, 1, devices)).to_json()
-    if on_codebuild:
-        _remove_price(plan)
     return Figures(steps, each or plan["run"]["tokens_per_step"], plan, "")
-
-
-def _remove_price(plan: dict[str, Any]) -> None:
-    """Remove the catalogue's price: CodeBuild offers the same machine under another name and price."""
-    device = plan["device"]
-    if device.get("instance_type") == GPU_SMALL_HARDWARE:
-        device["instance_type"] = f"CodeBuild {GPU_SMALL}"
-    for owner, key in ((device, "usd_per_hour"), (device, "prices_as_of"), (plan["estimate"], "usd")):
-        owner.pop(key, None)
 
 
 def usd_per_hour(text: str) -> float | None:

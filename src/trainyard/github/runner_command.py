@@ -8,7 +8,6 @@ https://docs.github.com/en/actions/how-tos/manage-runners/self-hosted-runners
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 """`uname -m` -> GitHub's name of the architecture."""
@@ -17,36 +16,33 @@ OLDEST_DRIVER = 580
 DRIVER_COMMAND = f"sudo apt-get install -y nvidia-driver-{OLDEST_DRIVER}-server && sudo reboot"
 
 
-@dataclass(frozen=True)
-class Registration:
-    """The values in the command."""
+def runner_command(
+    address: str,
+    labels: Sequence[str],
+    downloads: Mapping[str, tuple[str, str]],
+    *,
+    token: str,
+    folders: Sequence[str] = (),
+) -> str:
+    """Return the command in several lines, ready to be pasted.
 
-    address: str
-    """The repository's page."""
-    labels: Sequence[str]
-    """The labels; `self-hosted` is left out of the command, because the runner adds it itself."""
-    downloads: Mapping[str, tuple[str, str]]
-    """Architecture -> URL and SHA-256 of the runner."""
-    token: str
-    folders: Sequence[str] = ()
-    """Folders that the runner must be able to write, such as that of a `file://` store."""
-
-
-def runner_command(registration: Registration) -> str:
-    """Return the command in several lines, ready to be pasted."""
-    name = re.sub(r"[^\w.-]+", "-", registration.address.partition("://")[2].partition("/")[2])
-    folders = "".join(f"  give {shlex.quote(folder)}\n" for folder in registration.folders)
+    `address` is the repository's page, `downloads` has URL and SHA-256 of the runner by architecture,
+    `folders` are those that the runner must be able to write, such as that of a `file://` store.
+    """
+    name = re.sub(r"[^\w.-]+", "-", address.partition("://")[2].partition("/")[2])
+    gives = "".join(f"  give {shlex.quote(folder)}\n" for folder in folders)
     cases = "".join(
-        f"    {machine}) url={shlex.quote(registration.downloads[kind][0])}\n"
-        f"      sum={shlex.quote(registration.downloads[kind][1])} ;;\n"
+        f"    {machine}) url={shlex.quote(downloads[kind][0])}\n"
+        f"      sum={shlex.quote(downloads[kind][1])} ;;\n"
         for machine, kind in MACHINES.items()
-        if kind in registration.downloads
+        if kind in downloads
     )
-    labels = ",".join(label for label in registration.labels if label.lower() != "self-hosted")
-    given = f" --labels {shlex.quote(labels)}" if labels else ""
+    # The runner adds `self-hosted` itself.
+    named = ",".join(label for label in labels if label.lower() != "self-hosted")
+    given = f" --labels {shlex.quote(named)}" if named else ""
     return f"""\
 sudo bash -s <<'TRAINYARD'
-# Make this machine a runner of {registration.address}; running it again does the remaining steps.
+# Make this machine a runner of {address}; running it again does the remaining steps.
 set -euo pipefail
 give() {{
   [ -d "$1" ] || install -d -o runner "$1"
@@ -63,7 +59,7 @@ register() {{
     echo "  {DRIVER_COMMAND}" >&2
   fi
   id runner > /dev/null 2>&1 || useradd --create-home --shell /bin/bash runner
-{folders}  folder=$(getent passwd runner | cut -d: -f6)/actions-runner-{name}
+{gives}  folder=$(getent passwd runner | cut -d: -f6)/actions-runner-{name}
   install -d -o runner "$folder"
   cd "$folder"
   case $(uname -m) in
@@ -78,9 +74,9 @@ register() {{
     touch .unpacked
   fi
   if ! [ -e .runner ]; then
-    export ACTIONS_RUNNER_INPUT_TOKEN={shlex.quote(registration.token)}
+    export ACTIONS_RUNNER_INPUT_TOKEN={shlex.quote(token)}
     sudo -u runner --preserve-env=ACTIONS_RUNNER_INPUT_TOKEN ./config.sh --unattended \\
-      --url {shlex.quote(registration.address)} --name "$(hostname)"{given}
+      --url {shlex.quote(address)} --name "$(hostname)"{given}
     unset ACTIONS_RUNNER_INPUT_TOKEN
   fi
   [ -e .service ] || ./svc.sh install runner

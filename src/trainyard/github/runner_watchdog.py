@@ -2,9 +2,9 @@
 
     runners + jobs ──> outages
                   └──> orphans ──> cancelled
-    ended runs whose runner died ──> the next segment of their lineage
+    ended runs whose runner died ──> their next attempt
 
-The access to GitHub is passed in. `runners` and `continuation` judge what is found.
+The access to GitHub is passed in. `runners` judges what is found.
 """
 
 import logging
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.continuation import SegmentEnd, next_segment, place_to_dispatch
+from trainyard.errors import ServiceError
 from trainyard.github.runner_version import RunnerRelease
 from trainyard.github.runners import (
     Job,
@@ -27,18 +26,18 @@ from trainyard.github.runners import (
     judge_runners,
     judge_versions,
 )
-from trainyard.run.segment import Segment, read_handover
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
 
 RESUME_SECONDS = 24 * 3600.0
 """The watchdog does not resume a run that died longer ago than this."""
+MOST_ATTEMPTS = 3
+"""A run whose runner died in this attempt is not resumed: the machine or the run is broken."""
 TRAINING_JOB = "Train and prove"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
 _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
 """Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
-_LATER = re.compile(r"lineage (\d+) segment (\d+)", re.ASCII)
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
 
@@ -57,11 +56,11 @@ class DeadRun:
 
     run: int
     address: str
-    following: Segment | None
-    """The segment that continues it; None if none does."""
-    reason: str
-    ref: str = ""
-    inputs: Mapping[str, str] | None = None
+    attempt: int
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.attempt < MOST_ATTEMPTS
 
 
 def find_outages(
@@ -110,79 +109,43 @@ def cancel_orphans(api: "GitHub", found: tuple[Orphan, ...], *, dry_run: bool) -
 
 
 def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]:
-    """Return the training runs of the last day whose runner died and that no later segment continues yet."""
+    """Return the training runs of the last day whose runner died."""
     listed = api.get(f"/actions/workflows/{workflow}/runs", per_page=50).get("workflow_runs", [])
-    recent = [run for run in listed if _is_own(run)]
-    later = {match.groups() for run in recent if (match := _LATER.fullmatch(str(run.get("display_title"))))}
     found = []
-    for run in recent:
+    for run in (run for run in listed if _is_own(run)):
         if run.get("status") != "completed" or run.get("conclusion") == "success":
             continue
         if now - _seconds(run["updated_at"]) > RESUME_SECONDS:
             continue
         try:
-            dead = _judge_dead_run(api, run, later) if _has_lost_runner(api, run["id"]) else None
+            if _has_lost_runner(api, run["id"]):
+                found.append(DeadRun(run["id"], run["html_url"], int(run.get("run_attempt") or 1)))
         except ServiceError as error:  # it affects this run only, and the next poll tries again
             _logger.warning("%s: %s", run["html_url"], error)
-            continue
-        if dead is not None:
-            found.append(dead)
     return found
 
 
 def report_unresumed(dead: DeadRun) -> Outage:
     """Return the outage that is reported for a dead training run that is not resumed."""
-    return Outage(f"dead {dead.run}", f"A training died: {dead.reason}", f"gh run rerun {dead.run} --failed")
+    text = f"A training lost its runner in {dead.attempt} attempts: check the machine first"
+    return Outage(f"dead {dead.run}", text, f"gh run rerun {dead.run} --failed")
 
 
-def resume_all(
-    api: "GitHub", found: list[DeadRun], workflow: str, *, dry_run: bool
-) -> tuple[list[DeadRun], list[Outage]]:
-    """Resume each run that has a next segment; return the resumed ones, and an outage per failure.
+def resume_all(api: "GitHub", found: list[DeadRun], *, dry_run: bool) -> tuple[list[DeadRun], list[Outage]]:
+    """Start the next attempt of each run; return the resumed ones, and an outage per failure.
 
-    Like every next segment it is dispatched on its branch, or on the tag of its lineage.
+    The attempt has the commit, the workflow file and the plan of the first one, and resumes from the store.
     """
     resumed, failures = [], []
-    for dead in found:
-        if dead.following is None:
-            continue
+    for dead in (dead for dead in found if dead.is_resumed):
         try:
             if not dry_run:
-                ref = place_to_dispatch(api, workflow, dead.following, branch=dead.ref)
-                api.dispatch(workflow, ref=ref, inputs=dead.inputs or {})
+                api.post(f"/actions/runs/{dead.run}/rerun-failed-jobs")
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"
             failures.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
     return resumed, failures
-
-
-def _judge_dead_run(api: "GitHub", run: Json, later: set[tuple[str, ...]]) -> DeadRun | None:
-    """Decide about a dead training run; None if its next segment exists already."""
-    try:
-        plan = read_handover(_plan_of(api, run))
-    except ServiceTroubleError:
-        raise
-    except (ConfigError, ServiceError) as error:  # GitHub no longer has the artifact
-        return DeadRun(run["id"], run["html_url"], None, f"its plan cannot be read ({error})")
-    segment = plan.segment
-    if (segment.lineage, str(segment.number + 1)) in later:
-        return None
-    decision = next_segment(SegmentEnd(segment, None), most=plan.most_segments)
-    inputs = None if decision.next is None else plan.inputs_of(decision.next)
-    return DeadRun(run["id"], run["html_url"], decision.next, decision.reason, plan.ref, inputs)
-
-
-def _plan_of(api: "GitHub", run: Json) -> str:
-    """Return the newest `plan.json` that a plan job uploaded; empty if there is none.
-
-    A second attempt of the run may not have uploaded one.
-    """
-    kept = api.pages(f"/actions/runs/{run['id']}/artifacts", "artifacts")
-    plans = [each for each in kept if str(each["name"]).startswith("plan-") and not each.get("expired")]
-    newest = max(plans, key=lambda each: int(each["id"]), default=None)
-    content = api.artifact_file(int(newest["id"]), "plan.json") if newest else None
-    return (content or b"").decode(errors="replace")
 
 
 def _has_lost_runner(api: "GitHub", run: int) -> bool:

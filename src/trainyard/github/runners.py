@@ -14,15 +14,12 @@ WAITING_SECONDS = 300.0
 POLL_SECONDS = 60 * 60.0
 """The time between two polls (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
-"""The time limit of the training job (`training_ci.yml`)."""
+"""The time limit of the training job (`train.yml`)."""
 GRACE_SECONDS = 15 * 60.0
 """GitHub ends a job at its limit; a job that still runs this much later counts as orphaned.
 
 GitHub's schedule may also start a poll this much too late.
 """
-MACHINE_SECONDS = 60 * 60.0
-"""CodeBuild starts a machine in minutes. A job that waits this long was ignored and would wait a day."""
-_CODEBUILD = "codebuild-"
 
 
 @dataclass(frozen=True)
@@ -52,10 +49,6 @@ class Job:
     address: str
     trains: bool
     """Whether it belongs to this repository's own training workflow; no other job is ever cancelled."""
-
-    @property
-    def on_codebuild(self) -> bool:
-        return any(label.casefold().startswith(_CODEBUILD) for label in self.labels)
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def judge_runners(
     """
     if not labels:
         return []
-    ours = [job for job in jobs if has_labels(job, labels) and not job.on_codebuild]
+    ours = [job for job in jobs if has_labels(job, labels)]
     waiting = [job for job in ours if not job.running and now - job.since > WAITING_SECONDS]
     if any(job.running for job in ours):
         waiting = []  # the other jobs wait for that one
@@ -117,15 +110,11 @@ def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> It
 
     Other workflows may use the same labels with other time limits.
     """
-    for job in (each for each in jobs if each.trains):
+    for job in (each for each in jobs if each.trains and each.running and has_labels(each, labels)):
         age = now - job.since
-        ours = has_labels(job, labels) or job.on_codebuild
-        if ours and job.running and age > LIMIT_SECONDS + GRACE_SECONDS:
+        if age > LIMIT_SECONDS + GRACE_SECONDS:
             late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + POLL_SECONDS
             yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
-        elif job.on_codebuild and not job.running and age > MACHINE_SECONDS:
-            # Never forced: the age counts from the job's creation, and GitHub may have held the job back.
-            yield Orphan(job, f"no machine of CodeBuild has come for {_minutes(age)}", force=False)
 
 
 def has_labels(item: Runner | Job, labels: frozenset[str]) -> bool:

@@ -4,13 +4,12 @@
          └──> change ──> read again ──> done | refused
 
 `Setup.rows` is the table. A row is read again after its change, so that it is done only when GitHub shows
-it. A refused row does not stop the others; when GitHub cannot be reached, the remaining rows are skipped.
-Settings that somebody chose are kept, or shown before they are replaced; nothing is removed. What GitHub's
-console shows and its API does not, such as the runners of an organisation, is in docs/runner.md.
+it. A refused row does not stop the others. Settings that somebody chose are kept, or shown before they are
+replaced; nothing is removed. What GitHub's console shows and its API does not is in docs/runner.md.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.repository import GITHUB, SCHEDULE, RefusedError, Repository, list_items, request
-from trainyard.github.runner_command import Registration, runner_command
-from trainyard.github.runner_version import version_problem
+from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
+from trainyard.github.runner_command import runner_command
 from trainyard.github.setup_step import (
     BROWSER,
-    FINISHED,
     HERE,
     MACHINE,
     SecretChange,
@@ -33,7 +30,7 @@ from trainyard.github.setup_step import (
     Todo,
     repository_argument,
 )
-from trainyard.github.trust_policy import WORKFLOW, Form, is_immutable, trust_commands
+from trainyard.github.trust_policy import WORKFLOW, is_immutable, trust_command
 from trainyard.github.variables import (
     CLUSTER,
     CODEBUILD,
@@ -57,10 +54,13 @@ from trainyard.github.variables import (
 if TYPE_CHECKING:
     from trainyard.github.repository import Ask
 
-TRAIN_JOB = "Train and prove"
-"""A name in training_ci.yml; a test checks that they are equal."""
-LINEAGE = "trainyard-lineage-*"
-"""The tags from which segments run whose branch has a newer workflow file."""
+TRAIN_JOB = "Train and prove"  # a name in the workflow; a test checks that they are equal
+# The tags from which segments run whose branch has a newer workflow file.
+LINEAGE = {("trainyard-lineage-*", "tag")}
+# Environment -> what it is open to: instead of the default branch, or besides it.
+LIMITS: Mapping[str, set[tuple[str, str]]] = {"release": {("v*", "tag")}, NOTIFY: set()}
+TAGS = {"training": LINEAGE, "eks": LINEAGE}
+SCHEDULE = "\n  schedule:"  # in a workflow file; watch_runners.yml ships with this line as a comment
 SCRIPT = "PYTHONPATH=src python3 -m trainyard init github"
 _FREE_PLAN = (
     "; in a private repository environments need GitHub Pro, Team or Enterprise. Without them any branch may "
@@ -74,15 +74,12 @@ class WantedSetup:
     """The wanted settings; an empty value keeps the present one."""
 
     labels: Sequence[str] = ()
-    group: str = ""
-    """The organisation's runner group, used together with the labels."""
-    kind: RunnerKind | None = None
-    """The kind of machine that the labels name; None for what the labels show."""
+    group: str = ""  # the organisation's runner group, used together with the labels
+    kind: RunnerKind | None = None  # the kind of machine that the labels name; None for what the labels show
     store: str = ""
     role: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
-    secrets: Sequence[tuple[str, str]] = ()
-    """Environment and name of each secret."""
+    secrets: Sequence[tuple[str, str]] = ()  # environment and name of each secret
     watch: bool = True
     environments: bool = True
     allow_public: bool = False
@@ -90,50 +87,41 @@ class WantedSetup:
 
 @dataclass(frozen=True)
 class ChangePolicy:
-    """Policy for changes: which are made, which need consent, and how a secret is set."""
+    """Policy for changes: which are made, and how a secret is set."""
 
-    dry_run: bool
-    confirm: Callable[[SetupStep], bool]
-    """Shows the person a change that replaces something, and returns whether it may be made."""
-    can_ask: Callable[[str], bool]
-    """Whether the value of a secret is given or can be asked for."""
-    set_secret: Callable[[SecretChange], None]
-    """Raises ServiceError."""
+    dry_run: bool = True
+    replace: bool = False  # whether a setting that somebody chose may be replaced
+    secrets: Collection[str] = ()  # the names of the secrets whose values are known
+    set_secret: Callable[[SecretChange], None] = lambda _: None  # raises ServiceError
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value that GitHub shows at a path, and the call that sets it."""
+    """One value that GitHub shows at a path, and how it is set."""
 
-    path: str
-    """Below `repos/OWNER/NAME/`; "not found" means that there is no value."""
-    key: str
-    """Of the answer."""
-    wanted: Any
-    label: str
-    """How the value is named: `LABEL: found → wanted`."""
-    change: SetupChange
-    create: SetupChange | None = None
-    """Instead of `change` where nothing is at the path."""
-    is_chosen: bool = True
-    """A present value was chosen by somebody, who is asked before it is replaced."""
+    path: str  # below `repos/OWNER/NAME/`; "not found" means that there is no value
+    key: str  # of the answer, and of the body of the change
+    wanted: Any  # None for any value
+    label: str  # how the value is named: `LABEL: found → wanted`
+    method: str = "PUT"
+    change: str = ""  # path of a change without a body; empty for `path` with `{key: wanted}`
+    create: str = ""  # path that takes name and value where there is none; empty if only a push creates it
+    is_chosen: bool = True  # a present value was chosen by somebody, and --yes replaces it
 
 
-def repository_settings(repository: Repository) -> dict[str, Setting]:
-    """Return the settings of the repository itself, by the name of their row."""
-    actions = f"{repository.base}/actions"
-    enabled = SetupChange("PUT", f"{actions}/permissions", {"enabled": True})
-    active = SetupChange("PUT", f"{actions}/workflows/{WORKFLOW}/enable")
-    found = {
-        "actions": Setting("actions/permissions", "enabled", True, "Actions enabled", enabled),
-        "workflow": Setting(f"actions/workflows/{WORKFLOW}", "state", "active", WORKFLOW, active),
-    }
-    if not repository.is_private:
-        path, key = "permissions/fork-pr-contributor-approval", "approval_policy"
-        value, label = "all_external_contributors", "approval of outside pull requests"
-        change = SetupChange("PUT", f"{actions}/{path}", {key: value})
-        found["fork PRs"] = Setting(f"actions/{path}", key, value, label, change, is_chosen=False)
-    return found
+# Row -> setting. The last one is for public repositories only.
+_FILE, _FORKS = f"actions/workflows/{WORKFLOW}", "actions/permissions/fork-pr-contributor-approval"
+_LABEL, _APPROVAL = "approval of outside pull requests", "all_external_contributors"
+SETTINGS = {
+    "actions": Setting("actions/permissions", "enabled", True, "Actions enabled"),
+    "workflow": Setting(_FILE, "state", "active", WORKFLOW, change=f"{_FILE}/enable"),
+    "fork PRs": Setting(_FORKS, "approval_policy", _APPROVAL, _LABEL, is_chosen=False),
+}
+
+
+def variable_setting(name: str, wanted: str | None) -> Setting:
+    folder = "actions/variables"
+    return Setting(f"{folder}/{name}", "value", wanted, name, "PATCH", create=folder)
 
 
 class Setup:
@@ -142,121 +130,99 @@ class Setup:
     def __init__(self, ask: "Ask", repository: Repository, wanted: WantedSetup, policy: ChangePolicy) -> None:
         self._ask, self._repository, self._wanted, self._policy = ask, repository, wanted, policy
         self._for_gh = repository_argument(repository.host, repository.name)
-        self._selector = RunnerSelector(tuple(wanted.labels), wanted.group)
-        self._kind: RunnerKind | None = wanted.kind
+        self._selector, self._kind = RunnerSelector(tuple(wanted.labels), wanted.group), wanted.kind
         self._store, self._role, self._is_registered = wanted.store, wanted.role, False
-        self._places: list[str] = []
-        """The variables that name CodeBuild or a cluster."""
-        self._verdicts: dict[str, SetupVerdict] = {}
-        self._outage = ""
-        """Why GitHub could not be reached; empty while it can be."""
+        self._places: list[str] = []  # the variables that name CodeBuild or a cluster
 
     def steps(self) -> Iterator[SetupStep]:
-        """Yield each step as soon as it is finished."""
+        """Yield each step as soon as it is finished. Raises ServiceTroubleError if GitHub does not answer."""
         for name, check in self.rows():
-            step = self._finish(name, check)
-            self._verdicts[name] = step.verdict
-            yield step
+            try:
+                step = replace(check(), name=name)
+                yield self._change(step, check) if step.verdict is SetupVerdict.CHANGE else step
+            except RefusedError as error:
+                yield self._refusal(name, str(error))
 
     def rows(self) -> Iterator[tuple[str, Callable[[], SetupStep]]]:
         """Yield name and function of each row, in order."""
-        wanted = self._wanted
-        kind = "private" if self._repository.is_private else "public"
+        wanted, is_private = self._wanted, self._repository.is_private
+        kind = "private" if is_private else "public"
         # `get_repository` refuses others.
         yield "repository", lambda: _ok(f"{kind}, no fork, not archived; you administer it")
-        for name, setting in repository_settings(self._repository).items():
-            yield name, partial(self._check_setting, setting)
+        for name, setting in SETTINGS.items():
+            if not (is_private and name == "fork PRs"):
+                yield name, partial(self._check, setting)
         yield "runner labels", self._check_labels
         if self._kind is RunnerKind.HOSTED and JOB_MINUTES not in wanted.variables:
             yield "variable", self._check_job_minutes
         yield "store", self._check_store
         role = {ROLE: wanted.role} if wanted.role else {}
         for name, value in {**wanted.variables, **role}.items():
-            yield "variable", partial(self._check_variable, name, value)
-        for name in ENVIRONMENTS if wanted.environments else ():
+            yield "variable", partial(self._check, variable_setting(name, value))
+        reports = (NOTIFY,) if any(place == NOTIFY for place, _ in wanted.secrets) else ()
+        for name in (*ENVIRONMENTS, *reports) if wanted.environments else ():
             yield f"env {name}", partial(self._check_environment, name)
-        if wanted.environments and any(place == NOTIFY for place, _ in wanted.secrets):
-            yield f"env {NOTIFY}", partial(self._check_environment, NOTIFY)
         for place, name in wanted.secrets:
             yield "secret", partial(self._check_secret, place if wanted.environments else "", name)
         if self._kind is not None:
             yield "runner", self._check_runner
         if self._role:
             yield "aws role", self._check_aws_role
-        if wanted.watch and (self._kind is RunnerKind.SELF_HOSTED or CODEBUILD in self._places):
+        if wanted.watch and self._kind is RunnerKind.SELF_HOSTED:
             yield "watchdog", self._check_watchdog
             yield "poll runners", partial(self._check_schedule, "watch_runners.yml")
-        if CLUSTER in self._places:
-            yield "poll EKS", partial(self._check_schedule, "watch_eks.yml")
         yield "first green", self._check_first_run
 
-    # The engine: read, change, read again.
-
-    def _finish(self, name: str, check: Callable[[], SetupStep]) -> SetupStep:
-        """Return a step after its changes were made and read back, or with the reason why they were not."""
-        if self._outage:
-            return SetupStep(name, SetupVerdict.UNREACHED, "run it again: finished steps are kept")
-        try:
-            step = replace(check(), name=name)
-            return self._change(step, check) if step.verdict is SetupVerdict.CHANGE else step
-        except ServiceTroubleError as error:
-            self._outage = str(error)
-            return SetupStep(name, SetupVerdict.UNREACHED, self._outage)
-        except RefusedError as error:
-            return self._refusal(name, str(error))
-
     def _change(self, step: SetupStep, check: Callable[[], SetupStep]) -> SetupStep:
+        """Make the changes of a step and read it again; a change is done only when GitHub shows it."""
         if self._policy.dry_run:
             return replace(step, verdict=SetupVerdict.WOULD)
-        if step.overwrites and not self._policy.confirm(step):
+        if step.overwrites and not self._policy.replace:
             return replace(step, verdict=SetupVerdict.YOU, text=f"{step.text}: not changed; --yes changes it")
-        refusal: ServiceError | None = None
+        refusal = "GitHub accepted the change but does not show it"
         try:
             for change in step.changes:
                 if isinstance(change, SecretChange):
                     self._policy.set_secret(change)
                 else:
                     request(self._ask, change.method, change.path, change.body)
+        except ServiceTroubleError:
+            raise
         except ServiceError as error:
-            refusal = error
+            refusal = str(error)
         again = replace(check(), name=step.name)
-        if again.verdict is not SetupVerdict.CHANGE:
-            return replace(again, verdict=SetupVerdict.DONE) if again.verdict is SetupVerdict.OK else again
-        if isinstance(refusal, ServiceTroubleError):
-            raise refusal
-        reason = str(refusal) if refusal else "GitHub accepted the change but does not show it"
-        return self._refusal(step.name, f"{step.text}: {reason}")
+        if again.verdict is SetupVerdict.CHANGE:
+            return self._refusal(step.name, f"{step.text}: {refusal}")
+        return replace(again, verdict=SetupVerdict.DONE) if again.verdict is SetupVerdict.OK else again
 
     def _refusal(self, name: str, reason: str) -> SetupStep:
         is_of_plan = name.startswith("env ") and self._repository.is_private and "accessible" not in reason
         plan = _FREE_PLAN if is_of_plan else ""
         return SetupStep(name, SetupVerdict.REFUSED, f"{reason.rstrip('.')}{plan}")
 
-    def _check_setting(self, setting: Setting) -> SetupStep:
+    def _check(self, setting: Setting) -> SetupStep:
         """Compare one value with the wanted one, or with any value where None is wanted."""
-        answer = self._get(setting.path, or_none=True)
+        answer, base = self._get(setting.path, or_none=True), self._repository.base
         found = None if answer is None else answer.get(setting.key)
         is_set = found not in (None, "")
         if is_set and setting.wanted in (None, found):
             return _ok(f"{setting.label} = {found}")
-        if answer is None and setting.create is None:
-            branch = self._repository.branch
-            return _by_hand(
-                f"{setting.label} is not on {branch} yet", Todo(HERE, f"git push origin {branch}")
-            )
+        if answer is None and not setting.create:
+            return self._missing(setting.label)
         if setting.wanted is None:
             return _by_hand(f"{setting.label} is not set")
-        before = f": {found} →" if is_set else " ="
-        call = setting.create if answer is None and setting.create else setting.change
-        step = SetupStep("", SetupVerdict.CHANGE, f"{setting.label}{before} {setting.wanted}", (call,))
-        return replace(step, overwrites=is_set and setting.is_chosen)
+        call = SetupChange(setting.method, f"{base}/{setting.path}", {setting.key: setting.wanted})
+        if setting.change:
+            call = SetupChange(setting.method, f"{base}/{setting.change}")
+        if answer is None:
+            body = {"name": setting.label, setting.key: setting.wanted}
+            call = SetupChange("POST", f"{base}/{setting.create}", body)
+        text = f"{setting.label}{f': {found} →' if is_set else ' ='} {setting.wanted}"
+        return _change(text, call, overwrites=is_set and setting.is_chosen)
 
-    def _check_variable(self, name: str, wanted: str | None) -> SetupStep:
-        """Check one variable; `wanted` is None to keep the present value."""
-        folder, body = "actions/variables", {"name": name, "value": wanted}
-        patch = SetupChange("PATCH", f"{self._repository.base}/{folder}/{name}", body)
-        post = SetupChange("POST", f"{self._repository.base}/{folder}", body)
-        return self._check_setting(Setting(f"{folder}/{name}", "value", wanted, name, patch, post))
+    def _missing(self, name: str) -> SetupStep:
+        branch = self._repository.branch
+        return _by_hand(f"{name} is not on {branch} yet", Todo(HERE, f"git push origin {branch}"))
 
     # The rows that need more than one value.
 
@@ -273,13 +239,14 @@ class Setup:
             except ConfigError as error:
                 return _by_hand(f"{LABELS}: {error}; --labels gpu replaces it")
         self._kind = self._wanted.kind or runner_kind(self._selector)
-        return self._check_variable(LABELS, None if found and not is_wanted else labels_text(self._selector))
+        wanted = None if found and not is_wanted else labels_text(self._selector)
+        return self._check(variable_setting(LABELS, wanted))
 
     def _check_job_minutes(self) -> SetupStep:
         """Check the time limit of the training job, which GitHub's machines end after six hours."""
         found = self._value(JOB_MINUTES)
         is_short = found.isascii() and found.isdecimal() and int(found) <= int(HOSTED_MINUTES)
-        return self._check_variable(JOB_MINUTES, found if is_short else HOSTED_MINUTES)
+        return self._check(variable_setting(JOB_MINUTES, found if is_short else HOSTED_MINUTES))
 
     def _check_store(self) -> SetupStep:
         self._role = self._wanted.role or self._value(ROLE)
@@ -291,58 +258,48 @@ class Setup:
         if not self._store:
             text = f"{STORE} is not set; say where runs are stored: a folder of the machine or a bucket"
             return _by_hand(text, Todo(HERE, f"{script} --store file:///mnt/storage/store"))
-        return self._check_variable(STORE, self._wanted.store or None)
+        return self._check(variable_setting(STORE, self._wanted.store or None))
 
     def _check_environment(self, name: str) -> SetupStep:
-        """Check that an environment exists, with its limit; that of the reports may be delayed by nothing."""
+        """Check that an environment exists, with its limit; what others added to it is kept."""
         base, path = self._repository.base, f"environments/{name}"
         page = Todo(BROWSER, f"{self._repository.page}/settings/environments")
         found = self._get(path, or_none=True)
         limit = (found or {}).get("deployment_branch_policy")
-        rules = [
-            each for each in (found or {}).get("protection_rules") or () if each["type"] != "branch_policy"
-        ]
-        if name == NOTIFY:
-            if rules or limit:
-                text = "reviewers or a branch limit delay the message of a failed run: remove them"
-                return _by_hand(text, page)
-            put = SetupChange("PUT", f"{base}/{path}", {"deployment_branch_policy": None})
-            return _ok("open to every branch") if found else _change("new, open to every branch", put)
-        wanted = {("v*", "tag")} if name == "release" else {(self._repository.branch, "branch")}
-        wanted |= {(LINEAGE, "tag")} if name in ("training", "eks") else set()
-        text = f"limited to {', '.join(sorted(each for each, _ in wanted))}"
+        rules = [one for one in (found or {}).get("protection_rules") or () if one["type"] != "branch_policy"]
+        wanted = LIMITS.get(name, {(self._repository.branch, "branch"), *TAGS.get(name, ())})
+        names = ", ".join(sorted(each for each, _ in wanted))
+        text = f"limited to {names}" if names else "open to every branch"
+        if not wanted and (rules or limit):
+            return _by_hand("reviewers or a branch limit delay reports of failed runs: remove them", page)
         is_limited = bool((limit or {}).get("custom_branch_policies"))
         if rules and not is_limited:
             return _by_hand(f"it has rules of yours and no such limit: add one, {text}", page)
         policies = f"{base}/{path}/deployment-branch-policies"
         listed = list_items(self._ask, policies, "branch_policies") if is_limited else []
         present = {(str(each["name"]), str(each.get("type", "branch"))) for each in listed}
-        adds = [
-            SetupChange("POST", policies, {"name": pattern, "type": kind})
-            for pattern, kind in sorted(wanted - present)
-        ]
-        if not is_limited:
-            body = {"deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}}
-            before = "new" if found is None else "protected branches →" if limit else "every branch →"
-            put = SetupChange("PUT", f"{base}/{path}", body)
-            return _change(f"{before} {text}", put, *adds, overwrites=bool(limit))
-        if adds:
-            return _change(text, *adds)
-        if others := sorted(each for each, _ in present - wanted):
-            more = f"{text}, and {', '.join(others[:5])} too: remove those that should not be allowed"
-            return _by_hand(more, page)
-        return _ok(f"{text}{'' if name != 'release' or rules else '; add a reviewer before you release'}")
+        bodies = [{"name": pattern, "type": kind} for pattern, kind in sorted(wanted - present)]
+        changes = [SetupChange("POST", policies, body) for body in bodies]
+        if found is None or (wanted and not is_limited):
+            custom = {"protected_branches": False, "custom_branch_policies": True} if wanted else None
+            put = SetupChange("PUT", f"{base}/{path}", {"deployment_branch_policy": custom})
+            before = "new," if found is None else "protected branches →" if limit else "every branch →"
+            return _change(f"{before} {text}", put, *changes, overwrites=bool(limit))
+        if changes:
+            return _change(text, *changes)
+        others = sorted(each for each, _ in present - wanted)
+        more = f"; by your choice also open to {', '.join(others[:5])}" if others else ""
+        review = "; add a reviewer before you release" if name == "release" and not rules else ""
+        return _ok(f"{text}{more}{review}")
 
     def _check_secret(self, environment: str, name: str) -> SetupStep:
         """Check one wanted secret by its name, because GitHub never shows a value."""
         place = f"environments/{environment}" if environment else "actions"
         where = f"environment {environment}" if environment else "the repository"
-        if environment and self._verdicts.get(f"env {environment}") is SetupVerdict.REFUSED:
-            return _waits(f"{name} waits for the environment {environment}")
         if self._get(f"{place}/secrets/{name}", or_none=True) is not None:
             return _ok(f"{name} is in {where}; a value is never read")
         change = SecretChange(name, environment)
-        if self._policy.can_ask(name):
+        if name in self._policy.secrets:
             return _change(f"{name} in {where}", change)
         command = change.command_line(self._repository.host, self._repository.name)
         return _by_hand(f"{name} is not in {where}", Todo(HERE, command))
@@ -359,18 +316,15 @@ class Setup:
             )
             return _by_hand(text, Todo(BROWSER, f"{repository.page}/settings#danger-zone"))
         listed = list_items(self._ask, f"{repository.base}/actions/runners", "runners") if is_own else []
-        fitting = [each for each in listed if {*map(str.casefold, labels)} <= _labels_of(each)]
-        names = ", ".join(str(each["name"]) for each in fitting[:5])
+        needed = {*map(str.casefold, labels)}  # GitHub ignores the case of labels
+        fitting = [each for each in listed if needed <= {one["name"].casefold() for one in each["labels"]}]
         run = "" if fitting or (is_own and not repository.is_of_organisation) else self._proven_since(LABELS)
         self._is_registered = bool(fitting or run)
-        if online := [each for each in fitting if each.get("status") == "online"]:
-            # Without the releases only the oldest version that GitHub registers is compared.
-            versions = dict.fromkeys(str(each.get("version") or "") for each in online)
-            problems = [version_problem(version, (), now=0.0) for version in versions]
-            old = "".join(f"; one has {problem}" for problem in problems if problem)
-            return _ok(f"{', '.join(str(each['name']) for each in online[:5])} online with {wanted}{old}")
+        if online := [str(each["name"]) for each in fitting if each.get("status") == "online"]:
+            return _ok(f"{', '.join(online[:5])} online with {wanted}")
         if fitting:
             look = "sudo systemctl status 'actions.runner.*'    # and restart, if it is stopped"
+            names = ", ".join(str(each["name"]) for each in fitting[:5])
             return _by_hand(f"{names} has {wanted} and is offline", Todo(MACHINE, look))
         if run:
             return _ok(f"run {run} had a machine with {wanted}")
@@ -400,8 +354,8 @@ class Setup:
         folders = [unquote(self._store.removeprefix("file://"))] if self._store.startswith("file://") else []
         if runs := self._wanted.variables.get(RUNS_DIRECTORY):
             folders.append(runs)
-        registration = Registration(self._repository.page, self._selector.labels, downloads, token, folders)
-        return Todo(MACHINE, runner_command(registration), note)
+        page, labels = self._repository.page, self._selector.labels
+        return Todo(MACHINE, runner_command(page, labels, downloads, token=token, folders=folders), note)
 
     def _check_aws_role(self) -> SetupStep:
         """Check that the role trusts this repository, by a run that was proven since the role is set."""
@@ -409,22 +363,18 @@ class Setup:
         if run := self._proven_since(ROLE):
             return _ok(f"run {run}, which assumed it, was proven")
         subject = self._get("actions/oidc/customization/sub", or_none=True) or {}
+        text = f"no run has shown yet that {self._role.rpartition('/')[2]} trusts this repository's jobs"
         if repository.host != GITHUB or subject.get("use_default") is False:
-            text = "GitHub's subjects are not the default here: write its trust policy by hand"
-            return _by_hand(f"{text}; a run that is proven shows that it is right")
-        form = Form.IMMUTABLE if is_immutable(subject, repository.created) else Form.NAMES
-        ids = {"owner_id": repository.owner_id, "repository_id": repository.repository_id}
-        write, create, update = trust_commands(self._role, repository.name, form, **ids)
-        return _by_hand(
-            f"no run has shown yet that {self._role.rpartition('/')[2]} trusts this repository's jobs",
-            Todo(HERE, write),
-            Todo(HERE, update, f"if there is no such role: {create}"),
-        )
+            return _by_hand(f"{text}; GitHub's subjects are not the default here: write the policy by hand")
+        ids = (repository.owner_id, repository.repository_id)
+        known = ids if is_immutable(subject, repository.created) else ()
+        line = trust_command(self._role, repository.name, known)
+        return _by_hand(text, Todo(HERE, line, "then docs/runbooks/permissions.md#aws-role"))
 
     def _check_watchdog(self) -> SetupStep:
         """Check that the watchdog is on; it is turned on only once a runner is registered."""
         if self._value(WATCH) or self._is_registered or self._kind is not RunnerKind.SELF_HOSTED:
-            return self._check_variable(WATCH, self._value(WATCH) or "on")
+            return self._check(variable_setting(WATCH, self._value(WATCH) or "on"))
         return _waits(f"{WATCH} = on, once a runner is registered")
 
     def _check_schedule(self, name: str) -> SetupStep:
@@ -434,19 +384,18 @@ class Setup:
         path, branch = f"contents/.github/workflows/{name}", self._repository.branch
         file = self._get(path, or_none=True)
         if file is None:
-            return _by_hand(f"{name} is not on {branch} yet", Todo(HERE, f"git push origin {branch}"))
+            return self._missing(name)
         text = base64.b64decode(file["content"]).decode()
         if SCHEDULE in text:
             return _ok(f"{name} has its schedule")
         changed = text.replace(SCHEDULE.replace("s", "# s", 1), SCHEDULE, 1)
         if changed == text:
             return _by_hand(
-                f"{name} on {branch} has neither a schedule nor its comment: take the shipped file"
+                f"{name} on {branch} has no schedule, not even as a comment: take the shipped file"
             )
-        body = {"message": f"Poll by {name}", "content": base64.b64encode(changed.encode()).decode()}
-        put = SetupChange(
-            "PUT", f"{self._repository.base}/{path}", {**body, "sha": file["sha"], "branch": branch}
-        )
+        content = base64.b64encode(changed.encode()).decode()
+        body = {"message": f"Poll by {name}", "content": content, "sha": file["sha"], "branch": branch}
+        put = SetupChange("PUT", f"{self._repository.base}/{path}", body)
         text = f"{name} gets its schedule, by a commit on {branch}: git pull afterwards"
         return _change(text, put, overwrites=True)
 
@@ -455,17 +404,13 @@ class Setup:
         runs, proven = self._runs()
         if proven:
             return _ok(f"run {proven['run_number']} trained and was proven")
-        needed = ["actions", "workflow", "runner labels", "store", "fork PRs"]
-        needed += ["runner"] if self._kind is RunnerKind.SELF_HOSTED else []  # others may appear with a job
         line = f"gh workflow run {WORKFLOW} --repo {self._for_gh} -f config=configs/smoke.yaml"
-        text = "no training was proven yet"
-        if any(self._verdicts.get(name, SetupVerdict.OK) not in FINISHED for name in needed):
-            return _waits(text, Todo(HERE, line, "once a runner is online"))
+        start = Todo(HERE, line, "once the steps above are done and a runner is online")
         if not runs:
-            return _by_hand(text, Todo(HERE, line))
+            return _by_hand("no training was proven yet", start)
         newest = f"{runs[0]['run_number']}: {runs[0].get('conclusion') or runs[0].get('status')}"
-        look = f"gh run view {runs[0]['id']} --repo {self._for_gh} --log-failed"
-        return _by_hand(f"{text}; the newest run is {newest}", Todo(HERE, look), Todo(HERE, line))
+        look = Todo(HERE, f"gh run view {runs[0]['id']} --repo {self._for_gh} --log-failed")
+        return _by_hand(f"no training was proven yet; the newest run is {newest}", look, start)
 
     def _proven_since(self, variable: str) -> str:
         """Return the number of the newest proven run since a variable has its value, or nothing."""
@@ -476,14 +421,16 @@ class Setup:
     def _runs(self) -> tuple[list[Json], Json | None]:
         """Return the ten newest runs on the default branch, and the newest whose training job was green.
 
-        A run that only showed its plan is green too, so only the training job counts.
+        A run that only showed its plan is green too, so only the training job counts, which is named
+        `CALLER / JOB` where a called workflow has it.
         """
         branch = quote(self._repository.branch, safe="")
         path = f"actions/workflows/{WORKFLOW}/runs?branch={branch}&per_page=10"
         runs = (self._get(path, or_none=True) or {}).get("workflow_runs") or []
         for run in runs:
             jobs = list_items(self._ask, f"{self._repository.base}/actions/runs/{run['id']}/jobs", "jobs")
-            if any(job.get("name") == TRAIN_JOB and job.get("conclusion") == "success" for job in jobs):
+            green = [str(job["name"]) for job in jobs if job.get("conclusion") == "success"]
+            if any(name.split(" / ")[-1] == TRAIN_JOB for name in green):
                 return runs, run
         return runs, None
 
@@ -509,8 +456,3 @@ def _by_hand(text: str, *todo: Todo) -> SetupStep:
 
 def _change(text: str, *changes: SetupChange | SecretChange, overwrites: bool = False) -> SetupStep:
     return SetupStep("", SetupVerdict.CHANGE, text, changes, overwrites)
-
-
-def _labels_of(runner: Json) -> set[str]:
-    """Return the labels of a runner in lower case, because GitHub ignores their case."""
-    return {str(label.get("name")).casefold() for label in runner.get("labels", ())}

@@ -22,26 +22,16 @@ _NAME, _VERDICT = 15, 11
 class SetupVerdict(StrEnum):
     """The state of a step."""
 
-    OK = "ok"
-    """Read from GitHub, and correct."""
-    CHANGE = "change"
-    """The step's changes would make it correct. Another verdict replaces it at the end."""
-    DONE = "done"
-    """Changed now, and read back."""
-    WOULD = "would do"
-    """The changes were not made, because this is a dry run."""
-    YOU = "you"
-    """Only a person can do it; the step says how."""
-    WAITS = "waits"
-    """Another step must be done first."""
-    REFUSED = "refused"
-    """GitHub refused the change, or accepted it but did not keep it."""
-    UNREACHED = "not reached"
-    """GitHub could no longer be reached."""
+    OK = "ok"  # read from GitHub, and correct
+    CHANGE = "change"  # the step's changes would make it correct; another verdict replaces it at the end
+    DONE = "done"  # changed now, and read back
+    WOULD = "would do"  # not changed, because this is a dry run
+    YOU = "you"  # only a person can do it; the step says how
+    WAITS = "waits"  # another step must be done first
+    REFUSED = "refused"  # GitHub refused the change, or accepted it but did not keep it
 
 
 FINISHED = (SetupVerdict.OK, SetupVerdict.DONE)
-_FAILED = (SetupVerdict.REFUSED, SetupVerdict.UNREACHED)
 
 
 @dataclass(frozen=True)
@@ -108,8 +98,8 @@ def repository_argument(host: str, repository: str) -> str:
 
 
 def exit_code_of_steps(steps: Sequence[SetupStep]) -> ExitCode:
-    """Return 0 when every step is checked, 1 when steps remain, 4 when GitHub refused or was not reached."""
-    if any(step.verdict in _FAILED for step in steps):
+    """Return 0 when every step is checked, 1 when steps remain, 4 when GitHub refused."""
+    if any(step.verdict is SetupVerdict.REFUSED for step in steps):
         return ExitCode.REFUSED
     return ExitCode.DONE if all(step.verdict in FINISHED for step in steps) else ExitCode.NO
 
@@ -135,30 +125,26 @@ def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, d
     for number, (step, todo) in enumerate(numbered, 1):
         title = f"{number}. {step.name}: {todo.where}" + (f"; {todo.note}" if todo.note else "")
         parts += [textwrap.fill(title, WIDTH, subsequent_indent="   "), todo.command]
-    checked = sum(step.verdict in FINISHED for step in steps)
-    left = {
+    checked = f"{sum(step.verdict in FINISHED for step in steps)} of {len(steps)} steps are checked."
+    last = {
         ExitCode.DONE: f"All {len(steps)} steps are checked.",
-        ExitCode.NO: f"{checked} of {len(steps)} steps are checked. Run this again to continue and to check.",
-        ExitCode.REFUSED: f"{checked} of {len(steps)} steps are checked. GitHub refused, or could not be "
-        "reached. Finished steps are kept: fix the cause and run this again.",
+        ExitCode.NO: f"{checked} Run this again to continue and to check.",
+        ExitCode.REFUSED: f"{checked} GitHub refused the others. Fix the cause and run this again.",
     }
-    return "\n\n".join([*parts, textwrap.fill(left[exit_code_of_steps(steps)], WIDTH)])
+    return "\n\n".join([*parts, textwrap.fill(last[exit_code_of_steps(steps)], WIDTH)])
 
 
 def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Mapping[str, Any]:
     """Return the steps as data."""
-    return {
-        "repository": repository,
-        "host": host,
-        "ready": exit_code_of_steps(steps) == 0,
-        "steps": [
-            {
-                "name": step.name,
-                "verdict": str(step.verdict),
-                "text": step.text,
-                "calls": [change.command_line(host, repository) for change in step.changes],
-                "todo": [vars(todo) for todo in step.todo],
-            }
-            for step in steps
-        ],
-    }
+    rows = [
+        {
+            "name": step.name,
+            "verdict": str(step.verdict),
+            "text": step.text,
+            "calls": [change.command_line(host, repository) for change in step.changes],
+            "todo": [vars(todo) for todo in step.todo],
+        }
+        for step in steps
+    ]
+    ready = exit_code_of_steps(steps) == ExitCode.DONE
+    return {"repository": repository, "host": host, "ready": ready, "steps": rows}

@@ -9,7 +9,7 @@ https://docs.github.com/en/actions/reference/security/oidc
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -83,8 +83,9 @@ def trust_policy(
 ) -> dict[str, Any]:
     """Return the trust policy of the role.
 
-    `workflow`, such as `training_ci.yml`, adds GitHub's further claims: that file on main, and the id of the
-    repository where it is known. STS checks them since January 2026. Raises ConfigError when impossible.
+    `workflow` is the file that has the job, `train.yml` or `OWNER/REPO/.github/workflows/train.yml`, with
+    `@REF` unless it is that of the subject or main. It adds GitHub's further claims: that file, and the id of
+    the repository where it is known. STS checks them since January 2026. Raises ConfigError when impossible.
     """
     if not re.fullmatch(r"\d{12}", account, re.ASCII):
         raise ConfigError(f"{account[:40]!r} is not an AWS account, which has twelve digits")
@@ -93,12 +94,11 @@ def trust_policy(
     subjects = subject.texts(form)
     equal: dict[str, Any] = {"aud": AUDIENCE, "sub": subjects if len(subjects) > 1 else subjects[0]}
     if workflow:
-        if not re.fullmatch(r"[\w.-]+\.ya?ml", workflow, re.ASCII):
-            raise ConfigError(
-                f"{workflow[:80]!r} is not a file of .github/workflows, such as training_ci.yml"
-            )
-        path = f"{subject.repository}/.github/workflows/{workflow}"
-        equal["job_workflow_ref"] = f"{path}@{subject.ref or 'refs/heads/main'}"
+        file, _, ref = workflow.partition("@")
+        path = file if "/" in file else f"{subject.repository}/.github/workflows/{file}"
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+/\.github/workflows/[\w.-]+\.ya?ml", path, re.ASCII):
+            raise ConfigError(f"{workflow[:80]!r} is not a file of .github/workflows, such as train.yml")
+        equal["job_workflow_ref"] = f"{path}@{ref or subject.ref or 'refs/heads/main'}"
         if subject.repository_id is not None:
             equal["repository_id"] = str(subject.repository_id)
     return {
@@ -114,19 +114,14 @@ def trust_policy(
     }
 
 
-def trust_commands(
-    role: str, repository: str, form: Form, *, owner_id: int, repository_id: int
-) -> tuple[str, str, str]:
-    """Return the commands that write the policy of the role with this ARN, create the role, and update it."""
-    _, partition, _, _, account, path = role.split(":")
-    ids = f" --owner-id {owner_id} --repository-id {repository_id}" if form is Form.IMMUTABLE else ""
+def trust_command(role: str, repository: str, ids: Sequence[int]) -> str:
+    """Return the command that writes the policy of the role with this ARN; `ids` for the immutable form."""
+    _, partition, _, _, account, _ = role.split(":")
+    given = "".join(f" --{name} {one}" for name, one in zip(("owner-id", "repository-id"), ids, strict=False))
     part = "" if partition == "aws" else f" --partition {partition}"
-    name = path.rpartition("/")[2]
     return (
         f"PYTHONPATH=src python3 -m trainyard init trust-policy --repository {repository} "
-        f"--account {account} --environment {ENVIRONMENT}{ids}{part} --output trust.json",
-        f"aws iam create-role --role-name {name} --assume-role-policy-document file://trust.json",
-        f"aws iam update-assume-role-policy --role-name {name} --policy-document file://trust.json",
+        f"--account {account} --environment {ENVIRONMENT}{given}{part} --output trust.json"
     )
 
 

@@ -18,6 +18,7 @@ LABELS = "TRAINYARD_RUNNER_LABELS"
 STORE = "TRAINYARD_STORE"
 WATCH = "TRAINYARD_WATCH"
 ROLE = "TRAINYARD_AWS_ROLE"
+REGION = "TRAINYARD_AWS_REGION"
 JOB_MINUTES = "TRAINYARD_JOB_MINUTES"
 DEADLINE = "TRAINYARD_DEADLINE"
 RUNS_DIRECTORY = "TRAINYARD_RUNS_DIRECTORY"
@@ -32,31 +33,25 @@ OTHERS = frozenset(
         "TRAINYARD_SCHEDULE",
         "TRAINYARD_KEEP_RUNS",
         CODEBUILD,
-        "TRAINYARD_CODEBUILD_COMPUTE",
-        "TRAINYARD_CODEBUILD_IMAGE",
         CLUSTER,
         "TRAINYARD_EKS_ROLE",
         "TRAINYARD_EKS_NODES",
         "TRAINYARD_EKS_INSTANCE_TYPE",
         "TRAINYARD_EKS_ACCEPT",
-        "TRAINYARD_EKS_WATCH",
         "TRAINYARD_EKS_RUNNER",
         "TRAINYARD_INSTANCE_TYPE",
         "TRAINYARD_USD_PER_HOUR",
         "TRAINYARD_MAX_SEGMENTS",
         "TRAINYARD_GPU_LOCK",
-        "TRAINYARD_QUEUE",
         "TRAINYARD_RUNNERS",
         "TRAINYARD_SUPERSEDE",
-        "TRAINYARD_CHECK",
         "TRAINYARD_FOLLOW",
         DEADLINE,
         JOB_MINUTES,
         RUNS_DIRECTORY,
-        "TRAINYARD_AWS_REGION",
+        REGION,
         "TRAINYARD_PASS",
         "TRAINYARD_SIGNING",
-        "TRAINYARD_ATTEST",
         "TRAINYARD_SITE",
         "SLACK_CHANNEL",
     }
@@ -66,7 +61,7 @@ SECRETS = {
     "SLACK_BOT_TOKEN": "training",
     "SLACK_WEBHOOK_URL": "training",
     "TRAINYARD_SIGNING_KEY": "training",
-    "WANDB_API_KEY": "training",
+    "PROGRAM_ENV": "training",
     "TRAINYARD_RUNNERS_TOKEN": "watch",
 }
 """Name of the secret -> its environment."""
@@ -95,21 +90,12 @@ class RunnerKind(StrEnum):
 
 
 def set_variables(environment: MutableMapping[str, str]) -> None:
-    """Set the repository's variables that the workflows read, from the JSON in TRAINYARD_VARIABLES.
+    """Correct the repository's variables in the environment, which people type into a form.
 
-    A variable of the environment itself is kept. Blanks around a value go, and a switch may have capitals: a
-    value is typed into a form. Raises ConfigError for anything but a JSON object.
+    Blanks around a value go, and a switch may have capitals.
     """
-    text = environment.get("TRAINYARD_VARIABLES") or "{}"
-    try:
-        found = parse_json(text, "TRAINYARD_VARIABLES")
-    except DamagedFileError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f"TRAINYARD_VARIABLES: {text[:80]!r} is not the JSON of the repository's variables")
     for name in (LABELS, STORE, WATCH, ROLE, *OTHERS):
-        value = (environment.get(name) or str(found.get(name) or "")).strip()
-        if value:
+        if value := environment.get(name, "").strip():
             is_switch = value.lower() in ("on", "off", "true", "false")
             environment[name] = value.lower() if is_switch else value
 

@@ -60,7 +60,8 @@ def _missing_of_program(run: RecordedFacts) -> list[str]:
 
 
 _OF_PROGRAMS = {
-    "commit": "run it in a git repository with at least one commit, or in an image that was built from one",
+    "commit": "run it in a git repository with at least one commit, or in an image that was built from one; "
+    "a container needs git before the checkout",
     "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
     "lock": "name the file that pins its packages in program.lock",
     "data": "name the files that it reads in program.data, or set that to [] if it reads none",

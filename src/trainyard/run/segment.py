@@ -1,6 +1,6 @@
 """Segments of a long run: several workflow runs train one model, and each hands over to the next.
 
-    segment 1 ──exit 75, or its runner died──> segment 2 ──> … ──> done    one lineage, one commit, one run
+    segment 1 ──exit 75──> segment 2 ──> … ──> done    one lineage, one commit, one run
 
 This module only describes a segment. `watch.continuation` decides whether there is a next one.
 """
@@ -14,6 +14,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import parse_json, parse_json_object
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,40}", re.ASCII)
 _THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)
 _LARGEST = 10**15
 _MANIFEST = re.compile(
@@ -35,27 +36,26 @@ class Segment:
     """The full commit hash, the same for all segments."""
     step: int = 0
     """The lineage's last known step when this segment was dispatched."""
-    deaths: int = 0
-    """Number of consecutive segments before this one whose runner died before they reported a step."""
     thread: str = ""
     """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
     outages: int = 0
     """Number of consecutive segments before this one that ended because a service was away."""
+    name: str = ""
+    """The name that its workflow gives this call of train.yml, where it calls several."""
 
     @property
     def run_id(self) -> str:
         """The identity of the run that the lineage trains, which is also the name of its directory."""
-        return f"gh-{self.lineage}"
+        return f"gh-{self.lineage}{'-' if self.name else ''}{self.name}"
 
     @property
-    def may_begin(self) -> bool:
-        """Return whether it may start at step 0: it is the first, or those before died without a step."""
-        return self.number == 1 or (self.step == 0 and self.deaths > 0)
+    def tag(self) -> str:
+        """The tag that keeps the commit of the lineage, and on which its segments run."""
+        return f"trainyard-lineage-{self.run_id.removeprefix('gh-')}"
 
-    def next(self, *, step: int, died: bool) -> "Segment":
+    def next(self, *, step: int) -> "Segment":
         """Return the next segment, of the same lineage at the same commit."""
-        deaths = self.deaths + 1 if died else 0
-        return replace(self, number=self.number + 1, step=step, deaths=deaths, outages=0)
+        return replace(self, number=self.number + 1, step=step, outages=0)
 
     def next_after_outage(self) -> "Segment":
         """Return the next segment after one that ended because a service was unavailable."""
@@ -70,7 +70,7 @@ class Segment:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def first_segment(environment: Mapping[str, str]) -> Segment:
+def first_segment(environment: Mapping[str, str], name: str = "") -> Segment:
     """Return the first segment, from GitHub's variables. Raises ConfigError outside a workflow run."""
     names = ("GITHUB_RUN_ID", "GITHUB_RUN_NUMBER", "GITHUB_SHA")
     missing = [name for name in names if not environment.get(name)]
@@ -78,7 +78,7 @@ def first_segment(environment: Mapping[str, str]) -> Segment:
         raise ConfigError(f"{missing[0]} is not set: this must run in a workflow of GitHub Actions.")
     run_id, run_number, commit = (environment[name] for name in names)
     number = int(run_number) if run_number.isascii() and run_number.isdecimal() else 0
-    first = Segment(lineage=run_id, number=1, run_number=number, commit=commit)
+    first = Segment(lineage=run_id, number=1, run_number=number, commit=commit, name=name)
     return read_segment(first.to_text(), what="GitHub's variables")
 
 
@@ -94,9 +94,11 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         raise _refusal(what, "lineage is not the id of a workflow run")
     if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
         raise _refusal(what, "commit is not a full commit hash")
+    if not (isinstance(value["name"], str) and _NAME.fullmatch(value["name"])):
+        raise _refusal(what, "name is not of letters, digits, dots, - and _, at most 40")
     if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
         raise _refusal(what, "thread is not a Slack thread (CHANNEL:TS)")
-    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("deaths", 0), ("outages", 0)):
+    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("outages", 0)):
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
             raise _refusal(what, f"{name} is not a whole number from {least}")
@@ -109,20 +111,32 @@ class Handover:
 
     segment: Segment
     inputs: Mapping[str, str]
-    """The dispatch inputs, except a later segment's `resume` and `continues`."""
-    ref: str
+    """The inputs of the run, except a later segment's `resume`."""
     store: str
     most_segments: int
 
     def inputs_of(self, following: Segment, *, manifest: str = "") -> dict[str, str]:
         """Return the dispatch inputs for the segment `following`; `manifest` is the stored manifest's name.
 
-        Without a manifest, the segment searches for a checkpoint: on the runner first, then in the store. If
-        no step was ever reported and it finds none, it starts as this segment did.
+        All is in the one input `continues`, because a workflow need not have others. Without a manifest, the
+        segment searches for a checkpoint: on the runner first, then in the store.
         """
-        unknown = self.inputs.get("resume", "auto") if following.may_begin else "auto"
-        resume = f"{self.store}/manifests/{manifest}" if manifest else unknown
-        return {**self.inputs, "resume": resume, "continues": following.to_text()}
+        resume = f"{self.store}/manifests/{manifest}" if manifest else "auto"
+        state = {**asdict(following), "inputs": {**self.inputs, "resume": resume}}
+        return {"continues": json.dumps(state, separators=(",", ":"))}
+
+
+def read_continues(text: str) -> tuple[Segment, dict[str, str]]:
+    """Return the segment and the inputs in the dispatch input `continues`. Raises ConfigError."""
+    what = "continues"
+    try:
+        value = dict(parse_json_object(text, what))
+    except DamagedFileError:
+        value = {}
+    inputs = value.pop("inputs", {})
+    if not isinstance(inputs, dict):
+        raise _refusal(what, "inputs is not an object")
+    return read_segment(json.dumps(value)), {str(name): str(entry) for name, entry in inputs.items()}
 
 
 def read_handover(text: str) -> Handover:
@@ -131,7 +145,7 @@ def read_handover(text: str) -> Handover:
         value = parse_json_object(text, "--plan")
         if isinstance(value.get("plan"), dict):  # the output of the plan job contains it
             value = value["plan"]
-        parts = {name: value[name] for name in ("inputs", "ref", "store", "most_segments")}
+        parts = {name: value[name] for name in ("inputs", "store", "most_segments")}
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
         return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
     except (DamagedFileError, ValueError, KeyError, TypeError, AttributeError) as error:

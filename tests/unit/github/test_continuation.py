@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.errors import ExitCode
-from trainyard.github.continuation import MOST_DEATHS, SegmentEnd, next_segment
+from trainyard.github.continuation import SegmentEnd, next_segment
 from trainyard.run.segment import Segment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -39,17 +39,10 @@ def test_without_a_stored_checkpoint_nothing_follows(step: int | None, stored: b
 
 def test_a_lineage_has_a_limited_number_of_segments() -> None:
     assert next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, 250, stored=True), most=2).next is None
-    assert next_segment(SegmentEnd(SECOND, None), most=2).next is None
     assert next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, 250, stored=True), most=3).next
 
 
-def test_a_lost_runner_is_followed_a_few_times_and_keeps_the_last_known_step() -> None:
-    segment = SECOND
-    for _ in range(MOST_DEATHS):
-        decision = next_segment(SegmentEnd(segment, None), most=50)
-        assert decision.next is not None
-        segment = decision.next
-        assert segment.step == 100
-    decision = next_segment(SegmentEnd(segment, None), most=50)
-    assert decision.next is None
-    assert "3 segments in a row lost their runner" in decision.reason
+def test_a_job_on_a_cluster_that_outlives_its_segment_is_followed_by_the_next() -> None:
+    decision = next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, is_running=True), most=5)
+    assert decision.next == Segment("4711", 3, 812, COMMIT, step=100)
+    assert next_segment(SegmentEnd(SECOND, ExitCode.STOPPED, is_running=True), most=2).next is None

@@ -1,5 +1,6 @@
 """The version of a release is the same everywhere, and its notes have a date."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_a_release_has_the_notes_of_its_own_section(checkout: Make) -> None:
     release = read_release(checkout(), "v1.2.0")
     assert (release.version, release.notes, release.title) == ("1.2.0", "- one\n- two", "Trainyard 1.2.0")
     assert not release.is_preliminary
+
+
+def test_the_tag_of_the_major_version_names_the_release_that_the_files_state(checkout: Make) -> None:
+    root = checkout()
+    release = read_release(root, "v1")
+    assert (release.version, release.moving_tag) == ("1.2.0", "v1")
+    with pytest.raises(CheckFailedError, match=r"pyproject\.toml says 1\.2\.0, the tag 2"):
+        read_release(root, "v2")
 
 
 def test_a_candidate_is_preliminary(checkout: Make) -> None:
@@ -72,3 +81,13 @@ def test_an_invalid_tag_is_refused(checkout: Make, tag: str) -> None:
 def test_a_missing_file_of_the_checkout_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pyproject\.toml: missing"):
         read_release(tmp_path, "v1.2.0")
+
+
+def test_documents_name_a_commit_until_there_is_a_release_and_the_quick_start_alone_main() -> None:
+    """No tag v1 exists before the first release, so an example that names it does not run."""
+    root = Path(__file__).parents[3]
+    pages = [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".yml")]
+    for path in (*pages, *(root / ".github" / "workflows").glob("*.yml")):
+        refs = re.findall(r"OWNER/trainyard\S*@(\w+)|ref: (v\d|main)\b", path.read_text())
+        found = {ref or other for ref, other in refs}
+        assert found <= ({"main"} if path.name == "quick_start.md" else {"COMMIT"}), path

@@ -14,7 +14,7 @@ from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, pla
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
-from trainyard.run.segment import Segment, manifest_place, read_handover, read_segment
+from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover, read_segment
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -40,7 +40,7 @@ def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
     assert outputs["run_dir"] == "runs/gh-4711"
     assert outputs["run_number"] == "812"
     assert outputs["store"] == "s3://ml-runs/phase2"
-    assert (outputs["resume"], outputs["fetch"], outputs["moment"]) == ("auto", "false", "started")
+    assert (outputs["resume"], outputs["fetch"]) == ("auto", "false")
     assert outputs["commit"] == COMMIT
 
 
@@ -63,8 +63,8 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
         ("where to store", "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX"),
     ]
     assert (fresh.trains, fresh.is_refused) == (False, False)
-    outputs = fresh.outputs()
-    assert (outputs["train"], outputs["store"], outputs["runner"]) == ("false", "", "[]")
+    planned = fresh.job_plan()
+    assert (planned["train"], planned["store"], planned["runner"]) == ("false", "", "none")
     codebuild = plan_run(smoke, variables={}, target=Target.CODEBUILD)
     assert [each.variable for each in codebuild.missing_settings] == [
         "TRAINYARD_CODEBUILD_PROJECT",
@@ -109,14 +109,10 @@ def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config)
 
 
 def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Config) -> None:
-    outputs = plan_run(smoke, FIRST.next(step=9, died=False), resume=MANIFEST).outputs()
+    outputs = plan_run(smoke, FIRST.next(step=9), resume=MANIFEST).outputs()
     assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
-    assert (outputs["moment"], outputs["reason"]) == ("resumed", "the time limit of a job")
-    assert plan_run(smoke, FIRST.next(step=9, died=True)).outputs()["reason"] == "its runner died"
+    assert outputs["reason"] == "the time limit of a job"
     assert outputs["run_dir"] == "runs/gh-4711"
-    assert outputs["may_begin"] == "false"
-    assert plan_run(smoke, FIRST.next(step=0, died=True)).outputs()["may_begin"] == "true"
-    assert plan_run(smoke, FIRST.next(step=9, died=True)).outputs()["may_begin"] == "false"
 
 
 def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> None:
@@ -138,18 +134,14 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
         epochs="2",
     )
     handover = read_handover(plan.outputs()["plan"])
-    assert (handover.segment, handover.ref, handover.most_segments) == (FIRST, "main", 3)
-    following = handover.segment.next(step=5, died=False).with_thread("C0123:1732140000.000100")
-    inputs = handover.inputs_of(following, manifest="run-812-manifest.json")
-    assert inputs["overrides"] == "a.b=1 c=2"
-    assert inputs["epochs"] == "2"
+    assert (handover.segment, handover.most_segments) == (FIRST, 3)
+    following = handover.segment.next(step=5).with_thread("C0123:1732140000.000100")
+    given = handover.inputs_of(following, manifest="run-812-manifest.json")
+    assert given.keys() == {"continues"}, "a workflow need not have other inputs"
+    segment, inputs = read_continues(given["continues"])
+    assert (segment, inputs["set"], inputs["epochs"]) == (following, "a.b=1\nc=2", "2")
     assert inputs["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
-    assert json.loads(inputs["continues"])["thread"] == "C0123:1732140000.000100"
-    assert handover.inputs_of(following)["resume"] == "auto"
-    died = handover.segment.next(step=0, died=True)
-    begun = read_handover(plan_run(smoke, resume=MANIFEST).outputs()["plan"])
-    assert begun.inputs_of(died)["resume"] == MANIFEST
-    assert begun.inputs_of(following)["resume"] == "auto"
+    assert read_continues(handover.inputs_of(following)["continues"])[1]["resume"] == "auto"
     for wrong in ("", "[]", "{}", plan.outputs()["plan"].replace(COMMIT, "main")):
         with pytest.raises(ConfigError, match="plan"):
             read_handover(wrong)
@@ -208,24 +200,6 @@ def test_the_summary_says_what_is_not_known(smoke: Config) -> None:
     assert text.endswith("Nothing was started.\n")
 
 
-def test_codebuilds_machine_is_like_one_of_the_catalogue_and_costs_something_else(smoke: Config) -> None:
-    variables = STORE | {
-        "TRAINYARD_CODEBUILD_PROJECT": "yard",
-        "GITHUB_RUN_ID": "1",
-        "GITHUB_RUN_ATTEMPT": "1",
-    }
-    text = summary(smoke, plan_run(smoke, variables=variables, target=Target.CODEBUILD))
-    assert "smoke-llama fits on one A10G (CodeBuild gpu\\_small)" in text.replace(
-        "gpu_small)", "gpu\\_small)"
-    )
-    assert "| cost | not known" in text
-    assert "$" not in text
-    fleet = plan_run(
-        smoke, variables=variables | {"TRAINYARD_CODEBUILD_COMPUTE": "fleet:gpus"}, target=Target.CODEBUILD
-    )
-    assert "the catalogue has no machine like this one of CodeBuild" in summary(smoke, fleet)
-
-
 def test_a_recipe_that_is_not_modelled_is_said_so(smoke: Config) -> None:
     command = smoke.model_copy(update={"recipe": "command"})
     figures = plan_on(Machine(("x",), "trainyard-gpu", "g6.xlarge"), command)
@@ -235,7 +209,7 @@ def test_a_recipe_that_is_not_modelled_is_said_so(smoke: Config) -> None:
 def test_how_a_run_begins_is_said(smoke: Config) -> None:
     assert "at step 0 |" in summary(smoke, plan_run(smoke, resume="none"))
     assert f"from `{MANIFEST}`" in summary(smoke, plan_run(smoke, resume=MANIFEST))
-    later = summary(smoke, plan_run(smoke, FIRST.next(step=9, died=False)))
+    later = summary(smoke, plan_run(smoke, FIRST.next(step=9)))
     assert "segment 2 of at most 20" in later
     assert "where the previous segment ended" in later
 
@@ -267,11 +241,11 @@ def test_a_price_is_an_amount() -> None:
 )
 def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, words: list[str]) -> None:
     assert list(overrides_in(text)) == words
-    again = DispatchInputs("c.yaml", overrides_in(text)).inputs()["overrides"]
+    again = DispatchInputs("c.yaml", overrides_in(text)).inputs()["set"]
     assert list(overrides_in(again)) == words
 
 
-def test_a_queue_is_one_set_of_labels_and_one_of_its_runners_and_a_next_segment_has_its_own(
+def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_own(
     smoke: Config,
 ) -> None:
     def queue(segment: Segment = FIRST, **variables: str) -> str:
@@ -280,26 +254,49 @@ def test_a_queue_is_one_set_of_labels_and_one_of_its_runners_and_a_next_segment_
     assert queue() == "trainyard-gpu-self-hosted"
     assert queue(TRAINYARD_RUNNER_LABELS='["GPU","self-hosted"]') == queue(), "order and case do not count"
     assert queue(TRAINYARD_RUNNER_LABELS='["h100"]') == "trainyard-h100"
-    assert queue(TRAINYARD_QUEUE="lab") == "lab"
-    assert queue(FIRST.next(step=9, died=False)) == f"{queue()}-next"
-    spread = {queue(Segment("1", 1, number, COMMIT), TRAINYARD_RUNNERS="3") for number in range(1, 20)}
-    assert spread == {f"{queue()}-{place}" for place in (1, 2, 3)}
+    assert queue(FIRST.next(step=9)) == f"{queue()}-next"
+    spread = {
+        queue(Segment(str(number), 1, number, COMMIT), TRAINYARD_RUNNERS="2") for number in range(1, 20)
+    }
+    assert len(spread) == 19, "the runners are the queue: none is idle while a job waits"
     for wrong in ("0", "many", "-1"):
         with pytest.raises(ConfigError, match="TRAINYARD_RUNNERS"):
             queue(TRAINYARD_RUNNERS=wrong)
 
 
-@each_case("number", [1, 2])
-@each_case("check", ["", "off"])
-@each_case("role", ["", "arn:aws:iam::1:role/x"])
-@each_case("store", ["s3://ml-runs/phase2", "file:///srv/store"])
-def test_a_hosted_runner_checks_a_store_that_a_role_opens_before_the_first_segment(
-    smoke: Config, store: str, role: str, check: str, number: int
-) -> None:
-    variables = STORE | {"TRAINYARD_STORE": store, "TRAINYARD_AWS_ROLE": role, "TRAINYARD_CHECK": check}
-    jobs = plan_run(smoke, Segment("1", number, 1, COMMIT), variables).job_plan()["jobs"]
-    is_checked = store.startswith("s3://") and bool(role) and check != "off" and number == 1
-    assert jobs == {"ready": is_checked, "train": True, "eks": False}
+def test_calls_of_one_workflow_are_runs_of_their_own_and_one_is_continued(smoke: Config) -> None:
+    named = Segment("4711", 1, 812, COMMIT, name="seed-1")
+    plans = [
+        resolve(DispatchInputs("x"), smoke, named, name=name, variables=STORE)
+        for name in ("seed-1", "seed-2")
+    ]
+    assert [plan.trains for plan in plans] == [True, False]
+    planned = plans[0].job_plan()
+    assert (planned["run_id"], planned["title"], planned["run_number"]) == (
+        "gh-4711-seed-1",
+        "812 seed-1",
+        "auto",
+    )
+    assert named.tag == "trainyard-lineage-4711-seed-1"
+
+
+@each_case(
+    ("text", "container"),
+    [
+        ("", ""),
+        (" a/b:1 ", "a/b:1"),
+        ('{"image": "a", "options": "--gpus all"}', {"image": "a", "options": "--gpus all"}),
+    ],
+)
+def test_a_container_is_an_image_or_what_github_takes(smoke: Config, text: str, container: Any) -> None:
+    assert plan_run(smoke, variables=STORE | {"CONTAINER": text}).job_plan()["container"] == container
+    with pytest.raises(ConfigError, match="container"):
+        plan_run(smoke, variables=STORE | {"CONTAINER": "{image}"})
+
+
+def test_a_hosted_machine_has_less_time(smoke: Config) -> None:
+    hosted = STORE | {"TRAINYARD_RUNNER_LABELS": '["ubuntu-24.04"]'}
+    assert (plan_run(smoke).job_minutes, plan_run(smoke, variables=hosted).job_minutes) == (480, 355)
 
 
 def test_a_segment_and_the_plan_within_the_output_are_read() -> None:
@@ -307,7 +304,6 @@ def test_a_segment_and_the_plan_within_the_output_are_read() -> None:
     handover = {
         "inputs": {},
         "segment": json.loads(FIRST.to_text()),
-        "ref": "main",
         "store": "s3://ml-runs",
         "most_segments": 20,
     }

@@ -23,29 +23,24 @@ def releases(*days_ago: float) -> tuple[RunnerRelease, ...]:
     return tuple(RunnerRelease((2, 340 + n, 0), NOW - days * DAY) for n, days in enumerate(days_ago))
 
 
-@each_case(
-    ("days_after_next", "expected"),
-    [(0, None), (22.9, None), (23.1, "from 2027-01-22"), (29.9, "from"), (30.1, "since"), (300, "since")],
-)
-@each_case("more", [(), (1.0,)], ids=["one release", "another since"])
-def test_the_first_release_after_it_decides(
-    days_after_next: float, expected: str | None, more: tuple[float, ...]
-) -> None:
-    found = version_problem("2.340.0", releases(400, days_after_next, *more), now=NOW)
-    if expected is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert "2.341.0 was published on" in found
-        assert f"GitHub gives no jobs to older ones {expected}" in found
+def test_the_first_release_after_it_decides() -> None:
+    for days, expected in (
+        (0, None),
+        (22.9, None),
+        (23.1, "from 2027-01-22"),
+        (29.9, "from"),
+        (30.1, "since"),
+    ):
+        for more in ((), (1.0,)):
+            found = version_problem("2.340.0", releases(400, days, *more), now=NOW) or ""
+            assert ("2.341.0 was published on" in found) is (expected is not None)
+            assert f"GitHub gives no jobs to older ones {expected or ''}" in found or expected is None
 
 
-@pytest.mark.parametrize("known", [(), releases(400, 200)], ids=["no releases", "releases"])
-@pytest.mark.parametrize(("version", "is_old"), [("2.328.0", True), ("2.99.9", True), ("1.9.9", True)])
-def test_a_version_that_cannot_be_registered_is_reported_without_releases(
-    version: str, is_old: bool, known: tuple[RunnerRelease, ...]
-) -> None:
-    assert "2.329.0" in (version_problem(version, known, now=NOW) or "")
+def test_a_version_that_cannot_be_registered_is_reported_without_releases() -> None:
+    for version in ("2.328.0", "2.99.9", "1.9.9"):
+        for known in ((), releases(400, 200)):
+            assert "2.329.0" in (version_problem(version, known, now=NOW) or "")
     assert version_problem(".".join(map(str, OLDEST)), (), now=NOW) is None
 
 

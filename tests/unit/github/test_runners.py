@@ -10,7 +10,6 @@ MINUTE = 60.0
 BOX = Runner("gpu-1", online=True, busy=False, labels=GPU | {"Linux"})
 AWAY = Runner("gpu-1", online=False, busy=False, labels=GPU)
 BUSY = Runner("gpu-1", online=True, busy=True, labels=GPU)
-CODEBUILD = frozenset({"codebuild-trainyard-7-1", "image:linux-5.0", "train-7-1"})
 
 
 def job(minutes: float, *, running: bool = False, labels: frozenset[str] = GPU, run: int = 7) -> Job:
@@ -56,14 +55,12 @@ def test_labels_ignore_case() -> None:
     assert outage_keys(job(6, labels=capitals), runners=None) == ["waiting"]
     assert [o.key for o in judge_runners(None, [job(6)], capitals, now=NOW)] == ["waiting"]
     assert len(list(judge_jobs([job(500, running=True, labels=capitals)], GPU, now=NOW))) == 1
-    assert job(6, labels=frozenset({"CodeBuild-trainyard-7-1"})).on_codebuild
 
 
 def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
     assert outage_keys(job(6), runners=None) == ["waiting"]
     assert outage_keys(job(6), job(60, running=True), runners=None) == []
     assert outage_keys(runners=None) == []
-    assert outage_keys(job(6, labels=CODEBUILD), runners=None) == []
 
 
 @pytest.mark.parametrize(
@@ -77,28 +74,20 @@ def test_a_job_beyond_its_limit_is_cancelled_and_later_by_force(waits: Job, forc
     assert "jobs end after 480" in orphan.reason
 
 
-def test_a_job_that_codebuild_ignores_is_cancelled() -> None:
-    [orphan] = judge_jobs([job(61, labels=CODEBUILD)], GPU, now=NOW)
-    assert "no machine of CodeBuild has come for 61 minutes" in orphan.reason
-    assert [each.force for each in judge_jobs([job(80, labels=CODEBUILD)], GPU, now=NOW)] == [False]
-
-
 def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> None:
     hosted = frozenset({"ubuntu-24.04"})
     left = [
         job(600),
         job(480, running=True),
         job(600, running=True, labels=hosted),
-        job(30, labels=CODEBUILD),
     ]
     assert list(judge_jobs(left, GPU, now=NOW)) == []
 
 
-def test_without_labels_only_codebuild_jobs_are_watched() -> None:
+def test_without_labels_no_job_is_watched() -> None:
     none: frozenset[str] = frozenset()
     hosted = job(600, running=True, labels=frozenset({"ubuntu-24.04"}))
     away = Runner("gpu-1", online=False, busy=False, labels=GPU)
     assert judge_runners([away], [job(60), hosted], none, now=NOW) == []
     assert judge_runners(None, [job(60), hosted], none, now=NOW) == []
-    [orphan] = judge_jobs([job(600, running=True), hosted, job(61, labels=CODEBUILD)], none, now=NOW)
-    assert orphan.job.on_codebuild
+    assert list(judge_jobs([job(600, running=True), hosted], none, now=NOW)) == []

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.github.trust_policy import (
@@ -15,7 +14,7 @@ from trainyard.github.trust_policy import (
     Form,
     Subject,
     is_immutable,
-    trust_commands,
+    trust_command,
     trust_policy,
 )
 
@@ -31,7 +30,7 @@ def token(
 ) -> dict[str, str]:
     """Return the claims of GitHub's token for a job of me/lab; `where` is the end of its subject."""
     repository = f"me@{ids[0]}/lab@{ids[1]}" if form is Form.IMMUTABLE else "me/lab"
-    workflow = f"me/lab/.github/workflows/training_ci.yml@{ref}"
+    workflow = f"me/lab/.github/workflows/train.yml@{ref}"
     named = {"aud": AUDIENCE, "repository_id": str(ids[1]), "job_workflow_ref": workflow}
     return named | {"sub": f"repo:{repository}:{where}"} | claims
 
@@ -72,28 +71,33 @@ def test_a_repository_that_took_over_the_name_is_trusted_by_the_names_alone() ->
     assert not trusts(policy_for(Form.BOTH), stranger)
     taken_over = token(Form.NAMES, ids=(98, 99), where="environment:training")
     assert trusts(policy_for(Form.NAMES), taken_over)  # why the immutable form is there
-    assert not trusts(policy_for(Form.NAMES, workflow="training_ci.yml"), taken_over)
+    assert not trusts(policy_for(Form.NAMES, workflow="train.yml"), taken_over)
 
 
 def test_further_claims_keep_out_other_workflows_and_branches() -> None:
-    policy = policy_for(Form.IMMUTABLE, workflow="training_ci.yml")
+    """The claim names the file that has the job: a called workflow, not its caller."""
     where = "environment:training"
-    assert trusts(policy, token(Form.IMMUTABLE, where=where))
-    assert not trusts(policy, token(Form.IMMUTABLE, where=where, ref=OTHER))
-    other = f"me/lab/.github/workflows/other.yml@{MAIN}"
-    assert not trusts(policy, token(Form.IMMUTABLE, where=where, job_workflow_ref=other))
-    without = token(Form.IMMUTABLE, where=where)
-    del without["job_workflow_ref"]
-    assert not trusts(policy, without)
+    claim = "me/lab/.github/workflows/train.yml@"
+    for named, trusted in (
+        ("train.yml", f"{claim}{MAIN}"),
+        ("train.yml@refs/heads/master", f"{claim}refs/heads/master"),
+        (
+            "them/trainyard/.github/workflows/train.yml@" + "a" * 40,
+            "them/trainyard/.github/workflows/train.yml@" + "a" * 40,
+        ),
+    ):
+        policy = policy_for(Form.IMMUTABLE, workflow=named)
+        for other in (f"{claim}{MAIN}", f"{claim}refs/heads/master", f"{claim}{OTHER}", trusted, ""):
+            claims = token(Form.IMMUTABLE, where=where, job_workflow_ref=other)
+            assert trusts(policy, claims) is (other == trusted)
 
 
 def test_a_colon_in_a_name_is_written_as_github_does() -> None:
     assert Subject("me/lab", "eu:gpu").text(Form.NAMES) == "repo:me/lab:environment:eu%3Agpu"
 
 
-@each_case(
-    ("subject", "message"),
-    [
+def test_a_subject_that_is_none_or_many_is_refused() -> None:
+    for changed, message in (
         ({"repository": "me"}, "is not OWNER/REPO"),
         ({"repository": "me/*"}, "is not OWNER/REPO"),
         ({"repository": "me/lab\n"}, "is not OWNER/REPO"),
@@ -102,11 +106,9 @@ def test_a_colon_in_a_name_is_written_as_github_does() -> None:
         ({"environment": "*"}, "would match more than one place"),
         ({"environment": "", "ref": "refs/heads/*"}, "would match more than one place"),
         ({"environment": "", "ref": "main"}, "is not a ref such as refs/heads/main"),
-    ],
-)
-def test_a_subject_that_is_none_or_many_is_refused(subject: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        Subject(**({"repository": "me/lab", "environment": "training"} | subject))  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            Subject(**({"repository": "me/lab", "environment": "training"} | changed))  # type: ignore[arg-type]
 
 
 def test_what_is_missing_or_impossible_is_named() -> None:
@@ -130,7 +132,7 @@ def test_iam_takes_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     with mock_aws():
         iam = boto3.client("iam", region_name="us-east-1")
         for form in Form:
-            text = json.dumps(policy_for(form, workflow="training_ci.yml"))
+            text = json.dumps(policy_for(form, workflow="train.yml"))
             role = iam.create_role(RoleName=str(form), AssumeRolePolicyDocument=text)["Role"]
             assert role["AssumeRolePolicyDocument"] == json.loads(text)
 
@@ -146,28 +148,19 @@ def test_the_page_on_permissions_names_the_subjects_that_are_written() -> None:
         assert f"`{condition[f'{ISSUER}:aud']}`" in page
 
 
-@each_case(
-    ("answer", "created", "immutable"),
-    [
+def test_the_form_comes_from_github_or_from_the_creation_date() -> None:
+    for answer, created, immutable in (
         ({"use_immutable_subject": True}, "2020-01-01T00:00:00Z", True),
         ({"use_immutable_subject": False}, "2026-11-01T00:00:00Z", False),
         ({}, "2026-07-14T23:59:59Z", False),
-        ({}, "2026-07-15T00:00:00Z", True),
-        ({"use_default": True}, "2026-11-01T00:00:00Z", True),
-    ],
-)
-def test_the_form_comes_from_github_or_from_the_creation_date(
-    answer: dict[str, Any], created: str, immutable: bool
-) -> None:
-    assert is_immutable(answer, created) is immutable
+        ({"use_default": True}, "2026-07-15T00:00:00Z", True),
+    ):
+        assert is_immutable(answer, created) is immutable
 
 
-def test_the_commands_name_the_account_the_partition_and_the_ids_of_the_form() -> None:
+def test_the_command_names_the_account_the_partition_and_the_ids_of_the_form() -> None:
     role = "arn:aws-cn:iam::123456789012:role/ci/trainyard-ci"
-    write, create, update = trust_commands(role, "me/lab", Form.IMMUTABLE, owner_id=11, repository_id=22)
-    assert "--account 123456789012 --environment training --owner-id 11 --repository-id 22 " in write
-    assert write.endswith("--partition aws-cn --output trust.json")
-    assert create.startswith("aws iam create-role --role-name trainyard-ci ")
-    assert update.startswith("aws iam update-assume-role-policy --role-name trainyard-ci ")
-    names = trust_commands(role, "me/lab", Form.NAMES, owner_id=11, repository_id=22)[0]
-    assert "--owner-id" not in names
+    line = trust_command(role, "me/lab", (11, 22))
+    assert "--account 123456789012 --environment training --owner-id 11 --repository-id 22 " in line
+    assert line.endswith("--partition aws-cn --output trust.json")
+    assert "--owner-id" not in trust_command(role, "me/lab", ())

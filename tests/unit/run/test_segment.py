@@ -20,18 +20,13 @@ def test_a_lineage_begins_with_the_workflow_run_that_trains_first() -> None:
 
 
 def test_the_next_segment_is_of_the_same_run_at_the_same_commit() -> None:
-    following = FIRST.next(step=2340, died=False)
+    following = FIRST.next(step=2340)
     assert following == Segment("4711", 2, 812, COMMIT, step=2340)
     assert following.run_id == FIRST.run_id
 
 
-def test_deaths_count_in_a_row_and_a_stop_forgives_them() -> None:
-    assert FIRST.next(step=0, died=True).next(step=0, died=True).deaths == 2
-    assert FIRST.next(step=0, died=True).next(step=5, died=False).deaths == 0
-
-
 def test_what_is_handed_on_is_read_back() -> None:
-    following = FIRST.next(step=7, died=True)
+    following = FIRST.next(step=7)
     assert read_segment(following.to_text()) == following
 
 
@@ -46,7 +41,8 @@ def test_what_is_handed_on_is_read_back() -> None:
         ({"number": True}, "number"),
         ({"run_number": "812"}, "run_number"),
         ({"step": -1}, "step"),
-        ({"deaths": 1.5}, "deaths"),
+        ({"outages": 1.5}, "outages"),
+        ({"name": "a b"}, "name"),
         ({"more": 1}, "is not the text that a segment passes to the next"),
     ],
 )

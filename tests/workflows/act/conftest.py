@@ -35,8 +35,8 @@ TOOLS = Path(sys.executable).parent
 BUCKET = "ml-runs"
 KEY, SECRET = ACCESS_KEY, SECRET_KEY
 ACT_SECONDS = 420
-CODEBUILD = tuple(f"codebuild-trainyard-{run}" for run in ("1-1", "2-2", "3-1"))
-"""First labels of jobs on CodeBuild, with run and attempt of the plays."""
+OURS = f"stage/trainyard@{'0' * 40}"
+"""This repository at the commit of the called workflow, which `$/` means at GitHub."""
 LABELS = '["self-hosted","gpu"]'
 TINY = Path(__file__).parent / "tiny.yaml"
 
@@ -109,7 +109,8 @@ def slack() -> Iterator[Slack]:
 
 @pytest.fixture(scope="session")
 def github() -> Iterator[GitHub]:
-    there = GitHub("")
+    taken = [{"id": 5, "name": "train / Train and prove", "status": "in_progress"}]
+    there = GitHub("", answers={"/jobs?": {"jobs": taken}})
 
     def answer(_method: str, path: str, body: Any, _headers: object) -> tuple[int, Any]:
         if body:
@@ -133,8 +134,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    for workflow in (copy / ".github" / "workflows").glob("*.yml"):
-        workflow.write_text(lowered(workflow.read_text()))
+    for file in (
+        copy / "action.yml",
+        *(copy / ".github").glob("*/*.yml"),
+        *(copy / ".github").glob("*/*/*.yml"),
+    ):
+        file.write_text(lowered(file.read_text()))
     # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
     (copy / ".venv").symlink_to(sys.prefix)
     (copy / ".uv").symlink_to(ROOT / ".uv")
@@ -150,8 +155,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lowered(text: str) -> str:
-    """The workflow without the keys that act 0.2.89 cannot read and a second poll, and with its schedule."""
+    """The file without the keys that act 0.2.89 cannot read, containers and a second poll, and with its schedule.
+
+    What `$/` names is another repository for act, as it is for a caller.
+    """
     text = text.replace("\n  # schedule:", "\n  schedule:")
+    name, _, commit = OURS.partition("@")
+    text = re.sub(r"uses: \$/(\S+)", rf"uses: {name}/\1@{commit}", text)
+    text = re.sub(r"^ +container: \S.*\n", "", text, flags=re.M)
     text = re.sub(r"--again \d+", "--again 0", text)
     text = re.sub(r"(, )?(queue: max|deployment: false)(, )?(?=[^\n]*})", ", ", text).replace(",  }", " }")
     return re.sub(r"^ +(queue: max|deployment: false|artifact-metadata: write.*)\n", "", text, flags=re.M)
@@ -162,12 +173,15 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "--message", "Set the stage")
 
 
-@pytest.fixture
-def release(tmp_path: Path, repository: Path) -> Path:
-    """A release of Trainyard with its environment, because a play installs nothing (MAKEFLAGS=n)."""
-    copy = tmp_path / "trainyard"
-    shutil.copytree(repository, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    (copy / ".venv").unlink(missing_ok=True)
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """Trainyard's actions and workflows at one commit, with its environment, because a play installs nothing.
+
+    act copies the repository for each use, so that it has nothing else.
+    """
+    copy = tmp_path_factory.mktemp("release") / "trainyard"
+    shutil.copytree(repository / ".github", copy / ".github")
+    shutil.copy(repository / "action.yml", copy)
     (copy / ".venv").symlink_to(sys.prefix)
     git(copy, "init", "--quiet", "--initial-branch=main")
     git(copy, "add", "--force", ".venv")
@@ -198,6 +212,7 @@ class Stage:
     slack: Slack
     github: GitHub
     path: str
+    release: Path
     actions: dict[str, Path] = field(default_factory=dict)
     """Further actions, such as `owner/name@v1`, and the repository of each."""
 
@@ -210,7 +225,7 @@ class Stage:
         environment: dict[str, str] | None = None,
         payload: dict[str, Any] | None = None,
         workflow: str = "training_ci.yml",
-        job: str = "notify",
+        job: str = "train",
         cancelled_at_step: int | None = None,
         is_fresh: bool = False,
     ) -> Played:
@@ -236,7 +251,7 @@ class Stage:
         )
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "--no-cache-server"]
-        line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04", *CODEBUILD), "-self-hosted"))
+        line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04"), "-self-hosted"))
         line += [
             "-W",
             f".github/workflows/{workflow}",
@@ -279,7 +294,10 @@ class Stage:
             steps={
                 e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
             },
-            summary="".join(str(e["content"]) for e in entries if e.get("command") == "summary"),
+            # act repeats for a composite action what its steps added
+            summary="".join(
+                dict.fromkeys(str(e["content"]) for e in entries if e.get("command") == "summary")
+            ),
             messages=[json.dumps(body) for body in self.slack.bodies],
             dispatched=list(self.github.asked),
             record=record,
@@ -288,13 +306,13 @@ class Stage:
 
     def pinned(self) -> dict[str, Path]:
         """`owner/name@commit` as the shipped files pin it -> the stand-in."""
-        files = [*(self.repository / ".github").rglob("*.yml"), ROOT / "action.yml"]
+        files = [*(self.repository / ".github").rglob("*.yml"), *(self.release / ".github").rglob("*.yml")]
         text = "".join(path.read_text() for path in files)
         actions = {
             (f"{name}@{pin}", name.split("/")[1]) for name, pin in re.findall(r"uses: (\w\S+)@(\S+)", text)
         }
         known = {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
-        return known | self.actions
+        return known | {OURS: self.release} | self.actions
 
 
 def cancel(act: "subprocess.Popen[bytes]", runs: Path, step: int) -> None:
@@ -313,7 +331,7 @@ def words(flag: str, values: dict[str, str]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def stage_in(
-    repository: Path, stand_ins: dict[str, Path], slack: Slack, github: GitHub
+    repository: Path, release: Path, stand_ins: dict[str, Path], slack: Slack, github: GitHub
 ) -> Callable[[Path], Stage]:
     """A stage in a folder; its `nvidia-smi` finds no driver, so that a GPU machine plays the same."""
     need("act")
@@ -326,7 +344,9 @@ def stage_in(
             "#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n"
         )
         driver.chmod(0o755)
-        return Stage(repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}")
+        return Stage(
+            repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}", release
+        )
 
     return build
 

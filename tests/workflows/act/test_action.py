@@ -59,7 +59,7 @@ def somebody(stage: Stage, tmp_path: Path, release: Path) -> Stage:
     )
     git(theirs, "init", "--quiet", "--initial-branch=main")
     commit(theirs)
-    return dataclasses.replace(stage, repository=theirs, actions={"OWNER/trainyard@v1": release})
+    return dataclasses.replace(stage, repository=theirs, actions={"OWNER/trainyard@COMMIT": release})
 
 
 def play(somebody: Stage, bucket: Bucket, **more: Any) -> Any:
@@ -90,7 +90,9 @@ def test_the_example_is_short_and_valid(tmp_path: Path) -> None:
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) <= 60
     # The tag of an owner that nobody has yet; people are advised to pin a commit.
-    (example := tmp_path / "training.yml").write_text(text.replace("trainyard@v1", f"trainyard@{'0' * 40}"))
+    (example := tmp_path / "training.yml").write_text(
+        text.replace("trainyard@COMMIT", f"trainyard@{'0' * 40}")
+    )
     for tool in ("actionlint", "zizmor"):
         found = shutil.which(tool, path=str(Path(sys.executable).parent))
         if found is not None:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainyard.image.conflict.base_images import BaseImage
-from trainyard.image.conflict.finding import ImageFinding
 from trainyard.image.conflict.install_steps import ContextReader, InstallStep, LockReader, read_steps
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import Version, minor, version
 from trainyard.image.context.dockerfile import Dockerfile, is_stated, pairs_of
+from trainyard.plan.finding import Finding
 
 _EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
 _PLUGIN = re.compile(
@@ -68,7 +68,7 @@ class DeclaredVersions:
     """TORCH_CUDA_ARCH_LIST."""
     steps: tuple[InstallStep, ...] = ()
     """The installing commands, in order."""
-    refused: tuple[ImageFinding, ...] = ()
+    refused: tuple[Finding, ...] = ()
     """What pip would refuse or replace."""
     unchecked: tuple[str, ...] = ()
     """Places that were not checked, each with its reason."""

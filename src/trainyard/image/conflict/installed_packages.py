@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
-from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, image_finding
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.resolution import (
     BUILD_PARTS,
@@ -30,6 +30,7 @@ from trainyard.image.conflict.resolution import (
 )
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import torch_builds, version, version_text
+from trainyard.plan.finding import Finding
 
 _PYTORCH_INDEX = re.compile(
     r"https?://download\.pytorch\.org/whl/(?:(cu\d{3}|cpu|rocm[\d.]+)/?|torch_stable\.html)"
@@ -47,7 +48,7 @@ class InstalledPackages:
     packages: dict[str, Package] = field(default_factory=dict)
     unstated: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
-    findings: list[ImageFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     unchecked: dict[str, None] = field(default_factory=dict)
     """Places that were not checked, each with its reason."""
     pythons: set[str] = field(default_factory=set)
@@ -147,19 +148,19 @@ class InstalledPackages:
                 self.packages[name] = Package(name, text, *place, is_resolved=is_new, build="pypi")
                 self.unstated.discard(name)
 
-    def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[ImageFinding]:
+    def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[Finding]:
         if known.step >= 0 and not known.is_resolved:  # the rule torch-twice judges the torch of a base
-            yield ImageFinding(
+            yield image_finding(
                 step.line,
                 f"{known.name} {known.text} of line {known.line} is replaced by {text}",
                 "a package of this command requires that version, and pip changes it without asking",
                 f"install both with one command, or take {known.name} {text} in line {known.line}",
-                WARNING,
-                self.dockerfile,
+                severity=WARNING,
+                file=self.dockerfile,
                 rule="replaced",
             )
 
-    def _judge_end(self, resolver: Resolver, steps: Sequence[InstallStep]) -> Iterator[ImageFinding]:
+    def _judge_end(self, resolver: Resolver, steps: Sequence[InstallStep]) -> Iterator[Finding]:
         """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
         last = [step for step in steps if step.is_last]
         if not last:
@@ -185,13 +186,13 @@ class InstalledPackages:
             return
         named = [one for one in packages.values() if f"{one.name}==" in answer.conflict]
         line = max((one.line for one in named), default=last[-1].line)
-        yield ImageFinding(
+        yield image_finding(
             line,
             "the packages that are installed in the end are not compatible",
             answer.conflict,
             "install these packages with one command, so that pip chooses compatible versions",
-            ERROR if re.search(r"depends? on torch[=<>]", answer.conflict) else WARNING,
-            self.dockerfile,
+            severity=ERROR if re.search(r"depends? on torch[=<>]", answer.conflict) else WARNING,
+            file=self.dockerfile,
             rule="resolution",
         )
 

@@ -15,10 +15,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.base_images import BaseImage
-from trainyard.image.conflict.finding import Edit, ImageFinding
+from trainyard.image.conflict.conflict_rule import image_finding
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
+from trainyard.plan.finding import Edit, Finding
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
 """Tried in this order where no Python is stated; the first that can be resolved counts."""
@@ -187,11 +188,11 @@ def refuse(
     answer: ResolverAnswer,
     request: ResolverRequest,
     resolver: Resolver,
-) -> ImageFinding:
+) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
     involved = [s for s in stated if re.search(rf"(?<![\w.-]){s[0].name}(?![\w-])", answer.conflict)]
     one, (file, line) = (involved or list(stated))[0]
-    finding = ImageFinding(
+    finding = image_finding(
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,

@@ -5,12 +5,13 @@ The last green run and the thresholds can be beside them.
 It states differences and judges none: which difference matters is for people to decide.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from trainyard.proof.gates import thresholds_of
-from trainyard.report.dashboard.markdown import escape_markdown, setting_table
+from trainyard.report.dashboard.markdown import escape_markdown, fence_code, setting_table
 from trainyard.report.facts.config_changes import ConfigChange, changed_settings, format_setting
 from trainyard.report.facts.quantities import (
     format_count,
@@ -23,6 +24,9 @@ from trainyard.report.facts.quantities import (
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.run_settings import setting, settings_of_config
 
+_CHART_POINTS = 60
+_MOST_CHARACTERS = 65_000  # a comment on GitHub ends at 65,536
+_LEFT_OUT = "\n\n*The rest was omitted: a comment ends at 65,536 characters.*\n"
 _WARM_UP = 0.25
 """The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
 Value = Callable[[RunFacts], float | None]
@@ -109,10 +113,37 @@ def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = No
     parts = [
         f"### Compared: {' → '.join(sides)}",
         "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "No run has a figure yet.",
+        _curves(runs),
         compared.weights,
         settings,
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS].rpartition("\n")[0] + _LEFT_OUT
+
+
+def _curves(runs: Sequence[RunFacts]) -> str:
+    """Return a chart of the loss of each run over the steps that all have; empty without two of them."""
+    import numpy as np
+
+    curves = [run.curve("loss") for run in runs]
+    if len(runs) < 2 or any(len(curve) < 3 for curve in curves):
+        return ""
+    begin, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+    if begin >= end:
+        return ""
+    steps = np.linspace(begin, end, _CHART_POINTS)
+    lines = [np.interp(steps, curve.steps, curve.values) for curve in curves]
+    low, high = min(line.min() for line in lines), max(line.max() for line in lines)
+    margin = 0.0 if high > low else 0.5  # the ends of an axis must differ
+    titles = ", then ".join(re.sub(r'["`]', "", label) for label in run_labels(runs))
+    chart = [
+        "xychart-beta",
+        f'    title "Training loss: {titles}"',
+        f'    x-axis "step" {begin:.0f} --> {end:.0f}',
+        f'    y-axis "loss" {low - margin:.4g} --> {high + margin:.4g}',
+        *(f"    line [{', '.join(f'{value:.4g}' for value in line)}]" for line in lines),
+    ]
+    return fence_code("\n".join(chart), "mermaid")
 
 
 def comparison_text(runs: Sequence[RunFacts]) -> str:

@@ -1,11 +1,13 @@
-"""Show the state of jobs on a terminal: the result, the cause, the last output, the next command."""
+"""Show jobs on a terminal: the result, the cause, the last output, the next command, checkpoints, objects."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from trainyard.report.cluster.table import wrap_table
-from trainyard.report.facts.quantities import format_age_ago, format_count
+from trainyard.report.facts.quantities import format_age_ago, format_count, format_size
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
@@ -45,6 +47,8 @@ def _next_words(data: Json) -> tuple[str, ...]:
     job = data["job"]
     if data["followed_by"]:
         return ("status", data["followed_by"])
+    if data["holds"] and data["alerts"]:  # pods that were created after its end
+        return ("cancel", job)
     if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
         return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
@@ -68,12 +72,12 @@ def _has_not_started(failure: Json) -> bool:
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each job."""
+    """A line for each job; below it why it does not run, once for neighbours that share the reason."""
     if not jobs:
         return [
             "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
         ]
-    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
+    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age")
     rows = [
         (
             job["namespace"],
@@ -83,11 +87,23 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
-            "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
-    return wrap_table(heads, rows, width=width)
+    head, *lines = wrap_table(heads, rows, width=width)
+    reasons = [_why_listed(job) for job in jobs]
+    for number, reason in reversed(list(enumerate(reasons))):
+        if reason and reasons[number + 1 : number + 2] != [reason]:
+            lines[number + 1 : number + 1] = [
+                f"    {line}" for line in textwrap.wrap(reason, max(30, width - 4))
+            ]
+    return [head, *lines]
+
+
+def _why_listed(job: Json) -> str:
+    """Return why a job does not run, and what is wrong with one that runs or has ended."""
+    alerts = job["alerts"] if job["state"] in ("Running", "Succeeded", "Failed") else []
+    return "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *alerts])
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
@@ -159,3 +175,55 @@ def _pods(pods: Json) -> str:
     parts = [f"{pods['running']} of {wanted} running"]
     parts += [f"{pods[name]} {name}" for name in ("succeeded", "failed") if pods[name]]
     return ", ".join(parts)
+
+
+def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[str]:
+    """A line for each checkpoint, in the order of runs and steps."""
+    if not found:
+        return [f"There are no checkpoints in {where}."]
+    heads = ("checkpoint", "format", "step", "size", "files", "verdict", "why")
+    rows = [
+        (
+            each["path"],
+            each["format"],
+            "" if each["step"] is None else f"{each['step']:,}",
+            format_size(each["bytes"]),
+            str(each["files"]),
+            each["verdict"],
+            each["why"],
+        )
+        for each in found
+    ]
+    return wrap_table(heads, rows, width=width)
+
+
+def copy_line(data: Json) -> str:
+    """The result of a copy in one sentence."""
+    kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
+    cuts = f", after {data['cuts']} lost connections" if data["cuts"] else ""
+    files = f"{data['files']} files, {format_size(data['bytes'])}"
+    return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"
+
+
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's writer, where PyYAML was built with it."""
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Repeat a value instead of an anchor, which people and some tools read wrongly."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def kubernetes_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Return the objects as YAML documents, in their order."""
+    text: str = yaml.dump_all(list(objects), Dumper=_Dumper, sort_keys=False, width=2**16)
+    return text

@@ -439,6 +439,18 @@ def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tri
     assert (state.state is State.FAILED) is tried
 
 
+def test_a_pull_secret_that_is_missing_is_named() -> None:
+    """Kubernetes tries the pull without it; what the kubelet wrote here is of release 1.34."""
+    again = pod("job-1", "Pending", rank=1, uid="u1", state=waiting("ImagePullBackOff", "x: unauthorized"))
+    why = (
+        "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed."
+    )
+    missing = event("FailedToRetrieveImagePullSecret", why, involved={"kind": "Pod", "uid": "u1"})
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), [again], events=[missing]))
+    assert state.failure is not None
+    assert state.failure.fix == "create the pull secret regcred in the namespace, or correct imagePullSecrets"
+
+
 @pytest.mark.parametrize(
     ("starts", "age", "state"), [(1, 9, "Starting"), (3, 9, "Failed"), (3, -9, "Starting")]
 )
@@ -462,6 +474,18 @@ def test_a_pod_whose_image_lacks_the_program_is_not_made_anew_for_ever(
         told = found.failure or found.waiting
         assert told is not None
         assert "cluster.pod.python" in told.fix
+
+
+def test_a_program_that_the_user_of_the_pods_may_not_execute_names_that_user() -> None:
+    """A Python below /root, as uv and conda install it, is there, and only root may enter the folder."""
+    why = 'Error: error during container init: exec: "/root/.venv/bin/python": permission denied'
+    failed = event("Failed", why, kind="Warning", involved={"kind": "Pod", "name": "job-0", "uid": "old"})
+    pods = [pod("job-0", "Pending", uid="new"), pod("job-1", "Pending", rank=1)]
+    found = judge_job(
+        seen("pytorchjob", job("pytorchjob", conditions=[condition("Created")]), pods, events=[failed])
+    )
+    assert found.waiting is not None
+    assert "cluster.pod.run_as_user" in found.waiting.fix and "cluster.pod.python" not in found.waiting.fix
 
 
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:

@@ -15,6 +15,7 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
+from trainyard.report.dashboard.run_comparison import comparison_report
 from trainyard.report.facts.history import CURVES
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
@@ -82,7 +83,7 @@ def test_the_report_has_every_line_of_document_004(new_run: NewRun) -> None:
         ),
         *("Training Loss: 1.1", "Validation Loss: 1.5", "Learning Rate: 1.37e-03", "Total Steps: 340 / 600"),
         *("Step in Epoch: 340 / 400", "GPU Memory: 22.1 GB / 24.0 GB (92 %)", "GPU Utilization: 94 %"),
-        *("Temperature: 72 °C", "Throughput: 88.9 samples/sec", "Tokens/sec: 21.9 k", "Time Remaining: 0:47"),
+        *("Temperature: 72 °C", "Throughput: 88.9 samples/sec", "Tokens/sec: 23.1 k", "Time Remaining: 0:47"),
         *("Completion: 57 %", "Epoch Duration: 1:12 per epoch", "Training Duration: 1:01 (so far)"),
         *("Estimated Total: 1:48", "Loss Curve: █", "Learning Rate Curve: ▁", "GPU Memory Curve: ▁"),
     )
@@ -294,6 +295,18 @@ def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None
     assert steps[:3] == ["steps", "40", "80"]
     assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
     assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
+
+
+def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_run: NewRun) -> None:
+    short = new_run().train(40).succeed().path.rename("short")
+    runs = [TrainingDashboard(str(path)).facts for path in (short, new_run().train(80).succeed().path)]
+    chart = comparison_report(runs).partition("```mermaid\n")[2].partition("```")[0]
+    assert 'x-axis "step" 1 --> 40' in chart and chart.count("line [") == 2
+    assert "mermaid" not in comparison_report(runs[:1])
+    settings = "".join(f"key_{number}: {'x' * 200}\n" for number in range(50))
+    (runs[1].directory / "config.yaml").write_text(settings)
+    long = comparison_report([runs[0], *[runs[1]] * 20])
+    assert len(long) < 65_536 and long.endswith("a comment ends at 65,536 characters.*\n")
 
 
 def test_a_lineage_reads_as_one_run(new_run: NewRun, tmp_path: Path) -> None:
