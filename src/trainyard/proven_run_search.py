@@ -21,7 +21,7 @@ from trainyard.config.load import config_sha256
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
-from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output, workflow_file
 from trainyard.programs.inputs import fingerprint_of_data
 from trainyard.proof.stored_runs import prove_stored, restored_records
 from trainyard.report.dashboard.markdown import fence_code
@@ -144,9 +144,9 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
 
 def report(number: int, evidence: Sequence[str], *, store: str, config: Path, changes: Sequence[str]) -> None:
     """Show the proven run, and the command that trains anyway."""
-    again = f"gh workflow run training_ci.yml -f config={shlex.quote(str(config))}"
+    again = f"gh workflow run {workflow_file()} -f config={shlex.quote(str(config))}"
     overrides = SecretFilter().mask_under("", " ".join(changes))
-    again += f" -f overrides={shlex.quote(overrides)}" if changes else ""
+    again += f" -f set={shlex.quote(overrides)}" if changes else ""
     text = f"run {number} in {store} is proven, of the same commit, configuration and data"
     output.announce("proven before", text, "ok")
     for line in evidence:

@@ -201,9 +201,10 @@ def test_the_program_of_the_action_has_credentials_that_open_the_store_if_they_a
     for name in (*KEYS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "")  # so that it is restored
     monkeypatch.setattr(step_action, "pipeline_to_run", pipeline_to_run)
-    monkeypatch.setattr(step_action, "run_pipeline", lambda _pipeline: 0)
-    request = step_action.request_of({"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"})
-    assert step_action.train(request) == 0
+    monkeypatch.setattr(step_action, "run_pipeline", lambda *_, **__: 0)
+    for name, value in {"COMMAND": "python train.py", "RUN_DIR": "x", "DEADLINE": "8h"}.items():
+        monkeypatch.setenv(name, value)
+    assert step_action.main([]) == 0
     words = ["python", "train.py"]
     assert found == [RunRequest(command=words, changes=[], run_dir=Path("x"), deadline=28_800.0)]
     with pytest.raises(ConfigError, match="deadline: 'soon' is not a duration such as 8h"):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.cases import each_case
 from trainyard import pipeline
 from trainyard.commands import notify, step_action, step_notify, step_wait
 from trainyard.commands.run import RunRequest
-from trainyard.errors import CheckFailedError, ConfigError, ExitCode, ServiceError
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.pipeline import Step, StepRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +65,7 @@ class World:
                 runner.result = (self.proven, "", ())
                 return ExitCode.REFUSED if self.proven == -1 else ExitCode.DONE
             self.steps.append(step)
+            runner.result = SimpleNamespace(resume="auto")
             runner.codes[step.name] = code = self.exit_codes.get(step.name, 0)
             runner.results[step.name] = (
                 notify.Posted(step.values["notice"], "") if step.name == "notify" else None
@@ -147,6 +149,16 @@ def test_what_stopped_early_is_handed_to_the_next_segment(world: World) -> None:
     end = world.end
     assert (end["continues"], end["reported"], end["exit_code"]) == ("2", "2", "75")
     assert (end["step"], end["stored"], end["outage"]) == ("500", "true", "")
+
+
+def test_what_stopped_at_the_limit_of_its_cost_is_stored(world: World) -> None:
+    """Its exit code is 1, so that nothing continues it; its record shows that it has a good checkpoint."""
+    stopped = {"outcome": {"status": "stopped", "exit_code": 1}}
+    world.environment.setattr(pipeline, "read_record", lambda _path: stopped)
+    world.exit_codes = {"train": 1}
+    assert world.action() == 1
+    assert "store" in world.names and world.told()[-1] == "stopped"
+    assert world.end["continues"] == ""
 
 
 @each_case("segment", ["1", "2"])

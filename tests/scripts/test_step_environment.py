@@ -183,3 +183,72 @@ def test_a_runner_that_github_refuses_is_reported_and_trains(
     monkeypatch.setenv("GITHUB_SERVER_URL", server)
     found = [each.severity.verdict for each in step_environment.runner_findings()]
     assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)
+
+
+@each_case("kept", [False, True])
+@each_case("store", ["s3://ml-runs", "file:///srv/store", ""])
+@each_case("network", [False, True])
+@each_case(
+    ("machine", "variables"),
+    [
+        ("a machine of GitHub", {"RUNNER_ENVIRONMENT": "github-hosted"}),
+        ("a pod", {"RUNNER_ENVIRONMENT": "self-hosted", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}),
+        ("an ephemeral runner", {"RUNNER_ENVIRONMENT": "self-hosted"}),
+        ("", {"RUNNER_ENVIRONMENT": "self-hosted"}),
+    ],
+)
+def test_a_store_that_goes_with_its_machine_is_refused_before_training(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    variables: dict[str, str],
+    network: bool,
+    store: str,
+    kept: bool,
+) -> None:
+    """GitHub destroys its own machine; another one may have a network mount, or a volume that somebody names."""
+    runner = tmp_path / "runner"
+    (runner / "bin" / "Runner.Listener").mkdir(parents=True)
+    is_ephemeral = str(machine == "an ephemeral runner").lower()
+    (runner / ".runner").write_text(f'\ufeff{{"agentName": "x", "ephemeral": {is_ephemeral}}}', "utf-8")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    place = {"GITHUB_ACTIONS": "true", "RUNNER_WORKSPACE": str(runner / "_work" / "lab"), **variables}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(step_environment, "runner_findings", lambda: ())
+    monkeypatch.setattr(step_environment.local_machine, "is_on_network", lambda _: network)
+    found = [each.check for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
+    is_safe = network and machine != "a machine of GitHub"
+    is_lost = bool(machine) and store.startswith("file:") and not kept and not is_safe
+    assert found == (["store"] if is_lost else [])
+
+
+@each_case("minutes", ["355", "360", "361", ""])
+@each_case("machine", ["self-hosted", "github-hosted"])
+def test_a_machine_of_github_that_ends_before_the_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, minutes: str
+) -> None:
+    for name, value in {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes}.items():
+        monkeypatch.setenv(name, value)
+    found = [each.check for each in step_environment.job_findings(tmp_path, "s3://x", is_kept=False)]
+    assert found == (["time limit"] if (machine, minutes) == ("github-hosted", "361") else [])
+
+
+@each_case(
+    ("mounts", "is_network"),
+    [
+        ("/dev/sda / ext4 rw 0 0\n", False),
+        ("overlay / overlay rw 0 0\n", False),
+        ("/dev/sda / ext4 rw 0 0\nfs-1:/ {} nfs4 rw 0 0\n", True),
+        ("/dev/sda / ext4 rw 0 0\ns3 {} fuse.mount-s3 rw 0 0\n", True),
+        ("x / fuse.fuse-overlayfs rw 0 0\n", False),
+        ("fs-1:/ / nfs4 rw 0 0\n/dev/sda {} xfs rw 0 0\n", False),
+    ],
+)
+def test_the_file_system_of_another_machine_is_known_by_its_mount(
+    tmp_path: Path, mounts: str, is_network: bool
+) -> None:
+    (folder := tmp_path / "a store").mkdir()
+    named = str(tmp_path.resolve()).replace(" ", "\\040")
+    (table := tmp_path / "mounts").write_text(mounts.format(named))
+    assert step_environment.local_machine.is_on_network(folder / "new", mounts=table) is is_network

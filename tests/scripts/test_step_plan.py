@@ -1,9 +1,8 @@
 """`step plan`, the job that plans a workflow run: its outputs, its summary, and its refusals."""
 
 import json
-import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ VARIABLES = {
     "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
     "GITHUB_REF_NAME": "main",
     "GITHUB_EVENT_NAME": "workflow_dispatch",
-    "TRAINYARD_SCHEDULE": "true",
     "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
     "TRAINYARD_STORE": "s3://ml-runs/phase2",
 }
@@ -40,28 +38,27 @@ STATES: dict[str, dict[str, str]] = {
     "project": PROJECT,
     "project and store": PROJECT | STORE,
     "everything": LABELS | PROJECT | STORE,
-    "broken labels": {"TRAINYARD_RUNNER_LABELS": "gpu"} | STORE,
+    "broken labels": {"TRAINYARD_RUNNER_LABELS": '["gpu"'} | STORE,
     "broken labels alone": {"TRAINYARD_RUNNER_LABELS": "[]"},
     "broken store": LABELS | {"TRAINYARD_STORE": "ml-runs"},
     "broken store alone": {"TRAINYARD_STORE": "s3://"},
     "broken project": {"TRAINYARD_CODEBUILD_PROJECT": "a b"} | STORE,
 }
 UNSET: dict[str, str | None] = dict.fromkeys({**LABELS, **STORE, **PROJECT})
-CONTINUES = (
-    '{"lineage":"4711","number":2,"run_number":812,"commit":"'
-    + "a" * 40
-    + '","step":9,"deaths":0,"outages":0,"thread":""}'
+CONTINUES = json.dumps(
+    {"lineage": "4711", "number": 2, "run_number": 812, "commit": VARIABLES["GITHUB_SHA"], "step": 9}
+    | {"outages": 0, "thread": "", "name": "", "inputs": {"set": "training.max_steps=7"}}
 )
-TRIGGERS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "push": ({"GITHUB_EVENT_NAME": "push"}, []),
-    "schedule": ({"GITHUB_EVENT_NAME": "schedule"}, []),
-    "second attempt of a push": ({"GITHUB_EVENT_NAME": "push", "GITHUB_RUN_ATTEMPT": "2"}, []),
-    "dispatch": ({}, ["--target", "gpu-runner"]),
-    "dispatch to codebuild": ({}, ["--target", "codebuild"]),
-    "dry run": ({}, ["--target", "gpu-runner", "--only-plan", "true"]),
-    "dry run for codebuild": ({}, ["--target", "codebuild", "--only-plan", "true"]),
-    "next segment": ({}, ["--target", "gpu-runner", "--continues", CONTINUES]),
-    "next segment on codebuild": ({}, ["--target", "codebuild", "--continues", CONTINUES]),
+TRIGGERS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "push": ({"GITHUB_EVENT_NAME": "push"}, {}),
+    "schedule": ({"GITHUB_EVENT_NAME": "schedule"}, {}),
+    "second attempt of a push": ({"GITHUB_EVENT_NAME": "push", "GITHUB_RUN_ATTEMPT": "2"}, {}),
+    "dispatch": ({}, {"runner": "gpu-runner"}),
+    "dispatch to codebuild": ({}, {"runner": "codebuild"}),
+    "dry run": ({}, {"runner": "gpu-runner", "dry_run": "true"}),
+    "dry run for codebuild": ({}, {"runner": "codebuild", "dry_run": True}),
+    "next segment": ({}, {"runner": "gpu-runner", "continues": CONTINUES}),
+    "next segment on codebuild": ({}, {"runner": "codebuild", "continues": CONTINUES}),
 }
 
 
@@ -86,6 +83,7 @@ class Planned:
     @property
     def job_plan(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.written.splitlines()[1])
+        assert "trains<<" in self.written
         return found
 
 
@@ -95,16 +93,26 @@ Plan = Callable[..., Planned]
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Plan:
     """Calls the step as a workflow does; keywords are variables, None for one that is not set."""
-    for name in (*VARIABLES, "GITHUB_RUN_ATTEMPT"):
+    for name in (*VARIABLES, "GITHUB_RUN_ATTEMPT", "CONTAINER", "GITHUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(step_plan, "github_from", lambda: None)
+    monkeypatch.setattr(step_plan, "make_tag", lambda *_: "")
+    event = tmp_path / "event.json"
 
-    def run(*arguments: str, config: str = SMOKE, **variables: str | None) -> Planned:
+    def run(
+        *arguments: str,
+        config: str = SMOKE,
+        inputs: Mapping[str, Any] | None = None,
+        **variables: str | None,
+    ) -> Planned:
+        """`inputs` are those of the dispatch, as the event has them."""
+        event.write_text(json.dumps({"inputs": inputs} if inputs else {}))
         files = {name: tmp_path / name for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
         for file in files.values():
             file.write_text("")
         given = ["--json", *(("--config", config) if config else ()), *arguments]
         with monkeypatch.context() as patch:
-            for name, value in {**VARIABLES, **files, **variables}.items():
+            for name, value in {"GITHUB_EVENT_PATH": event, **VARIABLES, **files, **variables}.items():
                 if value is not None:
                     patch.setenv(name, str(value))
             code = handler.exit_code_of(lambda: step_plan.main(given))
@@ -129,38 +137,58 @@ def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(plan: Plan, tmp_pa
 
 def test_a_dispatch_without_values_follows_the_variables(plan: Plan) -> None:
     on = yaml.safe_load((ROOT / ".github/workflows/training_ci.yml").read_text())[True]
-    defaults = {
-        name: str(each.get("default", "")) for name, each in on["workflow_dispatch"]["inputs"].items()
-    }
+    defaults = {name: each.get("default", "") for name, each in on["workflow_dispatch"]["inputs"].items()}
     known = {"TRAINYARD_CONFIG": SMOKE, "TRAINYARD_RUNNER_LABELS": None, **PROJECT}
-    event = {"GITHUB_EVENT_NAME": "workflow_dispatch"}
-    outputs = plan("--inputs", json.dumps(defaults | {"dry_run": False}), config="", **known, **event).outputs
+    outputs = plan(inputs=defaults, config="", **known).outputs
     assert (outputs["config"], outputs["target"]) == (SMOKE, "codebuild")
 
 
-def test_it_takes_inputs_and_variables_as_github_has_them(plan: Plan) -> None:
-    variables = json.dumps({"TRAINYARD_STORE": "s3://bucket ", "OTHER": "x", "TRAINYARD_QUEUE": None})
-    inputs = {"config": SMOKE, "epochs": "3", "dry_run": True, "target": "gpu-runner", "continues": ""}
-    line = ("--inputs", json.dumps(inputs))
-    outputs = plan(*line, config="", TRAINYARD_STORE=None, TRAINYARD_VARIABLES=variables).outputs
-    assert (outputs["train"], outputs["overrides"]) == ("false", "training.epochs=3")
-    assert (outputs["store"], outputs["config"]) == ("s3://bucket", SMOKE)
-    assert "OTHER" not in os.environ
-    for wrong in ("[]", "{", "x"):
-        refused = plan("--inputs", wrong, config="")
-        assert refused.code == 2 and "--inputs" in refused.err
-
-
-@each_case("attempt", ["1", "2"])
-@each_case("schedule", ["", "off", "yes", "on", "true", "True ", "ON"])
-def test_the_daily_run_is_off_until_it_is_turned_on_or_run_again(
-    plan: Plan, schedule: str, attempt: str
+def test_the_inputs_of_a_dispatch_replace_those_of_its_workflow_which_replace_the_variables(
+    plan: Plan,
 ) -> None:
-    event = {"GITHUB_EVENT_NAME": "schedule", "GITHUB_RUN_ATTEMPT": attempt}
-    done = plan(TRAINYARD_SCHEDULE=schedule, **event)
-    trains = schedule.strip().lower() in ("on", "true") or attempt == "2"
-    assert done.job_plan["jobs"] == {"ready": False, "train": trains, "eks": False}
-    assert ("gh variable set TRAINYARD_SCHEDULE --body true" in done.summary) is not trains
+    own = {
+        "store": "s3://own",
+        "config": SMOKE,
+        "set": "training.seed=1",
+        "runner": "gpu",
+        "container": "a/b",
+    }
+    given = json.dumps(own | {"role": "", "name": ""})
+    outputs = plan(config="", INPUTS=given, TRAINYARD_STORE="s3://bucket ").outputs
+    assert (outputs["store"], outputs["overrides"], outputs["queue"]) == (
+        "s3://own",
+        "training.seed=1",
+        "trainyard-gpu",
+    )
+    dispatch = {"set": "training.seed=2", "epochs": "3", "dry_run": True, "runner": "as set up"}
+    outputs = plan(config="", INPUTS=given, inputs=dispatch).outputs
+    assert (outputs["train"], outputs["overrides"]) == ("false", "training.seed=2\ntraining.epochs=3")
+    assert plan(TRAINYARD_STORE="s3://bucket ").outputs["store"] == "s3://bucket", "typed with a blank"
+    refused = plan(config="", INPUTS="[]")
+    assert refused.code == 2 and "INPUTS" in refused.err
+
+
+def test_a_later_segment_has_the_inputs_of_the_first_and_runs_its_commit_only(plan: Plan) -> None:
+    done = plan(inputs={"continues": CONTINUES, "set": ""})
+    assert (done.outputs["overrides"], done.outputs["segment"]) == ("training.max_steps=7", "2")
+    other = CONTINUES.replace(VARIABLES["GITHUB_SHA"], "f" * 40)
+    refused = plan(inputs={"continues": other})
+    assert refused.code == 2
+    assert "Only the workflow itself continues a run, on the tag trainyard-lineage-4711" in refused.err
+    named = plan(INPUTS='{"name": "seed-2"}', inputs={"continues": CONTINUES})
+    assert (named.code, "continues another call" in named.err, named.job_plan["trains"]) == (0, True, False)
+
+
+def test_what_may_not_be_tagged_has_one_segment_and_says_so_before(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GITHUB_TOKEN may not tag a commit whose workflow files differ from those of the default branch."""
+    monkeypatch.setattr(step_plan, "make_tag", lambda *_: "403 Resource not accessible by integration")
+    done = plan()
+    assert (done.outputs["most_segments"], done.job_plan["plan"]["most_segments"]) == ("1", 1)
+    assert "::warning title=One segment only::" in done.err
+    assert "403 Resource not accessible" in done.err
+    assert plan(inputs={"dry_run": True}).outputs["most_segments"] == "20", "nothing is tagged"
 
 
 @each_case("card", ["g6.xlarge", "g5.xlarge", "p5.4xlarge"])
@@ -183,7 +211,7 @@ def test_what_does_not_seem_to_fit_is_reported_and_the_machine_decides(
 def test_only_a_first_push_or_daily_run_is_left_out_where_it_is_proven(
     plan: Plan, event: str, continues: str, attempt: str
 ) -> None:
-    done = plan("--continues", continues, GITHUB_EVENT_NAME=event, GITHUB_RUN_ATTEMPT=attempt)
+    done = plan(inputs={"continues": continues}, GITHUB_EVENT_NAME=event, GITHUB_RUN_ATTEMPT=attempt)
     is_unasked = event in ("push", "schedule") and not continues and attempt == "1"
     assert done.outputs["unless_proven"] == ("true" if is_unasked else "false")
 
@@ -222,9 +250,7 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(plan: Plan, tmp_p
 @each_case(
     ("arguments", "named"),
     [
-        ("--target slurm", "target: 'slurm' is neither gpu-runner nor codebuild nor eks"),
         ("--epochs many", "epochs: 'many'"),
-        ("--continues {}", "continues: is not the text"),
         ("--resume s3://x", "resume: 's3://x'"),
     ],
 )
@@ -269,7 +295,7 @@ def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
 ) -> None:
     event, arguments = TRIGGERS[trigger]
     expected = rule(trigger, STATES[state])
-    done = plan(*arguments, **{**UNSET, **event, **STATES[state]})
+    done = plan(inputs=arguments, **{**UNSET, **event, **STATES[state]})
     assert done.code == expected.exit_code
     set_up = re.findall(r"^gh variable set (\w+) --body \S+$", done.summary, re.M)
     assert set_up == list(expected.commands)
@@ -285,8 +311,9 @@ def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
     assert done.summary.startswith("### Nothing was trained: " if not is_quiet else "### ")
     assert ("Nothing was started." in done.summary) is is_dry
     if expected.trains:
-        first = json.loads(outputs["runner"])[0]
-        assert first.startswith("codebuild-yard-" if expected.on_codebuild else "self-hosted")
+        assert done.job_plan["runner"] == (
+            ["ubuntu-24.04"] if expected.on_codebuild else ["self-hosted", "gpu"]
+        )
         assert outputs["store"] == "s3://ml-runs/phase2"
 
 
@@ -298,7 +325,7 @@ def test_a_refusal_says_what_to_do_about_codebuild(plan: Plan) -> None:
     assert "PYTHONPATH=src python3 -m trainyard init github --store URL" in refused.err
     refused = plan("--target", "gpu-runner", TRAINYARD_RUNNER_LABELS=None, **PROJECT)
     assert refused.code == 2
-    assert "gh workflow run training_ci.yml -f target=codebuild" in refused.err
+    assert "gh workflow run training_ci.yml -f runner=codebuild" in refused.err
 
 
 def test_a_machine_that_trains_where_it_plans_needs_no_workflow_and_no_variable_of_github(plan: Plan) -> None:
@@ -331,10 +358,12 @@ FITTING: dict[str, list[str]] = {
 def test_every_target_runs_every_recipe(plan: Plan, target: str, recipe: str, event: str) -> None:
     variables = {**UNSET, **STORE, **TARGETS[target]}
     asked = ["--target", target] if event in ("workflow_dispatch", "dry run") or target == "here" else []
-    if event == "dry run":
-        event, asked = "workflow_dispatch", [*asked, "--only-plan", "true"]
+    is_dry = event == "dry run"
+    event = "workflow_dispatch" if is_dry else event
     changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
-    done = plan("--overrides", changes, *asked, **variables, GITHUB_EVENT_NAME=event)
+    done = plan(
+        "--overrides", changes, *asked, inputs={"dry_run": is_dry}, **variables, GITHUB_EVENT_NAME=event
+    )
     assert done.outputs["target"] == target
 
 

@@ -14,7 +14,9 @@ FILES = (
     "tests/scripts/test_evaluate.py",
     "tests/scripts/test_step_plan.py",
     "tests/scripts/test_run_program.py",
-    "tests/scripts/test_step.py",
+    "tests/scripts/test_step_action.py",
+    "tests/workflows/test_pipeline.py",
+    "tests/scripts/test_step_environment.py",
     "tests/scripts/test_prove_run.py",
     "tests/scripts/test_step_continue.py",
     "tests/scripts/init_github/test_setup.py",
@@ -25,13 +27,13 @@ parts of the proof hold -> a_dispatch_is_green_with_a_verified_checkpoint_in_the
 are [proven already] -> only_what_nobody_requested_is_left_out_where_it_is_proven
 is missing: push, schedule -> a_fresh_copy_is_green_trains_nothing_and_names_the_two_commands
 the same: dispatch -> what_every_trigger_comes_to_in_every_state_of_the_variables
-the daily run is off -> the_daily_run_is_off_until_it_is_turned_on_or_run_again
-push to another branch -> who_plans_a_training
+the daily run is off -> who_trains_this_repository
+push to another branch -> who_trains_this_repository
 `TRAINYARD_SUPERSEDE` -> a_superseded_push_is_dropped_by_choice
 did not [learn] -> an_evaluation_is_recorded_and_decides_the_proof
 a dry run -> what_every_trigger_comes_to_in_every_state_of_the_variables
 configuration, input or variable wrong -> a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for
-role, store, run number -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
+role, store, run number -> a_store_that_refuses_is_red_in_seconds
 the machine is not fit -> a_push_is_red_in_seconds_when_the_gpu_does_not_answer
 required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
@@ -41,15 +43,15 @@ a loss is not finite -> a_loss_that_is_not_finite_is_no_training
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
 the deadline, or SIGTERM -> two_segments_on_two_machines_come_to_the_same_bits_as_one
 no progress, nothing stored -> what_does_not_go_on_is_red_and_says_why
-(exit 4), segment 1 -> a_store_that_refuses_is_red_before_anything_waits_for_the_gpu
+(exit 4), segment 1 -> a_store_that_refuses_is_red_in_seconds
 the same in a later segment -> an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for_ever
-the branch was deleted -> a_segment_runs_from_its_tag_where_the_branch_is_gone_or_has_another_workflow_file
+the branch was deleted -> the_next_segment_goes_on_from_what_was_stored
 a byte in the store differs -> a_byte_that_changed_in_the_store_is_noticed
 somebody cancels -> a_cancelled_run_stops_there_with_its_checkpoints_stored
 reaches its time limit -> the_cause_of_an_end_is_githubs_own_sentence
-the runner dies -> a_run_whose_runner_died_is_resumed_in_the_next_segment
+the runner dies -> a_run_whose_runner_died_is_resumed_by_its_next_attempt
 artifact storage is full -> any_program_is_trained_stored_and_proven_though_github_refuses_the_artifacts
-GitHub cannot create the tag -> a_dead_run_is_resumed_from_its_tag_where_its_branch_will_not_do
+GitHub does not allow the tag -> what_may_not_be_tagged_has_one_segment_and_says_so_before
 50 attempts -> github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested
 an environment that refuses -> the_cause_of_an_end_is_githubs_own_sentence
 free plan -> without_environments_secrets_are_the_repositorys

@@ -125,10 +125,10 @@ def set_job_environment(plan: Json) -> None:
     is_followed = os.environ.get("TRAINYARD_FOLLOW") not in ("false", "off")
     os.environ["TRAINYARD_FOLLOW"] = "true" if is_followed else "false"
     if plan:
-        os.environ["TRAINYARD_RUN_ID"] = str(plan["run_id"])
+        os.environ["TRAINYARD_RUN_ID"] = str(plan.get("run_id") or "")
         os.environ["JOB_MINUTES"] = os.environ["TRAINYARD_JOB_MINUTES"] = str(plan.get("job_minutes") or "")
         os.environ.update({ROLE: str(plan.get("role") or ""), REGION: str(plan.get("region") or "us-east-1")})
-        if plan.get("target") == Target.GPU_RUNNER and not str(plan["store"]).startswith("s3://"):
+        if plan.get("target") == Target.GPU_RUNNER and not str(plan.get("store")).startswith("s3://"):
             del os.environ[ROLE]
     names = passed_names(os.environ)
     if any(name.startswith("AWS_") for name in names):

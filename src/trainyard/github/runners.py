@@ -14,7 +14,7 @@ WAITING_SECONDS = 300.0
 POLL_SECONDS = 60 * 60.0
 """The time between two polls (`watch_runners.yml`)."""
 LIMIT_SECONDS = 480 * 60.0
-"""The time limit of the training job (`training_ci.yml`)."""
+"""The time limit of the training job (`train.yml`)."""
 GRACE_SECONDS = 15 * 60.0
 """GitHub ends a job at its limit; a job that still runs this much later counts as orphaned.
 

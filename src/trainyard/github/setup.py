@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.repository import GITHUB, SCHEDULE, RefusedError, Repository, list_items, request
+from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
 from trainyard.github.runner_command import runner_command
 from trainyard.github.setup_step import (
     BROWSER,
@@ -60,6 +60,7 @@ LINEAGE = {("trainyard-lineage-*", "tag")}
 # Environment -> what it is open to: instead of the default branch, or besides it.
 LIMITS: Mapping[str, set[tuple[str, str]]] = {"release": {("v*", "tag")}, NOTIFY: set()}
 TAGS = {"training": LINEAGE, "eks": LINEAGE}
+SCHEDULE = "\n  schedule:"  # in a workflow file; watch_runners.yml ships with this line as a comment
 SCRIPT = "PYTHONPATH=src python3 -m trainyard init github"
 _FREE_PLAN = (
     "; in a private repository environments need GitHub Pro, Team or Enterprise. Without them any branch may "

@@ -98,6 +98,8 @@ class WrittenCheckpoint:
     rank: int = 0
     pid: int = 0
     of_passes: bool = False
+    has_nan: bool = False
+    """Whether an array in it has a NaN, of a format that cannot be read afterwards."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
-            return WrittenCheckpoint(step, path, files, time, source, call, rank, pid, of_passes)
+            return WrittenCheckpoint(
+                step, path, files, time, source, call, rank, pid, of_passes, "nan" in found
+            )
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
             return LoggedFigures(step, figures, time, source, rank, pid, of_passes)

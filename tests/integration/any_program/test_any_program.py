@@ -110,7 +110,7 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
 
 
 def prove_from_outside(repository: Repository, store: str) -> int:
-    """Prove the stored run as deploy_eks.yml does: on a machine that has the store, and no repository."""
+    """Prove the stored run as the runner `eks` does: on a machine that has the store, and no repository."""
     run = json.loads((repository.folder / "runs" / "a" / "run.json").read_text())
     elsewhere = repository.folder.parent / "elsewhere"
     elsewhere.mkdir()

@@ -25,14 +25,15 @@ REFUSALS = {
     404: "Not Found",
     422: "Failed to create the environment protection rule. Please ensure the billing plan supports it.",
 }
-POLLS = ("watch_runners.yml", "watch_eks.yml")
+POLL = "contents/.github/workflows/watch_runners.yml"
 FILE = "actions/workflows/training_ci.yml"
 FORKS = "actions/permissions/fork-pr-contributor-approval"
 CUSTOM = {"protected_branches": False, "custom_branch_policies": True}
 
 
-def shipped(name: str) -> dict[str, Any]:
-    return content((Path(__file__).resolve().parents[3] / ".github" / "workflows" / name).read_text())
+def shipped() -> str:
+    """The workflow that polls, as it is in a copy."""
+    return (Path(__file__).resolve().parents[3] / ".github" / "workflows" / "watch_runners.yml").read_text()
 
 
 def content(text: str) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def fresh(**changes: Any) -> GitHub:
         "actions/runners": {"runners": []},
         "actions/runners/downloads": downloads,
         "actions/oidc/customization/sub": {"use_default": True},
-        **{f"contents/.github/workflows/{name}": shipped(name) for name in POLLS},
+        POLL: content(shipped()),
     }
     return GitHub(repository | changes, shown)
 
@@ -155,9 +156,7 @@ def complete(github: GitHub | None = None) -> GitHub:
     for name in ENVIRONMENTS:
         lineage = [("trainyard-lineage-*", "tag")] if name in ("training", "eks") else []
         github.environment(name, CUSTOM, ("v*", "tag") if name == "release" else ("main", "branch"), *lineage)
-    for name in POLLS:
-        text = base64.b64decode(shipped(name)["content"]).decode()
-        github.shown[f"contents/.github/workflows/{name}"] = content(text.replace("# schedule:", "schedule:"))
+    github.shown[POLL] = content(shipped().replace("# schedule:", "schedule:"))
     github.shown["actions/runners"]["runners"] = [runner()]
     github.train()
     return github

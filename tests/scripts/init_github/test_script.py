@@ -62,11 +62,11 @@ def set_up(
 def test_a_copy_comes_to_green_and_every_step_is_checked(
     github: GitHub, set_up: Call, tmp_path: Path
 ) -> None:
-    value = "wandb-very-secret"
-    begun = set_up("--store", STORE, "--secret", "WANDB_API_KEY", WANDB_API_KEY=value)
+    value = "HF_TOKEN=very-secret"
+    begun = set_up("--store", STORE, "--secret", "PROGRAM_ENV", PROGRAM_ENV=value)
     assert begun.returncode == 4, "the stand-in does not show the secret that gh has set"
     assert (tmp_path / "bin" / "value").read_text() == value and value not in begun.stdout + begun.stderr
-    placed = "secret set WANDB_API_KEY --env training --repo me/lab\n"
+    placed = "secret set PROGRAM_ENV --env training --repo me/lab\n"
     assert (tmp_path / "bin" / "calls").read_text() == placed
     assert github.variable("TRAINYARD_STORE") == STORE
     assert begun.stdout.count(REGISTRATION) == 1
@@ -145,9 +145,9 @@ WRONG = (
     ("--variable TRAINYARD_NOTHING=1", "is not a variable that the workflows read"),
     ("--variable TRAINYARD_STORE=file:///x", "has a flag of its own: --store"),
     ("--variable TRAINYARD_DEADLINE", "is not NAME=VALUE"),
-    ("--variable WANDB_API_KEY=x", "is a secret: --secret WANDB_API_KEY"),
+    ("--variable PROGRAM_ENV=x", "is a secret: --secret PROGRAM_ENV"),
     ("--secret AWS_SECRET_ACCESS_KEY", "is not a secret that the workflows read"),
-    ("--secret prod/WANDB_API_KEY", "is not an environment"),
+    ("--secret prod/PROGRAM_ENV", "is not an environment"),
     ("--aws-role trainyard-ci", "is not a role such as"),
     ("--repository lab", "is not OWNER/REPO"),
 )
@@ -204,6 +204,6 @@ def test_gh_has_the_options_with_which_it_is_called() -> None:
         ("secret set", ("--env", "--repo")),
         ("api", ("--method", "--input")),
     ):
-        line = [gh, *command.split(), "--help"]
+        line = [str(gh), *command.split(), "--help"]
         shown = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
         assert [option for option in options if option not in shown] == []

@@ -17,7 +17,7 @@ from tests.scripts.init_github.stand_in import (
     CUSTOM,
     FILE,
     FORKS,
-    POLLS,
+    POLL,
     GitHub,
     complete,
     content,
@@ -38,7 +38,7 @@ WANTED = WantedSetup(
     labels=("self-hosted", "gpu"),
     store=FOLDER,
     variables={"TRAINYARD_DEADLINE": "8h"},
-    secrets=(("training", "WANDB_API_KEY"),),
+    secrets=(("training", "PROGRAM_ENV"),),
     allow_public=True,
 )
 OK, DONE, WOULD = SetupVerdict.OK, SetupVerdict.DONE, SetupVerdict.WOULD
@@ -65,8 +65,8 @@ def environment(name: str, limit: Any = None, *policies: Any, rules: Any = ()) -
 
 
 TRAINING, VARIABLES, DEADLINE = "environments/training", "actions/variables", "TRAINYARD_DEADLINE"
-SECRET, PERMISSIONS = f"{TRAINING}/secrets/WANDB_API_KEY", "actions/permissions"
-OFFLINE, POLL = runner(status="offline"), f"contents/.github/workflows/{POLLS[0]}"
+SECRET, PERMISSIONS = f"{TRAINING}/secrets/PROGRAM_ENV", "actions/permissions"
+OFFLINE = runner(status="offline")
 PLANNED = {"jobs": [{"name": "Plan", "conclusion": "success"}, {"name": TRAIN_JOB, "conclusion": "skipped"}]}
 CASES: list[tuple[str, Prepare, str, str]] = [
     ("actions", shows(PERMISSIONS, {"enabled": False}), CONSENT, f"PUT {PERMISSIONS}"),
@@ -90,7 +90,7 @@ CASES: list[tuple[str, Prepare, str, str]] = [
     ("runner", shows("actions/runners", {"runners": []}), PERSON, ""),
     ("runner", shows("actions/runners", {"runners": [OFFLINE]}), PERSON, ""),
     ("watchdog", variable("TRAINYARD_WATCH", None), CHANGED, f"POST {VARIABLES}"),
-    ("poll runners", shows(POLL, shipped(POLLS[0])), CONSENT, f"PUT {POLL}"),
+    ("poll runners", shows(POLL, content(shipped())), CONSENT, f"PUT {POLL}"),
     ("first green", shows(f"{FILE}/runs", {"workflow_runs": []}), PERSON, ""),
     ("first green", shows("actions/runs/91/jobs", PLANNED), PERSON, ""),
 ]
@@ -113,7 +113,7 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
     assert (planned.verdict, github.changes()) == (WOULD if call else YOU, [])
     shown = [change.command_line("github.com", "me/lab") for change in planned.changes]
     api = "gh api --method " + call.replace(" ", " repos/me/lab/")
-    wanted = "gh secret set WANDB_API_KEY" if row == "secret" else api
+    wanted = "gh secret set PROGRAM_ENV" if row == "secret" else api
     assert not call or any(line.startswith(wanted) for line in shown), shown
     careful = set_up(github, WANTED, yes=False)
     assert careful[row].verdict is (DONE if follows == CHANGED else YOU)
@@ -177,9 +177,9 @@ def test_a_runner_of_the_organisation_is_not_listed_and_counts_once_a_run_was_pr
 
 def test_without_environments_secrets_are_the_repositorys() -> None:
     github = complete()
-    secrets = (("training", "WANDB_API_KEY"),)
+    secrets = (("training", "PROGRAM_ENV"),)
     assert set_up(github, WantedSetup(secrets=secrets, environments=False)).code == 0
-    assert "actions/secrets/WANDB_API_KEY" in github.shown
+    assert "actions/secrets/PROGRAM_ENV" in github.shown
 
 
 def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -> None:
@@ -222,7 +222,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes() -
 def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
     github = complete(fresh(visibility="public", private=False))
     places = {"TRAINYARD_EKS_CLUSTER": "gpus"}
-    secrets = (("training", "WANDB_API_KEY"),)
+    secrets = (("training", "PROGRAM_ENV"),)
     wanted = WantedSetup(role=ROLE, secrets=secrets, variables=places, allow_public=True)
     page = (ROOT / "docs" / "runner.md").read_text()
     table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
@@ -253,23 +253,19 @@ def test_a_role_is_trusted_by_a_command_in_githubs_form_until_a_run_has_shown_it
 
 
 def test_what_polls_gets_its_schedule_where_it_is_wanted_and_nowhere_else() -> None:
-    files = {f"contents/.github/workflows/{name}": name for name in POLLS}
-
-    def scheduled(github: GitHub) -> list[str]:
-        texts = {name: base64.b64decode(github.shown[path]["content"]) for path, name in files.items()}
-        return [name for name, text in texts.items() if "schedule" in yaml.safe_load(text)[True]]
-
-    cluster = WantedSetup(variables={"TRAINYARD_EKS_CLUSTER": "gpus"})
-    off = WantedSetup(watch=False)
-    for wanted, expected in ((WantedSetup(), [POLLS[0]]), (cluster, [*POLLS]), (off, [])):
+    for wanted, value, expected in (
+        (WantedSetup(), "on", True),
+        (WantedSetup(watch=False), "on", False),
+        (WantedSetup(), "off", False),
+    ):
         github = complete()
-        github.shown |= {path: shipped(name) for path, name in files.items()}
-        assert not scheduled(github)
-        assert set_up(github, wanted).code == 0
-        assert scheduled(github) == expected
-    github.set_variable("TRAINYARD_WATCH", "off")
-    kept = set_up(github)
-    assert (kept.code, github.variable("TRAINYARD_WATCH")) == (0, "off")
+        github.shown[POLL] = content(shipped())
+        github.set_variable("TRAINYARD_WATCH", value)
+        for _ in range(2):
+            assert set_up(github, wanted).code == 0
+        text = base64.b64decode(github.shown[POLL]["content"])
+        assert ("schedule" in yaml.safe_load(text)[True]) is expected
+        assert github.variable("TRAINYARD_WATCH") == value
     github.shown[POLL] = content("on: push\n")
     github.set_variable("TRAINYARD_WATCH", "on")
     assert set_up(github)["poll runners"].verdict is YOU

@@ -1,7 +1,5 @@
 """GitHub's REST API with a local server: requests, retries and secrets."""
 
-import io
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,22 +87,6 @@ def test_all_pages_of_a_list_are_read(server: Server) -> None:
     assert len(list(repository(server).pages("/actions/runs", "workflow_runs"))) == 101
     server.say("GET /repos/owner/name/issues?per_page=100&page=1", (200, second))
     assert list(repository(server).pages("/issues")) == second
-
-
-def test_an_artifact_is_downloaded_from_the_redirect_without_the_token(server: Server) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("plan.json", "{}")
-    server.say(
-        "GET /repos/owner/name/actions/artifacts/3/zip", (302, None, {"Location": f"{server.url}/blob"})
-    )
-    server.say("GET /blob", (200, packed.getvalue()))
-    assert repository(server).artifact_file(3, "plan.json") == b"{}"
-    assert server.asked[-1] == ("GET /blob", None, None)
-    assert repository(server).artifact_file(3, "other.json") is None
-    server.say("GET /blob", (200, b"no zip"))
-    with pytest.raises(ServiceError, match="not a zip file"):
-        repository(server).artifact_file(3, "plan.json")
 
 
 def test_an_answer_that_is_no_json_is_named(server: Server) -> None:

@@ -78,6 +78,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         BuildPoll(aws, lambda *_: None, lambda: 0.0, lambda _: None, seconds=1.0, poll_seconds=1.0),
         send_files=lambda _: ({"sourceLocationOverride": "bucket/key"}, True),
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
+        fixed_tags=lambda _: lambda _tag: False,
         needed_tags=lambda _: needed,
         find_cache=lambda _: "",
         account="123456789012",

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
+from trainyard.cluster.cluster_query import needed_permissions
 from trainyard.cluster.needed_apis import ServedKind
-from trainyard.cluster.permissions import needed_permissions
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 
@@ -71,9 +71,9 @@ def test_no_action_has_a_wildcard_and_a_resource_is_named_wherever_aws_takes_one
         assert len(actions) == len(set(actions)), "an action is granted twice"
         for statement in statements(name):
             free = set(statement["Action"]) <= TAKES_NO_RESOURCE or statement["Sid"] == "FindTheNetwork"
-            named = ("trainyard", ":cluster/gpus", "*" if free else "trainyard")
+            named = ["trainyard", ":cluster/gpus", *(["*"] if free else [])]
             if statement["Sid"] == "JoinTheNetwork":
-                named = (":network-interface/*",)
+                named = [":network-interface/*"]
                 assert "ec2:AuthorizedService" in str(statement)
             assert [one for one in statement["Resource"] if not any(part in one for part in named)] == []
             everything = r"arn:aws:(?!ec2)[a-z0-9]+:[^:]*:[^:]*:\*"

@@ -295,7 +295,9 @@ class Stage:
                 e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
             },
             # act repeats for a composite action what its steps added
-            summary="".join(dict.fromkeys(str(e["content"]) for e in entries if e.get("command") == "summary")),
+            summary="".join(
+                dict.fromkeys(str(e["content"]) for e in entries if e.get("command") == "summary")
+            ),
             messages=[json.dumps(body) for body in self.slack.bodies],
             dispatched=list(self.github.asked),
             record=record,

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
 from trainyard.plan.finding import Edit, Finding, Severity
+
+if TYPE_CHECKING:
+    from trainyard.image.conflict.declared_versions import DeclaredVersions
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
@@ -22,6 +24,11 @@ class TargetMachine:
     family: str = ""
     """For example p5."""
     driver: Version = ()
+
+    @property
+    def processor(self) -> str:
+        """x86_64 or aarch64, as wheels name it."""
+        return "aarch64" if "gb200" in self.family or "gb300" in self.family else "x86_64"
 
 
 def image_finding(
@@ -46,4 +53,4 @@ def finding_record(found: Finding) -> dict[str, Any]:
     return {**place, **words, "fixable": found.edit is not None}
 
 
-Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
+Rule = Callable[["DeclaredVersions", TargetMachine], Iterator[Finding]]
