@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 MOUNT = "/volume"
 _LABEL = "trainyard.dev/helper"
-# Kubernetes lets every pod stay on a lost node for five minutes unless the pod speaks of these taints itself, and
-# the scheduler then puts new pods there too. The taints have no value, so that this tolerates none of them.
+# Kubernetes lets every pod stay on a lost node for five minutes unless the pod names these taints itself, and
+# its scheduler then puts new pods there too. The taints have no value, so that this tolerates none of them.
 _OFF_LOST_NODES = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Equal", "value": "never", "effect": "NoExecute"}
     for name in ("not-ready", "unreachable")
