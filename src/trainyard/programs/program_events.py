@@ -23,7 +23,7 @@ as long as no optimizer has stepped. `accumulated` counts the passes between two
 `loss` is that of the last one, times their number if the program divides it by that. `nan_steps` says that
 another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
-not stepped has events without a step.
+not stepped has events without a step. A save of joblib has `"nan": true` if an array in it has a NaN.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
