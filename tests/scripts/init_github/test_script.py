@@ -19,13 +19,13 @@ STORE = "file:///mnt/storage/store"
 @pytest.mark.slow
 def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_github: Any) -> None:
     value = "wandb-very-secret"
-    begun = setup_github("--store", STORE, "--secret", "WANDB_API_KEY", WANDB_API_KEY=value)
+    begun = setup_github("--store", STORE, "--secret", "PROGRAM_ENV", PROGRAM_ENV=value)
     assert begun.returncode == 1, begun.stdout + begun.stderr
     assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
     names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
     limits = {"release": ["v*"], **{key: ["main", "trainyard-lineage-*"] for key in ("training", "eks")}}
     assert names == {place: limits.get(place, ["main"]) for place in ENVIRONMENTS}
-    assert len(github.secrets["training"]["WANDB_API_KEY"]) > len(value), "sealed by gh"
+    assert len(github.secrets["training"]["PROGRAM_ENV"]) > len(value), "sealed by gh"
     assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
     assert begun.stdout.count(REGISTRATION) == 1
     assert "the token in it is for one hour, until 11:12 UTC" in begun.stdout.replace("\n   ", " ")
@@ -37,7 +37,7 @@ def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_g
     github.runners = [github.runner()]
     github.train()
     before = len(github.changes())
-    ended = setup_github("--secret", "WANDB_API_KEY", "--yes")
+    ended = setup_github("--secret", "PROGRAM_ENV", "--yes")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.endswith("All 16 steps are checked.\n")
     assert github.variables["TRAINYARD_WATCH"] == "on"
@@ -108,9 +108,9 @@ WRONG = (
     ("--variable TRAINYARD_NOTHING=1", "is not a variable that the workflows read"),
     ("--variable TRAINYARD_STORE=file:///x", "has a flag of its own: --store"),
     ("--variable TRAINYARD_DEADLINE", "is not NAME=VALUE"),
-    ("--variable WANDB_API_KEY=x", "is a secret: --secret WANDB_API_KEY"),
+    ("--variable PROGRAM_ENV=x", "is a secret: --secret PROGRAM_ENV"),
     ("--secret AWS_SECRET_ACCESS_KEY", "is not a secret that the workflows read"),
-    ("--secret prod/WANDB_API_KEY", "is not an environment"),
+    ("--secret prod/PROGRAM_ENV", "is not an environment"),
     ("--aws-role trainyard-ci", "is not a role such as"),
     ("--repository lab", "is not OWNER/REPO"),
 )

@@ -25,7 +25,7 @@ WANTED = WantedSetup(
     labels=("self-hosted", "gpu"),
     store=FOLDER,
     variables={"TRAINYARD_DEADLINE": "8h"},
-    secrets=(("training", "WANDB_API_KEY"),),
+    secrets=(("training", "PROGRAM_ENV"),),
     allow_public=True,
 )
 OK, DONE, WOULD = SetupVerdict.OK, SetupVerdict.DONE, SetupVerdict.WOULD
@@ -64,7 +64,7 @@ def only_planned(github: GitHub) -> None:
 ACTIONS, TRAINING = f"{BASE}/actions", f"{BASE}/environments/training"
 FORKS, FILE = f"{ACTIONS}/permissions/fork-pr-contributor-approval", f"{ACTIONS}/workflows/training_ci.yml"
 VARIABLES, DEADLINE = f"{ACTIONS}/variables", f"{ACTIONS}/variables/TRAINYARD_DEADLINE"
-SECRET = f"{TRAINING}/secrets/WANDB_API_KEY"
+SECRET = f"{TRAINING}/secrets/PROGRAM_ENV"
 OFFLINE = [GitHub().runner(status="offline")]
 CASES: list[tuple[str, Prepare, str, str]] = [
     ("actions", attribute("actions", {"enabled": False}), CONSENT, f"PUT {ACTIONS}/permissions"),
@@ -104,7 +104,7 @@ def prepared(row: str, prepare: Prepare) -> GitHub:
     github = complete(fresh(visibility="public" if public else "private", private=not public))
     github.approval = "all_external_contributors"
     github.variables["TRAINYARD_DEADLINE"] = "8h"
-    github.secrets = {"training": {"WANDB_API_KEY": "sealed"}}
+    github.secrets = {"training": {"PROGRAM_ENV": "sealed"}}
     prepare(github)
     return github
 
@@ -116,9 +116,7 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
     planned = set_up(github, WANTED, dry_run=True)[row]
     assert (planned.verdict, github.changes()) == (WOULD if call else YOU, [])
     shown = [change.command_line("github.com", "me/lab") for change in planned.changes]
-    wanted = (
-        "gh secret set WANDB_API_KEY" if row == "secret" else f"gh api --method {call.removesuffix('.*')}"
-    )
+    wanted = "gh secret set PROGRAM_ENV" if row == "secret" else f"gh api --method {call.removesuffix('.*')}"
     assert not call or any(line.startswith(wanted.replace(" /", " ")) for line in shown), shown
     careful = set_up(github, WANTED, yes=False)
     assert careful[row].verdict is (DONE if follows == CHANGED else YOU)
@@ -182,9 +180,9 @@ def test_a_runner_of_the_organisation_is_not_listed_and_counts_once_a_run_was_pr
 
 def test_without_environments_secrets_are_the_repositorys() -> None:
     github = complete()
-    secrets = (("training", "WANDB_API_KEY"),)
+    secrets = (("training", "PROGRAM_ENV"),)
     assert set_up(github, WantedSetup(secrets=secrets, environments=False)).code == 0
-    assert github.secrets == {"": {"WANDB_API_KEY": "sealed"}}
+    assert github.secrets == {"": {"PROGRAM_ENV": "sealed"}}
 
 
 def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -> None:
@@ -227,7 +225,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes() -
 def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
     github = complete(fresh(visibility="public", private=False))
     places = {"TRAINYARD_EKS_CLUSTER": "gpus"}
-    secrets = (("training", "WANDB_API_KEY"),)
+    secrets = (("training", "PROGRAM_ENV"),)
     wanted = WantedSetup(role=ROLE, secrets=secrets, variables=places, allow_public=True)
     page = (ROOT / "docs" / "runner.md").read_text()
     table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
