@@ -147,12 +147,12 @@ class AwsBuilder:
             name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name, "")
         ]
         if taken:
-            why = f"; {request.unpinned[0]} is not pinned by digest, so each build differs" * bool(
-                request.unpinned
+            why = "".join(
+                f"; {one} is not pinned by digest, so each build differs" for one in request.unpinned[:1]
             )
             raise ConfigError(
-                f"{request.image}:{taken[0]} names an image already, and this tag cannot move there"
-                f"{why}. Choose another tag or version, or commit a change. Nothing was started."
+                f"{request.image}:{taken[0]} names an image already, and this tag cannot move there{why}. "
+                "Choose another tag or version, or commit a change. Nothing was started."
             )
 
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:

@@ -1,14 +1,10 @@
-"""What the rules on an image share: their form, the machine that the image is for, how a finding is made."""
+"""What the rules on an image share: the machine that the image is for, and how a finding is made."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.image.conflict.version_facts import Version
 from trainyard.plan.finding import Edit, Finding, Severity
-
-if TYPE_CHECKING:
-    from trainyard.image.conflict.declared_versions import DeclaredVersions
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
@@ -51,6 +47,3 @@ def finding_record(found: Finding) -> dict[str, Any]:
     place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
     words = {"what": found.subject, "why": found.evidence, "remedy": found.remedy}
     return {**place, **words, "fixable": found.edit is not None}
-
-
-Rule = Callable[["DeclaredVersions", TargetMachine], Iterator[Finding]]

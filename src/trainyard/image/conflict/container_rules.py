@@ -10,9 +10,9 @@ from trainyard.config.secret_forms import (
     secret_kind,
     secret_value_kind,
 )
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.package_rules import PACKAGE_RULES
+from trainyard.image.conflict.package_rules import PACKAGE_RULES, Rule
 from trainyard.image.conflict.pair_rules import PAIR_RULES
 from trainyard.image.conflict.version_facts import (
     Version,

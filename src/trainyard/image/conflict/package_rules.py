@@ -4,9 +4,9 @@ A rule that does not know a version reports nothing.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
@@ -25,6 +25,7 @@ from trainyard.image.conflict.version_facts import (
 from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
+Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
 """Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
 OLDEST_PYTHON = (3, 11)

@@ -6,9 +6,9 @@ The pairs are rows of image/facts/pairs.yaml. A rule that does not know a versio
 import re
 from collections.abc import Iterator
 
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.package_rules import cuda_of
+from trainyard.image.conflict.package_rules import Rule, cuda_of
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
