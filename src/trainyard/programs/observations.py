@@ -59,6 +59,16 @@ class ProgramError:
         return {name: text for name, text in asdict(self).items() if text or name not in ("cause", "code")}
 
 
+@dataclass(frozen=True)
+class ReadFile:
+    """A file that torch.load has read."""
+
+    path: Path
+    device: int = 0
+    changed: int = 0
+    """When it was last changed, in nanoseconds on the clock of its file system."""
+
+
 @dataclass
 class _Process:
     """What one process reported."""
@@ -85,7 +95,7 @@ class Observations:
     """SHA-256 by absolute path of the files of the repository that were imported."""
     unobserved: list[str] = field(default_factory=list)
     """Why Pythons of the program had no observer, a reason each."""
-    reads: list[Path | None] = field(default_factory=list)
+    reads: list[ReadFile | None] = field(default_factory=list)
     """What torch.load has read before the second step; None for another thing than a path."""
     _processes: dict[int, _Process] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
@@ -117,7 +127,10 @@ class Observations:
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
                 process.error = ProgramError(*map(_text, named))
             case "read" if (event.step or 0) <= 1:  # later ones come after a resume
-                self.reads.append(Path(path) if (path := _text(facts.get("path"))) else None)
+                path, changed = _text(facts.get("path")), facts.get("changed")
+                device, moment = changed if isinstance(changed, list) and len(changed) == 2 else (0, 0)
+                numbers = (each if isinstance(each, int) else 0 for each in (device, moment))
+                self.reads.append(ReadFile(Path(path), *numbers) if path else None)
             case "exit":
                 process.ended_at = self._count
 

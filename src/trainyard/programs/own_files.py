@@ -80,7 +80,11 @@ class OwnFiles:
             found = path.stat()
         except OSError:
             return False
-        return found.st_ctime_ns >= self.since.get(found.st_dev, self.default)
+        return self.is_own(found.st_dev, found.st_ctime_ns)
+
+    def is_own(self, device: int, changed: int) -> bool:
+        """Return whether a file of a device that was last changed then, in nanoseconds, is of the run."""
+        return changed >= self.since.get(device, self.default)
 
     def has_clock_of_machine(self, path: Path) -> bool:
         """Return whether the times of a file can be compared with those of this machine."""

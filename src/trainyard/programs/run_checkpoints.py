@@ -181,6 +181,10 @@ class RunCheckpoints:
         """Return whether the run has written a file."""
         return self.own is None or self.own.has_written(path)
 
+    def is_own(self, device: int, changed: int) -> bool:
+        """Return whether the run has written a file that was last changed then, in nanoseconds."""
+        return self.own is None or self.own.is_own(device, changed)
+
     def _is_data(self, one: ProgramCheckpoint) -> bool:
         """Return whether a checkpoint lies in program.data; one that is declared never does."""
         if _is_declared(one):

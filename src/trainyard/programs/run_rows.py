@@ -18,7 +18,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import is_of_torch
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.observations import Observations
+from trainyard.programs.observations import Observations, ReadFile
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
@@ -109,9 +109,10 @@ class RunRows(AttemptRows):
         *,
         found: ResumePoint | None,
         is_first: bool,
-        has_written: Callable[[Path], bool],
+        is_own: Callable[[int, int], bool],
     ) -> None:
-        """`found` is the checkpoint that it resumes from, `has_written` says which files the run has written.
+        """`found` is the checkpoint that it resumes from. `is_own` says whether the run has written a file,
+        by its device and the time of its last change in nanoseconds.
 
         Raises ConfigError for a wrong program.metrics.
         """
@@ -127,10 +128,10 @@ class RunRows(AttemptRows):
         events, form = directory.logs / EVENTS_FILE, program.log_form or AUTO
         super().__init__(self.writer.merged, events, form=form, is_planned=is_planned)
         self.are_recorded = is_first or not program.rows_on_first_node
-        self._directory, self._has_written = directory, has_written
+        self._directory, self._is_own = directory, is_own
         self._prometheus_file = monitoring.prometheus_file
         self._files = self._metric_files(program, found)
-        self._needs_load = found is not None and is_of_torch(found.path)
+        self._found, self._needs_load = found, found is not None and is_of_torch(found.path)
         self.last_sign = 0.0
         """When the program last printed or reported anything, in Unix seconds."""
         self._declared_steps: int | None = None
@@ -219,11 +220,16 @@ class RunRows(AttemptRows):
     def _is_anew(self) -> bool:
         """Return whether the program stepped without reading its checkpoint, one of torch.save.
 
-        A file that was there before the run is none of it; what was read from memory may be one.
+        A file that was there before the run is none of it, unless it is the checkpoint that the program was
+        given; what was read from memory may be one.
         """
         seen = self.observations
         is_known = self._needs_load and seen.steps is not None and not seen.unobserved
-        return is_known and not any(path is None or self._has_written(path) for path in seen.reads)
+        return is_known and not any(each is None or self._is_of_run(each) for each in seen.reads)
+
+    def _is_of_run(self, read: ReadFile) -> bool:
+        is_given = self._found is not None and read.path.is_relative_to(self._found.path)
+        return is_given or self._is_own(read.device, read.changed)
 
     def _export(self) -> None:
         """Write the last figures for Prometheus."""

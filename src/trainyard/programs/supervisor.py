@@ -117,7 +117,7 @@ class ProgramRun:
             self.config.monitoring,
             found=found,
             is_first=self.is_first,
-            has_written=self.checkpoints.has_written,
+            is_own=self.checkpoints.is_own,
         )
         if self.is_first:
             lost = rows_before(earlier, self.directory, found)

@@ -17,7 +17,7 @@ from tests.shebang import interpreter_line
 
 from trainyard.gateways.process_tree import find_process
 from trainyard.program_training import pythons_below
-from trainyard.programs.observations import Observations
+from trainyard.programs.observations import Observations, ReadFile
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_events import LoggedFigures, ProgramEvents, WrittenCheckpoint
 from trainyard.run.directory import RunDirectory
@@ -184,7 +184,9 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
         if found != (True, len(printed), [(len(printed), name == "by hand")], name == "NaN between rows"):
             wrong[name] = (found, output[-2000:])
     assert wrong == {}
-    assert start.observed.reads == [start.folder / "given.pt"] * len(MODES), "those at the end are no resume"
+    facts = (start.folder / "given.pt").stat()
+    given = ReadFile(start.folder / "given.pt", facts.st_dev, facts.st_ctime_ns)
+    assert start.observed.reads == [given] * len(MODES), "those at the end are no resume"
 
 
 LIBRARIES = {

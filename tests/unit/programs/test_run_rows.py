@@ -31,7 +31,7 @@ def start(folder: Path, found: ResumePoint | None = None, **program: Any) -> Run
         MonitoringConfig(),
         found=found,
         is_first=True,
-        has_written=lambda path: path.name == "own.pt",
+        is_own=lambda _, changed: changed >= 10,
     )
 
 
@@ -116,11 +116,18 @@ def test_no_verdict_depends_on_the_order_in_which_things_are_read(tmp_path: Path
 
 SAVED = "own.pt"
 READS: dict[str, tuple[list[Record], bool]] = {
-    "its checkpoint": ([{"event": "read", "path": "/a/own.pt"}, *steps(1, 9)], False),
+    "a file of its own that is gone": (
+        [{"event": "read", "path": "/a", "changed": [1, 10]}, *steps(1, 9)],
+        False,
+    ),
+    "what it was given": ([{"event": "read", "path": SAVED, "changed": [1, 9]}, *steps(1, 9)], False),
     "from memory": ([{"event": "read", "path": ""}, *steps(1, 9)], False),
     "nothing": (steps(1, 9), True),
-    "given weights alone": ([{"event": "read", "path": "/a/given.pt"}, *steps(1, 9)], True),
-    "its best model, at the end": ([*steps(1, 9), {"event": "read", "path": "/a/own.pt", "step": 9}], True),
+    "given weights alone": ([{"event": "read", "path": "/a", "changed": [1, 9]}, *steps(1, 9)], True),
+    "its best model, at the end": (
+        [*steps(1, 9), {"event": "read", "path": "/a", "changed": [1, 10], "step": 9}],
+        True,
+    ),
     "nothing, and nobody saw it step": ([{"event": "loaded"}], False),
 }
 
@@ -138,7 +145,8 @@ def test_a_program_that_reads_no_checkpoint_of_the_run_did_not_resume(tmp_path: 
         with zipfile.ZipFile(folder / SAVED, "w") as archive:
             archive.writestr("own/data.pkl" if kind == "torch" else "own/w.npy", b"")
         rows = start(folder, ResumePoint(20, folder / SAVED))
-        report(folder, *events)
+        given = {"path": str(folder / SAVED)}
+        report(folder, *(each | (given if each.get("path") == SAVED else {}) for each in events))
         rows.poll()
         rows.close()
         noted = [

@@ -617,8 +617,13 @@ class Observer:
             self._reads += 1
             where = options.get("f", file)
             where = getattr(where, "name", where)
-            is_path = isinstance(where, (str, bytes, os.PathLike)) and self._reads <= MOST_READS
-            self.report("read", path=os.path.abspath(os.fsdecode(where)) if is_path else "", **self._place())
+            facts: dict[str, Any] = {"path": ""}
+            if isinstance(where, (str, bytes, os.PathLike)) and self._reads <= MOST_READS:
+                # The program may remove it before anybody else sees it: a copy, or one that a newer replaces.
+                found = os.stat(where)
+                facts = {"path": os.path.abspath(os.fsdecode(where))}
+                facts["changed"] = [found.st_dev, found.st_ctime_ns]
+            self.report("read", **facts, **self._place())
 
     def _note_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
         """Report a save that has returned; one into a file that is open, when that is closed."""
