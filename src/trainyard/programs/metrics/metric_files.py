@@ -102,9 +102,17 @@ class MetricFiles:
 
     @property
     def ended_at(self) -> int | None:
-        """The step at which a trainer has decided to end, as its newest file says."""
+        """The step at which a trainer has decided to end, as the file of its last step says.
+
+        That is not the file that was found last: copies of earlier ones may be written after it.
+        """
         states = [each for each in self._readers.values() if isinstance(each, _TrainerState)]
-        return states[-1].ended_at if states else None
+        last = max(
+            states,
+            key=lambda each: (_version(each.path) != self._old.get(each.path), each.step),
+            default=None,
+        )
+        return last.ended_at if last else None
 
     @property
     def steps_asked(self) -> int | None:
@@ -341,6 +349,7 @@ class _Table(_Lines):
 class _TrainerState(_Reader):
     """Reads the Hugging Face trainer's state in a checkpoint, which repeats the complete history."""
 
+    step = 0
     ended_at: int | None = None
     _read: tuple[int, int, int] | None = None
 
@@ -358,8 +367,9 @@ class _TrainerState(_Reader):
         control: Any = state
         for name in ("stateful_callbacks", "TrainerControl", "args", "should_training_stop"):
             control = control.get(name) if isinstance(control, dict) else None
-        step = state.get("global_step")  # it stops early, or is done
-        self.ended_at = step if control is True and isinstance(step, int) else None
+        step = state.get("global_step")
+        self.step = step if isinstance(step, int) else 0
+        self.ended_at = self.step if control is True and self.step else None  # it stops early, or is done
         rows = []
         for found in history:
             # The trainer's summary has the mean of all losses.

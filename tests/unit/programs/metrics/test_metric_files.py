@@ -295,6 +295,8 @@ def test_a_trainer_that_stops_early_says_so_in_its_state(
     )
     folder.write("out/checkpoint-6/trainer_state.json", json.dumps(found))
     polled(files)
+    folder.write("store/checkpoint-2/trainer_state.json", state(1, 2))  # copied after the last one
+    polled(files)
     assert (files.ended_at, files.steps_asked) == (wanted, 9)
 
 
