@@ -85,6 +85,8 @@ class _Process:
     error: ProgramError | None = None
     error_at: int = -1
     ended_at: int = -1
+    exit_code: int = 0
+    """That with which it ended itself."""
 
 
 @dataclass
@@ -133,6 +135,7 @@ class Observations:
                 self.reads.append(ReadFile(Path(path), *numbers) if path else None)
             case "exit":
                 process.ended_at = self._count
+                process.exit_code = code if isinstance(code := facts.get("code"), int) else 0
 
     def _note_step(self, event: LoggedFigures | WrittenCheckpoint | ObservedFact) -> None:
         self._count += 1
@@ -168,11 +171,30 @@ class Observations:
     def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program: the first one of those that trained, else of any.
 
-        Of a program that ended with 0 (not `has_failed`), one that a process survived does not count.
+        Of a program that ended with 0 (not `has_failed`), one that a process survived does not count, and an
+        exit code that was hidden, such as by a shell, does.
         """
         failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
         failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
-        return failed[0][1].error if failed and (has_failed or not failed[0][0]) else None
+        if failed and (has_failed or not failed[0][0]):
+            return failed[0][1].error
+        codes = [each.exit_code for each in self._processes.values() if self._is_code_hidden(each)]
+        return ProgramError("SystemExit", str(codes[0])) if codes and not has_failed else None
+
+    def _is_code_hidden(self, ended: _Process) -> bool:
+        """Return whether the training ended with a code that no process above knew and no other made good."""
+        others = [each for each in self._processes.values() if each is not ended]
+        is_last = not any(each.last_step > ended.ended_at for each in others)
+        is_seen = any(
+            self._processes[pid].ended_at > ended.ended_at
+            for pid in self._processes.keys() & {*ended.parents}
+        )
+        return (
+            bool(ended.exit_code and ended.steps)
+            and is_last
+            and not is_seen
+            and ended.script != _WORKER_OF_RAY
+        )
 
     def _is_survived(self, failed: _Process) -> bool:
         """Return whether a process above ended later without an exception, or others trained on.

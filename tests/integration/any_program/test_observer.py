@@ -158,6 +158,12 @@ for name, more in MODES.items():
         print(name, os.getpid(), *printed, flush=True)
         os._exit(0)
     os.waitpid(child, 0)
+try:
+    exit(4)
+except SystemExit:
+    printed = []
+    train(steps=1)
+exit(3)
 """
 MODES: dict[str, dict[str, object]] = {
     "divided": {"steps": 6, "parts": 4},
@@ -186,6 +192,7 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
     assert wrong == {}
     facts = (start.folder / "given.pt").stat()
     given = ReadFile(start.folder / "given.pt", facts.st_dev, facts.st_ctime_ns)
+    assert str(start.observed.error(has_failed=False)) == "SystemExit: 3", "the exit code of the program"
     assert start.observed.reads == [given] * len(MODES), "those at the end are no resume"
 
 

@@ -35,8 +35,8 @@ def raised(pid: int, kind: str = "ValueError") -> Line:
     return pid, "exception", {"type": kind, "message": "bad\nbatch", "place": "train.py:3"}
 
 
-def ended(pid: int) -> Line:
-    return pid, "exit", {}
+def ended(pid: int, code: int = 0) -> Line:
+    return pid, "exit", {"code": code}
 
 
 def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() -> None:
@@ -68,6 +68,17 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             ],
             own,
             own,
+        ),
+        "an exit code behind a shell": ([loaded(1), stepped(1, 5), ended(1, 3)], "SystemExit: 3", None),
+        "an exit code that a search knows": (
+            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), ended(1)],
+            None,
+            None,
+        ),
+        "a script starts it again": (
+            [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)],
+            None,
+            None,
         ),
         "a launcher fails alone": ([loaded(1), raised(1, "ChildFailedError")], launchers, launchers),
     }

@@ -244,6 +244,7 @@ class Observer:
         self._saving: set[int] = set()  # threads
         self._background = 0
         self._modules: dict[str, tuple[int, int]] = {}
+        self._code = 0  # with which the program ends, unless it catches the SystemExit and continues
 
     def report(self, event: str, **facts: Any) -> None:
         """Append a line in one write; the first one of a process says which it is."""
@@ -310,6 +311,9 @@ class Observer:
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
         self._watch(torch.Tensor, "backward", before=self._keep_loss)
         self._watch(os, "_exit", before=self._leave)
+        self._watch(sys, "exit", before=self._note_code)
+        quitter = type(getattr(modules["builtins"], "exit", None))
+        self._watch(quitter, "__call__", before=lambda _quitter, code=None: self._note_code(code))
         self._watch(torch, "load", before=self._note_read)
         self._watch_save(torch, "save", "f")
         for name in ("load", "save"):
@@ -468,10 +472,19 @@ class Observer:
 
         self._watch(owner, name, begin, end)
 
-    def _leave(self, _status: int) -> None:
+    def _leave(self, status: int) -> None:
         """Report the end of forked workers, and of programs that do not wait for their threads."""
         if self.step:
+            self._code = status
             self.end()
+
+    def _note_code(self, code: Any = None) -> None:
+        """Keep the exit code that the main thread asks for; as in Python, a text means 1.
+
+        A shell may hide it, as in `train.py | tee log`.
+        """
+        if get_ident() == self._main:
+            self._code = code if isinstance(code, int) else int(code is not None)
 
     # Steps and losses
 
@@ -545,7 +558,7 @@ class Observer:
         self._backwards, self._loss = 0, None
 
     def _note_step(self, rate: Any, backwards: int) -> None:
-        now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
+        now, self._figures, self._has_loss, self._code = time.monotonic(), None, self._loss is not None, 0
         self._row = (rate, backwards, self._loss if self._bad is None else self._bad)
         is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0 or self._bad is not None
         if is_due or now - self._row_time >= ROW_SECONDS:
@@ -713,7 +726,7 @@ class Observer:
         quietly(self._report_closed)()
         quietly(self._note_modules)()
         quietly(self._note_exception)()
-        self.report("exit", **self._place())
+        self.report("exit", **({"code": self._code} if self._code else {}), **self._place())
 
 
 def observe() -> None:
