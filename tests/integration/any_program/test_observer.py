@@ -133,7 +133,11 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
 
 
 OF_TORCH = """
-import os, torch
+import os, threading, torch
+
+def train_and_fail(more):
+    train(**more)
+    raise ValueError("in a thread")
 
 def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1):
     net = torch.nn.Linear(2, 1)
@@ -153,7 +157,9 @@ for name, more in MODES.items():
     if not (child := os.fork()):
         printed = []
         torch.load("given.pt")
-        train(**more)
+        thread = threading.Thread(target=train_and_fail, args=(more,))
+        thread.start()
+        thread.join()
         torch.load("given.pt")
         print(name, os.getpid(), *printed, flush=True)
         os._exit(0)
@@ -193,6 +199,7 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
     facts = (start.folder / "given.pt").stat()
     given = ReadFile(start.folder / "given.pt", facts.st_dev, facts.st_ctime_ns)
     assert str(start.observed.error(has_failed=False)) == "SystemExit: 3", "the exit code of the program"
+    assert "in a thread" in str(start.observed.error(has_failed=True)), "what ended the thread that trained"
     assert start.observed.reads == [given] * len(MODES), "those at the end are no resume"
 
 

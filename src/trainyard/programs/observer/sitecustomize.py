@@ -244,6 +244,8 @@ class Observer:
         self._saving: set[int] = set()  # threads
         self._background = 0
         self._modules: dict[str, tuple[int, int]] = {}
+        self._thread = 0  # the one that steps
+        self._thread_exception: dict[str, str] = {}  # which ended it
         self._code = 0  # with which the program ends, unless it catches the SystemExit and continues
 
     def report(self, event: str, **facts: Any) -> None:
@@ -312,6 +314,7 @@ class Observer:
         self._watch(torch.Tensor, "backward", before=self._keep_loss)
         self._watch(os, "_exit", before=self._leave)
         self._watch(sys, "exit", before=self._note_code)
+        self._watch(modules["threading"], "excepthook", before=self._note_thread)
         quitter = type(getattr(modules["builtins"], "exit", None))
         self._watch(quitter, "__call__", before=lambda _quitter, code=None: self._note_code(code))
         self._watch(torch, "load", before=self._note_read)
@@ -478,6 +481,11 @@ class Observer:
             self._code = status
             self.end()
 
+    def _note_thread(self, ended: Any) -> None:
+        """Keep what ended the thread of the training; the program may end with 0, or train on in another."""
+        if get_ident() == self._thread and not isinstance(ended.exc_value, SystemExit):
+            self._thread_exception = self._describe(ended.exc_value, ended.exc_traceback)
+
     def _note_code(self, code: Any = None) -> None:
         """Keep the exit code that the main thread asks for; as in Python, a text means 1.
 
@@ -558,7 +566,8 @@ class Observer:
         self._backwards, self._loss = 0, None
 
     def _note_step(self, rate: Any, backwards: int) -> None:
-        now, self._figures, self._has_loss, self._code = time.monotonic(), None, self._loss is not None, 0
+        now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
+        self._code, self._thread_exception, self._thread = 0, {}, get_ident()
         self._row = (rate, backwards, self._loss if self._bad is None else self._bad)
         is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0 or self._bad is not None
         if is_due or now - self._row_time >= ROW_SECONDS:
@@ -701,8 +710,13 @@ class Observer:
         """
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         trace = getattr(error, "__traceback__", None)
-        if trace is None or trace.tb_frame.f_back is not None:
-            return
+        is_end = trace is not None and trace.tb_frame.f_back is None
+        facts = self._describe(error, trace) if is_end else self._thread_exception
+        if facts:
+            self.report("exception", **facts)
+
+    def _describe(self, error: Any, trace: Any) -> dict[str, str]:
+        """Return the facts of an exception: its type, message and place, and its cause."""
         deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
         places = []
         for frames in (trace, getattr(deepest, "__traceback__", None)):
@@ -712,8 +726,8 @@ class Observer:
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
         message = (quietly(str)(error) or "")[:1000]
-        name = type(error).__name__
-        self.report("exception", type=name, message=message, place=f"{file}:{line}", cause=cause, code=code)
+        facts = {"type": type(error).__name__, "message": message, "place": f"{file}:{line}"}
+        return {**facts, "cause": cause, "code": code}
 
     def end(self) -> None:
         """Report the last row and what was not reported yet, the exception, and the end."""
