@@ -109,7 +109,7 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
         start = Start(tmp_path / name)
         output = start.run(words)
         digests.update(re.findall("digest (.*)", output))
-        steps = [each.step for each in start.rows]
+        steps = [each.step for each in start.rows if not each.of_passes]
         saved = {(each.step, each.path.name) for each in start.saves}
         found = {
             "steps": start.observed.steps == 24 and steps == list(range(1, 25)),
