@@ -68,6 +68,19 @@ LOADER = TORCH + (
 GROUP = TORCH + "import torch.distributed as d\n{init}d.all_reduce(torch.ones(1))\n"
 INIT = "d.init_process_group('gloo', init_method='tcp://127.0.0.1:29391', rank=0, world_size=1)\n"
 KEYS = LINEAR + "torch.save({{'module.' + k: v for k, v in model.state_dict().items()}}, 'a.pt')\n{load}\n"
+TLS = (
+    "import http.server as h, ssl, subprocess, threading, urllib.request as u\n"
+    "subprocess.run('openssl req -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 2 -subj /CN=localhost '\n"
+    "    '-addext subjectAltName=DNS:localhost', shell=True, check=True, stderr=subprocess.DEVNULL)\n"
+    "c = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); c.load_cert_chain('c.pem', 'k.pem')\n"
+    "s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); s.socket = c.wrap_socket(s.socket, server_side=True)\n"
+    "threading.Thread(target=s.serve_forever, daemon=True).start(); u.urlopen(f'https://localhost:{s.server_port}/')\n"
+)
+DIVERGES = LINEAR + (
+    "o = torch.optim.SGD(model.parameters(), lr={rate})\nfor n in range(60):\n"
+    "    l = model(torch.ones(8, 4)).pow(2).mean(); o.zero_grad(); l.backward(); o.step()\n"
+    "    if not l.isfinite(): raise RuntimeError(f'Step {{n}}: the loss is {{l.item()}}')\n"
+)
 CASES: dict[str, Case] = {
     "module": Case("import a_thing", "install a_thing", files={}, repaired_files={"a_thing.py": ""}),
     "relative": Case(
@@ -157,6 +170,25 @@ CASES: dict[str, Case] = {
         TORCH + "torch.autograd.set_detect_anomaly(True); x = torch.zeros(1, requires_grad=True); (x.sqrt() * 0).backward()", "NaN",
         repaired=TORCH + "torch.autograd.set_detect_anomaly(True); x = torch.ones(1, requires_grad=True); (x.sqrt() * 0).backward()",
     ),
+    "shape": Case(LINEAR + "model(torch.ones(3, 7))", "7 features", repaired=LINEAR + "model(torch.ones(3, 4))"),
+    "sizes in a batch": Case(
+        TORCH + "list(torch.utils.data.DataLoader([torch.ones(1), torch.ones(2)], batch_size=2))", "collate_fn",
+        repaired=TORCH + "list(torch.utils.data.DataLoader([torch.ones(1), torch.ones(2)], batch_size=2, collate_fn=torch.nn.utils.rnn.pad_sequence))",
+    ),
+    "in place": Case(
+        TORCH + "x = torch.ones(2, requires_grad=True); y = x.exp(); y += 1; y.sum().backward()", "x = x + y",
+        repaired=TORCH + "x = torch.ones(2, requires_grad=True); y = x.exp(); y = y + 1; y.sum().backward()",
+    ),
+    "no parameters": Case(TORCH + "torch.optim.SGD([], lr=1)", "parameters", repaired=LINEAR + "torch.optim.SGD(model.parameters(), lr=1)"),
+    "yaml": Case("import yaml; yaml.safe_load(open('a.yaml'))", "YAML", files={"a.yaml": "a: [1\nb: 2\n"}, repaired_files={"a.yaml": "a: [1]\nb: 2\n"}),
+    "folder": Case("open('d')", "name a file", files={"d/a": ""}, repaired="open('d/a')"),
+    "refused": Case(
+        "import urllib.request as u; u.urlopen('http://127.0.0.1:29397/')", "start the server",
+        repaired="import urllib.request as u, http.server as h, threading; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler)\n"
+        "threading.Thread(target=s.serve_forever, daemon=True).start(); u.urlopen(f'http://127.0.0.1:{s.server_port}/')",
+    ),
+    "certificate": Case(TLS, "SSL_CERT_FILE", repaired="import os; os.environ['SSL_CERT_FILE'] = 'c.pem'\n" + TLS),
+    "NaN": Case(DIVERGES.format(rate=9e3), "learning rate", repaired=DIVERGES.format(rate=0.01)),
     "name": Case(
         "import urllib.request as u, http.server as h, threading, sys; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler)\n"
         "threading.Thread(target=s.serve_forever, daemon=True).start(); u.urlopen(f'http://no-such-host.invalid:{s.server_port}/')", "resolves",

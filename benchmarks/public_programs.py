@@ -69,6 +69,8 @@ class Program:
     directory: str = "."
     environment: dict[str, str] = field(default_factory=dict)
     loss: str = ""
+    figure: str = "loss"
+    counted: str = ""
     named: str = ""
     learned: bool = True
     red: list[str] = field(default_factory=list)
@@ -248,7 +250,7 @@ class Record:
     """The names of the files of each checkpoint, by its step."""
 
     @classmethod
-    def read(cls, run: Path) -> "Record":
+    def read(cls, run: Path, figure: str = "loss") -> "Record":
         outcome = read_json(run / "run.json").get("outcome") or {}
         parts = read_json(run / "report" / "proof.json").get("parts", [])
         rows = run / "metrics.jsonl"
@@ -257,7 +259,7 @@ class Record:
             program_exit_code=outcome.get("program_exit_code"),
             steps=outcome.get("steps"),
             sources=outcome.get("sources") or {},
-            losses=[float(row["loss"]) for row in lines if isinstance(row.get("loss"), int | float)],
+            losses=[float(row[figure]) for row in lines if isinstance(row.get(figure), int | float)],
             red={part["name"] for part in parts if not part["passed"]},
             saves={
                 int(path.name.split("-")[1]): sorted(
@@ -279,7 +281,9 @@ class Record:
 
 def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
     """Compare a record with the truth: an absent figure is not false; a red that should be green is."""
-    record = Record.read(folder / program.directory / "runs" / "a")
+    record = Record.read(folder / program.directory / "runs" / "a", program.figure)
+    log = (folder / "trainyard.log").read_text(errors="replace")
+    counted = [int(text) for text in re.findall(program.counted, log)] if program.counted else []
     is_saved = bool(program.saves) and program.saves[-1] >= program.steps[-1] - 1
     must = {*program.red, *(() if is_saved else ("stored",))}
     may = must if program.learned else must | {"learned"}
@@ -291,10 +295,12 @@ def judge(program: Program, folder: Path, label: str, code: int) -> Answer:
         verdict = f"true: red, {record.shown_red}"
     else:
         verdict = f"false red: {', '.join(sorted(record.red - must)) or 'exit code'}"
-    log = (folder / "trainyard.log").read_text(errors="replace")
     printed = [match[1] for match in re.finditer(program.loss, log)] if program.loss else []
     figures = {  # whether each is on record, and whether it is right
-        "steps": (bool(record.steps or 0 in program.steps), record.steps in (*program.steps, None)),
+        "steps": (
+            bool(record.steps or 0 in program.steps),
+            record.steps in (*(counted or program.steps), None),
+        ),
         "loss": (bool(record.losses), is_agreed(record.losses, printed)),
         "saves": (bool(record.saves or not program.saves), {*record.saves} <= {*program.saves}),
     }

@@ -25,7 +25,7 @@ from trainyard.config.keys import fragment_of, leaf_keys
 from trainyard.config.problems import show_value
 from trainyard.config.schema import Config
 from trainyard.config.section import MOST
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.report.dashboard.json_report import SCHEMA_VERSION
 from trainyard.report.facts.figures import FigureGroup, figure_values
 from trainyard.report.facts.history import CURVES, MetricsHistory
@@ -44,7 +44,7 @@ _DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _RECORDS: dict[str, type] = {
     "checkpoint_manifest": CheckpointManifest,
     "event": Event,
-    "job_plan": JobPlan,
+    "job_plan": JobSpec,
     "metric_row": MetricRow,
     "node": NodeFolder,
     "promotion": Promotion,

@@ -49,7 +49,7 @@ MEANINGS = {
     "runner": "GitHub's runner could not take or run the job.",
     "unknown": "The logs do not show the cause for certain.",
 }
-_RETRIES = {"no": "no", "same": "yes", "later": "later", "other": "on another node"}
+_RETRIES = {"no": "no", "same": "yes", "later": "later", "other": "on another node", "once": "once"}
 _INTRODUCTION = """\
 # Failures
 

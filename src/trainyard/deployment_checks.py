@@ -1,7 +1,7 @@
 """Query what a run and a deployment need, before they start: values for the rooms that judge them.
 
     store, run number, role, signing key ──> Answers ──> machine.readiness
-    machine, store, code, workflows, GitHub, cluster, services ──> CheckItem ──> machine.checklist
+    machine, store, code, workflows, GitHub, cluster, services ──> Finding ──> machine.checklist
 
 It may import every room, as commands do, and prints nothing. Only the probe of a store writes, and removes
 what it wrote.
@@ -12,15 +12,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.store.store_address import names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
-from trainyard.cluster.demand import Demand
-from trainyard.cluster.verdict import judge_cluster, verdict_record
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
@@ -47,14 +45,10 @@ from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps
-from trainyard.machine.checklist import (
-    CheckItem,
-    CheckState,
-    items_of_cluster,
-    items_of_findings,
-    items_of_setup,
-)
+from trainyard.jobs.job_spec import JobSpec
+from trainyard.machine.checklist import items_of_setup
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
+from trainyard.plan.finding import Finding, Severity
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run
 from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
@@ -211,9 +205,9 @@ def default_config() -> Path:
     raise ConfigError("No configuration: add --config FILE, or run this where trainyard.yaml is.")
 
 
-def collect_items(wanted: Checklist) -> list[CheckItem]:
+def collect_items(wanted: Checklist) -> list[Finding]:
     """Return the items of all areas, in the order of `AREAS`. An area has a time limit."""
-    checks: dict[str, Callable[[], Iterable[CheckItem]]] = {
+    checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "machine": lambda: machine_items(wanted),
         "store": lambda: store_items(wanted),
         "configuration": lambda: configuration_items(wanted),
@@ -226,30 +220,30 @@ def collect_items(wanted: Checklist) -> list[CheckItem]:
         "slack": lambda: [slack_item(os.environ)],
     }
 
-    def check(area: str) -> list[CheckItem]:
+    def check(area: str) -> list[Finding]:
         if area in wanted.skipped:
-            return [CheckItem(area, area, CheckState.UNUSED, "left out by --skip")]
+            return [Finding(area, Severity.UNUSED, "left out by --skip")]
         try:
             return within(AREA_SECONDS, lambda: list(checks[area]()))
         except (TrainyardError, OSError, ImportError) as error:
             # gh, its login or the network are missing more often than a setting is wrong.
             code = error.exit_code if isinstance(error, TrainyardError) else ExitCode.NO
             is_away = area == "github" or code in (ExitCode.REFUSED, ExitCode.TIMED_OUT)
-            state = CheckState.UNKNOWN if is_away else CheckState.FAILED
-            return [CheckItem(area, area, state, " ".join(str(error).split()))]
+            state = Severity.SKIPPED if is_away else Severity.ERROR
+            return [Finding(area, state, " ".join(str(error).split()))]
 
     with ThreadPoolExecutor(len(AREAS)) as pool:
-        return [item for found in pool.map(check, AREAS) for item in found]
+        found = pool.map(check, AREAS)
+        return [replace(item, area=area) for area, items in zip(AREAS, found, strict=True) for item in items]
 
 
-def machine_items(wanted: Checklist) -> list[CheckItem]:
+def machine_items(wanted: Checklist) -> list[Finding]:
     """Return items: can this machine run the configuration?"""
     folder = wanted.run_dir or Path("runs")
-    findings, _ = find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)
-    return items_of_findings("machine", findings)
+    return list(find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)[0])
 
 
-def store_items(wanted: Checklist) -> list[CheckItem]:
+def store_items(wanted: Checklist) -> list[Finding]:
     """Return items: can a run be stored?"""
     answers = query_readiness(
         wanted.config,
@@ -258,63 +252,63 @@ def store_items(wanted: Checklist) -> list[CheckItem]:
         store=wanted.store,
         writes=not wanted.dry_run,
     )
-    return items_of_findings("store", judge_readiness(answers))
+    return list(judge_readiness(answers))
 
 
-def configuration_items(wanted: Checklist) -> Iterator[CheckItem]:
-    area, place = "configuration", os.path.relpath(wanted.config)
+def configuration_items(wanted: Checklist) -> Iterator[Finding]:
+    place = os.path.relpath(wanted.config)
     try:
         load_config(wanted.config, wanted.overrides)
     except ConfigError as error:
-        yield CheckItem(area, place, CheckState.FAILED, str(error))
+        yield Finding(place, Severity.ERROR, str(error))
     else:
-        yield CheckItem(area, place, CheckState.OK, "every key and value can be used")
+        yield Finding(place, Severity.PASSED, "every key and value can be used")
 
 
-def code_items(folder: Path) -> Iterator[CheckItem]:
+def code_items(folder: Path) -> Iterator[Finding]:
     """Yield items: is there a commit, is the tree clean, is the commit pushed?"""
     facts = git_facts(folder)
     if not facts:
-        yield CheckItem("code", "commit", CheckState.FAILED, f"git knows no commit of {folder}", "git commit")
+        yield Finding("commit", Severity.ERROR, f"git knows no commit of {folder}", "git commit")
         return
     commit = str(facts["commit"])[:12]
     if "dirty" not in facts:
-        yield CheckItem("code", "tree", CheckState.UNKNOWN, "git did not answer whether it is clean")
+        yield Finding("tree", Severity.SKIPPED, "git did not answer whether it is clean")
     elif facts["dirty"]:
         text = f"changed since {commit}: a run is not repeatable"
-        yield CheckItem("code", "tree", CheckState.FAILED, text, "git commit, or git stash")
+        yield Finding("tree", Severity.ERROR, text, "git commit, or git stash")
     else:
-        yield CheckItem("code", "tree", CheckState.OK, "clean")
+        yield Finding("tree", Severity.PASSED, "clean")
     ahead = run_git(folder, "rev-list", "--count", "@{upstream}..HEAD", seconds=10)
     if ahead.exit_code != 0:
-        yield CheckItem("code", "commit", CheckState.UNKNOWN, f"{commit}; the branch has no upstream")
+        yield Finding("commit", Severity.SKIPPED, f"{commit}; the branch has no upstream")
     elif ahead.stdout.strip() == "0":
-        yield CheckItem("code", "commit", CheckState.OK, f"{commit}, pushed")
+        yield Finding("commit", Severity.PASSED, f"{commit}, pushed")
     else:
         text = f"{commit} is not pushed: GitHub trains an older one"
-        yield CheckItem("code", "commit", CheckState.DEGRADED, text, "git push")
+        yield Finding("commit", Severity.WARNING, text, "git push")
 
 
-def workflow_items(folder: Path) -> Iterator[CheckItem]:
+def workflow_items(folder: Path) -> Iterator[Finding]:
     """Yield an item: are the workflows valid for actionlint?"""
     files = sorted((folder / ".github" / "workflows").glob("*.y*ml"))
     count = f"{len(files)} file" if len(files) == 1 else f"{len(files)} files"
     program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
     if not files:
-        yield CheckItem("workflows", "syntax", CheckState.UNUSED, f"no workflow in {folder}")
+        yield Finding("syntax", Severity.UNUSED, f"no workflow in {folder}")
     elif not program:
         text = f"{count}: not checked, because actionlint is not installed"
-        yield CheckItem("workflows", "syntax", CheckState.UNKNOWN, text)
+        yield Finding("syntax", Severity.SKIPPED, text)
     else:
         done = run_program([program, "-oneline", *map(str, files)], seconds=60)
-        state, text = CheckState.UNKNOWN, f"actionlint failed: {done.stderr.strip()}"
+        state, text = Severity.SKIPPED, f"actionlint failed: {done.stderr.strip()}"
         if done.exit_code in (0, 1):
-            state = CheckState.FAILED if done.exit_code else CheckState.OK
+            state = Severity.ERROR if done.exit_code else Severity.PASSED
             text = done.stdout.strip() if done.exit_code else f"{count}, checked by actionlint"
-        yield CheckItem("workflows", "syntax", state, text)
+        yield Finding("syntax", state, text)
 
 
-def github_items() -> list[CheckItem]:
+def github_items() -> list[Finding]:
     """Return an item for each step of `trainyard init github`; nothing is changed."""
     host, name = find_repository("")
     ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
@@ -323,22 +317,23 @@ def github_items() -> list[CheckItem]:
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 
-def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[CheckItem]:
+def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[Finding]:
     """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
     name = environment.get("TRAINYARD_EKS_CLUSTER", "")
     if not name and not environment.get("KUBECONFIG"):
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
-        return [CheckItem("cluster", "cluster", CheckState.UNUSED, text)]
+        return [Finding("cluster", Severity.UNUSED, text)]
     settings = load_config(wanted.config, wanted.overrides).config.cluster
-    query = open_query(Demand(target=ClusterTarget(cluster=name)), settings)
-    return items_of_cluster(verdict_record(judge_cluster(query.snapshot(find_digest), query.demand)))
+    query = open_query(JobSpec(target=ClusterTarget(cluster=name)), settings)
+    target = query.job.target
+    return [replace(each, remedy=target.in_text(each.remedy)) for each in query.judge(find_digest).findings]
 
 
-def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
+def image_items(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield an item: does the ECR repository exist and give a login?"""
     name = environment.get("TRAINYARD_IMAGE_REPOSITORY", "")
     if not name:
-        yield CheckItem("image", "ecr", CheckState.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
+        yield Finding("ecr", Severity.UNUSED, "TRAINYARD_IMAGE_REPOSITORY is not set")
         return
 
     def query() -> str:
@@ -346,10 +341,10 @@ def image_items(environment: Mapping[str, str]) -> Iterator[CheckItem]:
         repository.fixed_tags()
         return f"{repository.login().host}/{name} exists, and a login is given"
 
-    yield within_limit("image", "ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
+    yield within_limit("ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
 
 
-def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
+def tracker_items(wanted: Checklist) -> Iterator[Finding]:
     """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
     try:
         is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
@@ -357,21 +352,20 @@ def tracker_items(wanted: Checklist) -> Iterator[CheckItem]:
         return  # `configuration_items` reports it
     key = api_key(os.environ)
     if not is_wanted:
-        yield CheckItem("wandb", "key", CheckState.UNUSED, "monitoring.wandb.enabled is false")
+        yield Finding("key", Severity.UNUSED, "monitoring.wandb.enabled is false")
     elif os.environ.get("WANDB_MODE", "online") != "online":
-        yield CheckItem("wandb", "key", CheckState.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
+        yield Finding("key", Severity.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
     elif not key:
         text = "no key: it logs offline, into the run directory"
-        yield CheckItem("wandb", "key", CheckState.DEGRADED, text, "set WANDB_API_KEY, or: wandb login")
+        yield Finding("key", Severity.WARNING, text, "set WANDB_API_KEY, or: wandb login")
     else:
-        yield within_limit("wandb", "key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
+        yield within_limit("key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
 
 
-def slack_item(environment: Mapping[str, str]) -> CheckItem:
+def slack_item(environment: Mapping[str, str]) -> Finding:
     """Return an item: does Slack know the bot token? A webhook can only be checked by sending a message."""
     if token := environment.get("SLACK_BOT_TOKEN"):
         return within_limit(
-            "slack",
             "token",
             lambda: owner_of_token(token, environment),
             fix="a new token: the app's page in Slack, OAuth & Permissions, Bot User OAuth Token",
@@ -379,16 +373,16 @@ def slack_item(environment: Mapping[str, str]) -> CheckItem:
     if environment.get("SLACK_WEBHOOK_URL"):
         text = "a webhook can only be checked by sending a message"
         fix = "trainyard notify started --run-dir runs/slack-test"
-        return CheckItem("slack", "webhook", CheckState.UNKNOWN, text, fix)
+        return Finding("webhook", Severity.SKIPPED, text, fix)
     text = "neither SLACK_BOT_TOKEN nor SLACK_WEBHOOK_URL is set: messages are printed"
-    return CheckItem("slack", "token", CheckState.UNUSED, text)
+    return Finding("token", Severity.UNUSED, text)
 
 
-def within_limit(area: str, name: str, query: Callable[[], str], *, fix: str) -> CheckItem:
+def within_limit(name: str, query: Callable[[], str], *, fix: str) -> Finding:
     """Return the item of a service: failed if it refuses, unknown if it cannot be reached in time."""
     try:
-        return CheckItem(area, name, CheckState.OK, within(SERVICE_SECONDS, query))
+        return Finding(name, Severity.PASSED, within(SERVICE_SECONDS, query))
     except (ServiceTroubleError, WaitTimeoutError) as error:
-        return CheckItem(area, name, CheckState.UNKNOWN, str(error))
+        return Finding(name, Severity.SKIPPED, str(error))
     except (ServiceError, ConfigError) as error:
-        return CheckItem(area, name, CheckState.FAILED, str(error), fix)
+        return Finding(name, Severity.ERROR, str(error), fix)

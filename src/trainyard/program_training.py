@@ -71,11 +71,17 @@ from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, nod
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
-from trainyard.run.source_words import source_in_words, unit_of_steps
+from trainyard.run.source_words import describe_steps, source_in_words
 from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
-from trainyard.watch.failure_logs.failure_explanation import KILLED, FailureFacts, explain_logs
+from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.failure_logs.failure_explanation import (
+    KILLED,
+    FailureFacts,
+    LogExplanation,
+    explain_logs,
+)
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
 
@@ -86,6 +92,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # How long --takeover waits for a program, then killed, and for a command, which may have a long grace.
 GRACE_SECONDS, TAKEOVER_SECONDS = 30.0, 600.0
+# Slurm signals a job this long before its end at the earliest, without --signal.
+_SLURM_SECONDS = 120
 # Lines at the end of a log in which a launcher says that a signal ended one of its processes.
 _LAST_LINES = 60
 
@@ -309,24 +317,36 @@ def _network_of(run: ProgramRun) -> NodeNetwork | None:
 
 def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, str]:
     """Return the failure of a program for its record: from facts, else from its output; empty without one."""
-    if ended.exit_code == 0 or ended.stopped_by is not None or ended.problem is not None:
+    if ended.stopped_by is not None:
+        return time_limit_of_slurm(os.environ, time.time())
+    if ended.exit_code == 0 or ended.problem is not None:
         return {}
+    run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
         KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
     )
-    error = run.rows.observations.error(has_failed=True)
+    error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
-        exception=str(replace(error, place="")) if error else "",
-        place=error.place if error else "",
-        system=system.changes(was_killed=was_killed),
+        **FailureFacts.of_exception(error.to_json() if error else {}),
+        system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
+        memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
     found = explain_logs(logs, facts=facts).failure()
     here = f"{run.program.directory}{os.sep}"
     return {name: text.replace(here, "") for name, text in found.items()}
+
+
+def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:
+    """Return the failure of a program that Slurm stops because its time is over; empty if it is not."""
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    if not end.isdecimal() or now < int(end) - _SLURM_SECONDS:
+        return {}
+    why = "Slurm's time limit of the job was reached (SLURM_JOB_END_TIME)"
+    return LogExplanation(FailureClass.TIME_LIMIT, (why,), True, why, level="fact").failure()
 
 
 def announce_end(outcome: dict[str, Any]) -> None:
@@ -335,12 +355,12 @@ def announce_end(outcome: dict[str, Any]) -> None:
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
         failure = read_failure(outcome)
-        if failure is not None and failure.error:
+        if failure is not None and failure.error not in ("", outcome.get("reason")):
             output.announce("error", failure.error)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")
     loss = "" if first is None or last is None else f", loss {first:.3g} → {last:.3g}"
-    steps = f"{steps_of_program(outcome):,} {unit_of_steps(outcome)}{source_in_words(outcome, 'steps')}"
+    steps = describe_steps(outcome, steps_of_program(outcome)) + source_in_words(outcome, "steps")
     output.announce("training", f"{steps}{loss}{loss and source_in_words(outcome, 'loss')}", "ok")
 
 

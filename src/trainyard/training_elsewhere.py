@@ -37,7 +37,7 @@ from trainyard.image.building.build_poll import describe_build_end
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import save_logs
 from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.pipeline import Step, StepRunner
 from trainyard.report.cluster.verdict_text import verdict_lines
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
@@ -144,11 +144,11 @@ def training_elsewhere(plan: Json) -> TrainingElsewhere | None:
     return TrainingElsewhere(plan, *found) if found else None
 
 
-def job_request(training: TrainingElsewhere) -> JobRequest:
+def job_request(training: TrainingElsewhere) -> JobSpec:
     """Return the request for the job. Raises ConfigError for a variable that people typed wrong."""
     plan, cluster = training.plan, os.environ.get("TRAINYARD_EKS_CLUSTER", "")
     region = str(plan.get("region") or "us-east-1") if cluster else ""
-    return JobRequest(
+    return JobSpec(
         nodes=arguments.parse(
             arguments.positive, os.environ.get("TRAINYARD_EKS_NODES") or "1", "TRAINYARD_EKS_NODES"
         ),

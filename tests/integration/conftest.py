@@ -221,10 +221,26 @@ def _start_seaweedfs(weed: str, folder: Path, *more_flags: str) -> Server:
     return Server(process, _endpoint(f"http://127.0.0.1:{s3_port}"), folder / "weed.log")
 
 
+# moto looks whether an object exists and then writes it: of two conditional puts at once, both may succeed.
+_MOTO = """
+import sys, threading
+from moto import server
+lock, serve = threading.Lock(), server.run_simple
+
+def serve_one_by_one(host, port, app, **options):
+    def answer(environ, start):
+        with lock:
+            return app(environ, start)
+    serve(host, port, answer, **options)
+
+server.run_simple = serve_one_by_one
+server.main(sys.argv[1:])
+"""
+
+
 def _start_moto(log: Path) -> Server:
-    script = "import sys; from moto.server import main; main(sys.argv[1:])"
     port = _free_ports(1)[0]
-    command = [sys.executable, "-c", script, "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", _MOTO, "-H", "127.0.0.1", "-p", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     return Server(process, _endpoint(f"http://127.0.0.1:{port}"), log)

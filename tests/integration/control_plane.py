@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,13 @@ from tests.unit.cluster.generated import (
     State,
 )
 
-WAIT_SECONDS = 60
+from trainyard.cluster.trial_objects import trial_job
+from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.job_spec import JobSpec
+from trainyard.jobs.kinds import find_kind
+
+WAIT_SECONDS = 120.0
+_KINDS = {"training-operator": "pytorchjob", "trainer": "trainjob", "kuberay": "rayjob"}
 _NOT_READY = "node.kubernetes.io/not-ready"
 _STORAGE = (CLAIMS, VOLUMES, CLASSES)
 _STATUS_IS_OURS = (NODES,)
@@ -47,10 +53,35 @@ def started(directory: Path, *crds: str) -> Any:
     return module.ControlPlane(directory, crds=[folder.parent / "crds" / name for name in crds])
 
 
-def operator(name: str, plane: Any, directory: Path) -> Any:
+def operator(name: str, plane: Any, directory: Path, **more: Any) -> Any:
     """A released operator that works for the plane, for a `with`."""
     kit()
-    return importlib.import_module("operators").start(name, plane.kubeconfig, directory)
+    running = importlib.import_module("operators").start(name, plane.kubeconfig, directory, **more)
+    wait_for_operator(name, plane)
+    return running
+
+
+def wait_for_operator(name: str, plane: Any) -> None:
+    """Wait until jobs are accepted: it is ready before the API server has the certificate of its webhook."""
+    if name in _KINDS:
+        until(lambda: _takes(plane, find_kind(_KINDS[name])), f"{name} to take a job")
+
+
+def _takes(plane: Any, kind: JobKind) -> bool:
+    """Whether a job of this kind is accepted as a dry run, webhooks included."""
+    body = trial_job(kind, JobSpec(namespace="default"), runtime="torch-distributed")
+    try:
+        plane.request("POST", f"{kind.path('default')}?dryRun=All", body)
+    except RuntimeError:
+        return False
+    return True
+
+
+def until(condition: Callable[[], Any], what: str, within: float = WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        time.sleep(0.1)
 
 
 class Shown:
@@ -72,7 +103,7 @@ class Shown:
                 if self._shown.get(path, {}).get(name) != body:
                     self._create(path, body)
         self._shown = json.loads(json.dumps(state))
-        self._until(lambda: self._settled(state), "the cluster to settle")
+        until(lambda: self._settled(state), "the cluster to settle")
 
     def _forget_storage(self, state: State) -> None:
         """If storage differs, remove all claims, then all volumes, then all classes."""
@@ -99,7 +130,7 @@ class Shown:
                 raise
             return True
 
-        self._until(create, f"{path} to take {body['metadata']['name']}")
+        until(create, f"{path} to take {body['metadata']['name']}")
 
     def _remove(self, path: str, name: str) -> None:
         options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
@@ -108,7 +139,7 @@ class Shown:
         except RuntimeError as error:
             if "404" not in str(error):
                 raise
-        self._until(lambda: self._get(path, name) is None, f"{name} to go")
+        until(lambda: self._get(path, name) is None, f"{name} to go")
 
     def _get(self, path: str, name: str) -> Any:
         try:
@@ -152,12 +183,6 @@ class Shown:
                 if path.endswith("resourcequotas") and not (found or {}).get("status", {}).get("hard"):
                     return False
         return True
-
-    def _until(self, condition: Any, what: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"waited too long for {what}"
-            time.sleep(0.1)
 
 
 _LEVELS = ("pod-security.kubernetes.io/enforce",)

@@ -167,11 +167,8 @@ def world(directory: Path, *names: str) -> Iterator[World]:
         ray = held.enter_context(dashboard.RayDashboard())
         operators = {}
         for name in names:
-            if name == "kuberay":
-                start = importlib.import_module("operators").start
-                running = start(name, plane.kubeconfig, directory / name, environment=ray.environment)
-            else:
-                running = operator(name, plane, directory / name)
+            environment = ray.environment if name == "kuberay" else None
+            running = operator(name, plane, directory / name, environment=environment)
             operators[name] = held.enter_context(running)
         bare = {
             "metadata": {"name": "bare-0", "labels": BARE},

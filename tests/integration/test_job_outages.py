@@ -45,7 +45,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(
         tmp_path_factory.mktemp("outages"), "training-operator", "jobset", "trainer", "kuberay"
     ) as found:
-        time.sleep(5.0)
         yield found
 
 

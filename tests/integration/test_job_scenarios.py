@@ -369,7 +369,6 @@ ALL = list(scenarios())
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("jobs")
     with world(directory, "training-operator", "jobset", "trainer", "kuberay") as found:
-        time.sleep(5.0)
         yield found
 
 

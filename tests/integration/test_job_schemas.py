@@ -46,7 +46,7 @@ def bodies(kind: str, strategy: str, instance: str, nodes: int) -> list[dict[str
         processes_per_node=processes,
         queue="research",
         token_secret="hf:token",
-        secret="store",
+        secret_environment="store",
         tolerations=("team",),
         environment={"LOG": "1"},
     )

@@ -21,8 +21,8 @@ from trainyard.artifacts.store_probe import PART_BYTES, StoreAnswer, query_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.errors import TrainyardError
-from trainyard.machine.preflight import PreflightVerdict
 from trainyard.machine.readiness import Answers, judge_readiness
+from trainyard.plan.finding import Severity
 
 ROOT = Path(__file__).resolve().parents[2]
 ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
@@ -163,7 +163,7 @@ def sync_problem(url: str, run: Any) -> str:
 
 def is_red(answer: StoreAnswer) -> bool:
     findings = judge_readiness(Answers("s3://b", "run-new", "again", **vars(answer)))
-    return any(each.verdict == PreflightVerdict.FAILED for each in findings)
+    return any(each.severity == Severity.ERROR for each in findings)
 
 
 def left_in(server: Any, bucket: str) -> tuple[list[str], list[str]]:
@@ -209,7 +209,7 @@ def test_what_the_check_says_is_what_the_sync_meets(
             assert f"cannot do {name}: " in said
             assert "Trying again does not help" in said
             (fix, *_) = (
-                each.fix for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
+                each.remedy for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
             )
             assert fix is not None
             assert fix.startswith("name another store")

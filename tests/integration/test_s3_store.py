@@ -67,6 +67,20 @@ def test_a_file_is_stored_encrypted_with_its_metadata_and_the_stores_sha256(
     assert store.describe("run-1/a") == stored
 
 
+@pytest.mark.usefixtures("small_limit")
+def test_bodies_are_signed_where_somebody_could_change_them_and_arrive_as_they_are(
+    weed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SeaweedFS compares the signed SHA-256; it has another address than loopback, as in a cluster."""
+    monkeypatch.setattr("trainyard.gateways.s3.access.is_tamper_proof", lambda _: False)
+    bucket = weed.new_bucket()
+    store = open_store(f"s3://{bucket}")
+    for size in (1000, MIB + 1, 40 * MIB):
+        file = random_file(tmp_path / f"{size}", size)
+        store.stage(file, file.name, metadata={}).commit()
+        assert weed.client.get_object(Bucket=bucket, Key=file.name)["Body"].read() == file.read_bytes()
+
+
 @pytest.mark.parametrize("key", ["run-1/a", "run-1/naïve file/+ ~*'()!,;=:@&$?#%2F.bin"])
 def test_a_key_of_any_name_is_the_same_for_other_clients(
     key: str, server: Any, bucket: str, tmp_path: Path

@@ -24,6 +24,7 @@ from tests.integration.conftest import Endpoint
 from trainyard.command import handler
 from trainyard.commands import image_build, init_aws
 from trainyard.gateways import cloudformation
+from trainyard.github.variables import ENVIRONMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "infrastructure" / "setup-codebuild.sh"
@@ -108,10 +109,7 @@ def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(
         "TRAINYARD_EKS_CLUSTER": "gpus",
         "TRAINYARD_EKS_ROLE": role,
     }
-    read = "".join(
-        (ROOT / ".github" / "workflows" / name).read_text()
-        for name in ("image.yml", "train.yml", "training_ci.yml")
-    )
+    read = "".join(path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     assert all(f"vars.{name}" in read for name in given)
     (words,) = re.findall(r"^\S*trainyard image build (.*)$", done.stdout, re.M)
     build = image_build.parse_args(words.split())
@@ -119,14 +117,14 @@ def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(
     assert Path(ROOT, *build.dockerfile).is_file()
 
 
-@pytest.mark.parametrize("flags", [(), ("--cluster", "gpus")])
-def test_the_role_trusts_the_environments_of_the_workflows_that_assume_it(flags: tuple[str, ...]) -> None:
+def test_the_role_trusts_the_environments_of_the_jobs_that_assume_it() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "image.yml").read_text())["jobs"].values()
     assuming = [job for job in jobs if (job.get("permissions") or {}).get("id-token") == "write"]
-    names = [*(job["environment"]["name"] for job in assuming), *(["eks"] if flags else [])]
-    expected = {f"repo:me/lab:environment:{name}" for name in names}
-    given = init_aws.given_parameters(init_aws.parse_args([*GITHUB, *flags]))
-    assert expected and set(given["Subjects"].split(",")) == expected
+    images = {str(job["environment"]["name"]) for job in assuming}
+    for flags, environments in (((), images), (("--cluster", "gpus"), images | {"eks"})):
+        given = init_aws.given_parameters(init_aws.parse_args([*GITHUB, *flags]))
+        found = {text.removeprefix("repo:me/lab:environment:") for text in given["Subjects"].split(",")}
+        assert found == environments and environments <= set(ENVIRONMENTS)
 
 
 def test_the_project_that_ignores_overrides_gives_github_no_role_to_start_builds() -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
+from tests.unit.jobs.plans import config, plan
+
+from trainyard.commands.job_deploy import lock_warnings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -39,6 +42,21 @@ def test_a_dry_run_prints_what_would_be_applied_and_asks_nobody(deploy: Deploy) 
     annotations = job["metadata"]["annotations"]
     assert len(annotations["trainyard.dev/commit"]) == 40
     assert json.loads(annotations["trainyard.dev/plan"])["nodes"] == 128
+
+
+def test_a_program_without_a_lock_is_named_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()  # no folder above is searched
+    given = ("recipe=command", "program.command=[python, train.py]")
+    planned = plan(*given)
+    (warning,) = lock_warnings(config(*given), planned)
+    assert warning.startswith("program.lock: not set") and "repeatable" in warning
+    assert lock_warnings(config(*given, "program.lock=pins.txt"), planned) == []
+    assert lock_warnings(config("compute.strategy=ddp"), plan("compute.strategy=ddp")) == []
+    (tmp_path / "uv.lock").touch()
+    assert lock_warnings(config(*given), planned) == []
 
 
 def test_the_plan_and_the_objects_are_json_on_request(deploy: Deploy) -> None:

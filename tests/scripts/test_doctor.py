@@ -18,10 +18,10 @@ from trainyard.deployment_checks import (
     tracker_items,
     workflow_items,
 )
-from trainyard.machine.checklist import CheckState
+from trainyard.plan.finding import Severity
 
 ROOT = Path(__file__).resolve().parents[2]
-OK, DEGRADED, FAILED, UNKNOWN, UNUSED = CheckState
+FAILED, DEGRADED, UNKNOWN, UNUSED, OK = (each for each in Severity if each is not Severity.INFO)
 Serve = Callable[[Callable[..., tuple[int, Any]]], str]
 CONFIG = ROOT / "configs" / "smoke.yaml"
 NOBODY = "http://127.0.0.1:9"
@@ -46,13 +46,13 @@ def test_the_code_is_clean_and_pushed_or_it_is_listed(
     if dirty:
         (here / "train.py").write_text("2\n")
     tree, commit = code_items(here)
-    assert tree.state is (FAILED if dirty else OK)
-    assert commit.state is (UNKNOWN if not upstream else DEGRADED if ahead else OK)
+    assert tree.severity is (FAILED if dirty else OK)
+    assert commit.severity is (UNKNOWN if not upstream else DEGRADED if ahead else OK)
 
 
 def test_a_folder_without_a_commit_is_not_ready(tmp_path: Path) -> None:
     (item,) = code_items(tmp_path)
-    assert (item.state, item.name) == (FAILED, "commit")
+    assert (item.severity, item.subject) == (FAILED, "commit")
 
 
 @pytest.mark.process
@@ -67,7 +67,7 @@ def test_a_folder_without_a_commit_is_not_ready(tmp_path: Path) -> None:
     ],
 )
 def test_workflows_are_checked_by_actionlint_or_it_is_listed_that_they_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, linter: str, expected: CheckState
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, linter: str, expected: Severity
 ) -> None:
     monkeypatch.delenv("ACTIONLINT", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
@@ -81,7 +81,7 @@ def test_workflows_are_checked_by_actionlint_or_it_is_listed_that_they_are_not(
         folder.mkdir(parents=True)
         (folder / "a.yml").write_text(text)
     (item,) = workflow_items(tmp_path)
-    assert item.state is expected, item
+    assert item.severity is expected, item
 
 
 WANDB_ANSWERS = {
@@ -109,8 +109,8 @@ def test_a_key_of_wandb_counts_only_if_wandb_knows_it(
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     (item,) = tracker_items(Checklist(CONFIG, ["monitoring.wandb.enabled=true"]))
-    assert item.state is expected, item
-    assert "k" * 40 not in item.found
+    assert item.severity is expected, item
+    assert "k" * 40 not in item.evidence
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_key_of_wandb_counts_only_if_wandb_knows_it(
     [("false", "k", "", UNUSED), ("true", "", "", DEGRADED), ("true", "k", "offline", UNUSED)],
 )
 def test_wandb_is_not_asked_where_it_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, enabled: str, key: str, mode: str, expected: CheckState
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, enabled: str, key: str, mode: str, expected: Severity
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_BASE_URL", NOBODY)
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_MODE", mode or "online")
     (item,) = tracker_items(Checklist(CONFIG, [f"monitoring.wandb.enabled={enabled}"]))
-    assert item.state is expected, item
+    assert item.severity is expected, item
 
 
 SLACK_ANSWERS = {
@@ -140,17 +140,17 @@ def test_a_token_of_slack_counts_only_if_slack_knows_it(serve_github: Serve, cas
     status, content, expected = SLACK_ANSWERS[case]
     server = serve_github(lambda *_: (status, content)) if status else NOBODY
     item = slack_item({"SLACK_BOT_TOKEN": "xoxb-secret", "SLACK_API_URL": f"{server}/"})
-    assert item.state is expected, item
-    assert "secret" not in item.found
+    assert item.severity is expected, item
+    assert "secret" not in item.evidence
     if expected is FAILED:
-        assert "invalid_auth" in item.found
+        assert "invalid_auth" in item.evidence
 
 
 def test_a_webhook_cannot_be_looked_at_and_none_is_not_used() -> None:
     item = slack_item({"SLACK_WEBHOOK_URL": "https://x"})
-    assert item.state is UNKNOWN
-    assert notify.parse_args(item.fix.split()[2:]).event == "started"
-    assert slack_item({}).state is UNUSED
+    assert item.severity is UNKNOWN
+    assert notify.parse_args(item.remedy.split()[2:]).event == "started"
+    assert slack_item({}).severity is UNUSED
 
 
 @pytest.mark.slow

@@ -103,6 +103,20 @@ def test_the_status_of_a_failed_job_is_told_to_people_and_machines(manage: Manag
     assert record["failure"]["lines"] == ["step 41", "Killed"]
 
 
+def test_a_job_that_a_quota_keeps_out_has_not_ended(program: Program, cluster: Cluster) -> None:
+    quota = (
+        'pods "job-1" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/gpu=8, '
+        "used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=16"
+    )
+    refused = event("FailedCreatePod", quota, kind="Warning", involved={"kind": "PyTorchJob", "name": "job"})
+    cluster.show(job("pytorchjob", conditions=[condition("Created")]), running(1))
+    cluster.lists[f"{SPACE}/events"] = [refused]
+    done = program("explain", "--job", "job", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.stdout.startswith("quota: it has not ended; it waits: "), done.stdout + done.stderr
+    assert "fix: wait until other jobs of the namespace end" in done.stdout
+    assert "retry: not needed; it has not ended" in done.stdout and "why it ended" not in done.stdout
+
+
 @pytest.mark.parametrize(("says", "code"), [("Running", 0), ("Succeeded", 0), ("Failed", 1)])
 def test_the_exit_code_says_whether_the_job_has_failed(
     says: str, code: int, manage: Manage, cluster: Cluster

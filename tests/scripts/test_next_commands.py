@@ -11,17 +11,17 @@ import pytest
 from tests.unit.jobs.plans import plan
 from tests.unit.jobs.state.shapes import job, running, seen
 
-from trainyard.cluster.check_definition import Outcome
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
-from trainyard.cluster.verdict import Finding, Verdict, facts_of, verdict_record
-from trainyard.command.cluster_options import cluster_target, demand_values
+from trainyard.cluster.verdict import Verdict, facts_of, verdict_record
+from trainyard.command.cluster_options import cluster_target, job_values
 from trainyard.config.cluster import ClusterConfig
-from trainyard.jobs.job_labels import FOLLOWED_BY
+from trainyard.jobs.job_object import FOLLOWED_BY
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
+from trainyard.plan.finding import Finding
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 from trainyard.watch.failure_classes import FailureClass
@@ -149,14 +149,14 @@ def test_a_retry_that_is_gone_names_the_cluster(
     told(given, text[text.index("trainyard job") :], namespace="team")
 
 
-def verdict_on(demand: Demand, remedy: str) -> Verdict:
+def verdict_on(job: JobSpec, remedy: str) -> Verdict:
     """A verdict in which every check has an error and a warning with this remedy."""
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     fields |= {"nodes": (), "pods": (), "resources": {}}
-    outcomes = (Outcome.error("bad", remedy), Outcome.warning("odd", remedy))
-    findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in outcomes)
-    return Verdict(facts_of(Snapshot(**fields), demand), findings)
+    made = (Finding.error, Finding.warning)
+    findings = tuple(make("bad", remedy, check.name) for check in CHECKS for make in made)
+    return Verdict(facts_of(Snapshot(**fields), job, tuple(KINDS.values())), findings)
 
 
 @pytest.mark.parametrize("given", GIVEN)
@@ -164,9 +164,9 @@ def verdict_on(demand: Demand, remedy: str) -> Verdict:
 def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str], load_script: Load) -> None:
     words = ["--config", "c.yaml"] if script == "job_deploy" else ["check"]
     args = load_script(script).parse_args([*words, *given])
-    demand = Demand(kinds=tuple(KINDS.values()), **demand_values(args)).with_settings(ClusterConfig())
+    job = JobSpec(**job_values(args)).with_settings(ClusterConfig())
     for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):
-        verdict = verdict_on(demand, remedy)
+        verdict = verdict_on(job, remedy)
         texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]
         texts += [step.command for step in plan_fix(verdict, ClusterConfig())]
         assert len(texts) >= 4 * len(CHECKS) - 4

@@ -12,8 +12,8 @@ from tests.unit.jobs.plans import ROOT, containers, request
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
 from trainyard.jobs.existing_job import is_deployed
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_exit_codes import is_final
 
@@ -40,14 +40,14 @@ DEPLOYED = {"same": True, "not known": True, "other namespace": False, "other ow
 """While the first job is there: followed (True), sent (False); all others are refused."""
 
 
-def job(*, script: str = "train.py", steps: int = 12, **changes: Any) -> JobPlan:
+def job(*, script: str = "train.py", steps: int = 12, **changes: Any) -> JobSpec:
     command = json.dumps([sys.executable, script, "{training.max_steps}"])
     settings = ["recipe=command", f"program.command={command}", f"training.max_steps={steps}"]
     config = load_config(ROOT / "configs" / "smoke.yaml", settings).config
     return plan_job(config, request(**{"namespace": "team-a", "creator": "alice", **changes}))
 
 
-def run(plan: JobPlan, program: Program, folder: Path) -> Any:
+def run(plan: JobSpec, program: Program, folder: Path) -> Any:
     """Run the pod of a job with the words and variables of its manifest, in the first job's directory."""
     for name, text in plan.program.files.items():
         (folder / name).write_text(text)

@@ -7,6 +7,7 @@ The program is simulated, so that hundreds of courses take seconds. The expected
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -145,7 +146,7 @@ class Runs:
         code = {"commit": self.commit, "dirty": False}
         run = ProgramRun(program, launch, config_of(attempt.steps), code=code)
         run.begin("played")
-        return run.end(self.played.play(attempt, run.read), {})
+        return run.end(self.played.play(attempt, lambda text: run.read(text, time.time())), {})
 
     @property
     def record(self) -> dict[str, Any]:

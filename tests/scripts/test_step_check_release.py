@@ -16,7 +16,7 @@ GH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$GH_RECORD"
 case "$*" in
   "release view"*) [ "$DRAFT" != none ] || { echo "release not found" >&2; exit 1; }; echo "$DRAFT" ;;
-  "api repos/me/lab/releases/latest"*) echo "$LATEST" ;;
+  "api repos/{owner}/{repo}/releases/latest"*) echo "$LATEST" ;;
   "api --method "*) case " $REFUSED " in *" $3 "*) exit 1 ;; esac ;;
 esac
 """
@@ -68,13 +68,7 @@ def run_step(name: str, folder: Path, **variables: str) -> subprocess.CompletedP
 
 
 def test_the_newest_release_moves_the_tag_of_its_major_version(tmp_path: Path) -> None:
-    base = "repos/me/lab"
-    where = {
-        "TAGS": f"{base}/git/refs",
-        "NEWEST": f"{base}/releases/latest",
-        "MOVING": "v0",
-        "GITHUB_SHA": "a" * 40,
-    }
+    base, where = "repos/{owner}/{repo}", {"MOVING": "v0", "GITHUB_SHA": "a" * 40}
     moves = [f"api --method PATCH {base}/git/refs/tags/v0 -f sha={'a' * 40} -F force=true --silent"]
     makes = [*moves, f"api --method POST {base}/git/refs -f ref=refs/tags/v0 -f sha={'a' * 40} --silent"]
     # The latest release, what GitHub refuses -> the calls that change something, the exit code.

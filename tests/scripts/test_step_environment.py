@@ -156,7 +156,7 @@ def test_a_run_directory_that_the_next_job_deletes_is_refused(
     monkeypatch.setenv("GITHUB_ACTIONS", in_actions)
     findings = list(step_environment.run_directory_findings(ROOT / place))
     expected = [] if is_kept or in_actions == "false" else ["run directory"]
-    assert [each.check for each in findings if each.verdict == "failed"] == expected
+    assert [each.subject for each in findings if each.severity == "error"] == expected
 
 
 @each_case("are_read", [True, False], ids=["releases", "GitHub away"])
@@ -181,7 +181,7 @@ def test_a_runner_that_github_refuses_is_reported_and_trains(
     monkeypatch.setattr(step_environment, "runner_version", lambda family: version)
     monkeypatch.setattr(GitHub, "runner_releases", releases)
     monkeypatch.setenv("GITHUB_SERVER_URL", server)
-    found = [str(each.verdict) for each in step_environment.runner_findings()]
+    found = [each.severity.verdict for each in step_environment.runner_findings()]
     assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)
 
 

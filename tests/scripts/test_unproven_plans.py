@@ -21,8 +21,8 @@ from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, Foun
 from trainyard.cluster.checks import CHECKS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.proof import PARTS
 from trainyard.proof.proof import Proof
@@ -47,7 +47,7 @@ def settings_of(recipe: str, network: str, store: str) -> Config:
     return config("compute.strategy=ddp", *changes)
 
 
-def best_proof(settings: Config, plan: JobPlan, recipe: str) -> Proof:
+def best_proof(settings: Config, plan: JobSpec, recipe: str) -> Proof:
     """The verdict on a run of the plan in which all went well; its configuration is that of its pods."""
     if recipe == "command":
         return judge({}, [], [], Found(None, checkpoints={}))

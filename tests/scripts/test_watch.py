@@ -292,7 +292,7 @@ def test_a_job_whose_gpus_or_nodes_are_not_known_is_not_healthy(
     code, text = watch(*cluster.words, "--json")
     look = json.loads(text)
     assert (code, look.get("step")) == (1, None)
-    assert [line.split(":")[0] for line in look["unknown"]] == ["job-0", "job-1", "the steps"]
+    assert [line.split(":")[0] for line in look["unknown"]] == ["job-0, job-1", "the steps"]
 
 
 def test_a_pod_that_does_not_answer_hangs(
@@ -308,6 +308,9 @@ def test_a_pod_that_does_not_answer_hangs(
         ("hung", "job-0"),
         ("hung", "job-1"),
     ]
+    text = watch(*cluster.words)[1]
+    assert "2 of them: … does not answer (job-0, job-1)" in text
+    assert "unknown: job-0, job-1: it does not answer" in text
 
 
 def test_a_pod_that_still_runs_the_last_command_is_not_asked_again(

@@ -6,10 +6,14 @@ cohort may borrow from its other queues, so its quota is not judged.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from trainyard.cluster.demand import EFA, GPU, Demand, plain_type
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, MissingData, Queue, Snapshot
+from trainyard.plan.instances import EFA, GPU, plain_type
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 
 class AdmissionTime(StrEnum):
@@ -32,29 +36,29 @@ class Outlook:
     remedy: str = ""
 
 
-def gpus_wanted(demand: Demand, fits: tuple[Fitness, ...]) -> int | None:
+def gpus_of_job(job: "JobSpec", fits: tuple[Fitness, ...]) -> int | None:
     """GPUs of the complete job; None when the GPUs per node are not known."""
-    each = demand.gpus_per_node
+    each = job.gpus_per_node
     if each is None:
         found = [fitness.expected_gpus or fitness.gpus for fitness in fits]
         each = max((count for count in found if count), default=None)
-    return None if each is None else each * demand.nodes
+    return None if each is None else each * job.nodes
 
 
-def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Outlook:
+def outlook(snapshot: Snapshot, job: "JobSpec", fits: tuple[Fitness, ...]) -> Outlook:
     """Predict when the demanded queue admits the job."""
-    if not demand.queue:
+    if not job.queue:
         return Outlook(AdmissionTime.NO_QUEUE, "no queue is named")
     if isinstance(snapshot.queues, MissingData):
         install = "install Kueue, or leave --queue out" if snapshot.queues.absent else ""
         when = AdmissionTime.NEVER if snapshot.queues.absent else AdmissionTime.UNKNOWN
         return Outlook(when, snapshot.queues.reason, install)
-    queue = next((q for q in snapshot.queues if q.name == demand.queue), None)
+    queue = next((q for q in snapshot.queues if q.name == job.queue), None)
     if queue is None:
         known = ", ".join(q.name for q in snapshot.queues) or "none"
         return _never(
-            f"namespace {demand.namespace} has no LocalQueue {demand.queue}; it has: {known}",
-            f"name one of them with --queue, or: trainyard cluster fix --queue {demand.queue}",
+            f"namespace {job.namespace} has no LocalQueue {job.queue}; it has: {known}",
+            f"name one of them with --queue, or: trainyard cluster fix --queue {job.queue}",
         )
     if isinstance(snapshot.cluster_queues, MissingData):
         if not queue.active or queue.stopped:
@@ -62,18 +66,16 @@ def outlook(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> Ou
         reason = snapshot.cluster_queues.reason
         text = f"LocalQueue {queue.name} is active; its quota is not known: {reason}"
         return Outlook(AdmissionTime.UNKNOWN, text)
-    return _queue_outlook(
-        queue, snapshot.cluster_queues, snapshot, gpus=gpus_wanted(demand, fits), demand=demand
-    )
+    return _queue_outlook(queue, snapshot.cluster_queues, snapshot, gpus=gpus_of_job(job, fits), job=job)
 
 
-def uncovered_efa(snapshot: Snapshot, demand: Demand, fits: tuple[Fitness, ...]) -> str:
+def uncovered_efa(snapshot: Snapshot, job: "JobSpec", fits: tuple[Fitness, ...]) -> str:
     """Return the plan's ClusterQueue if it has no quota for the EFA that the pods request; else empty."""
     if isinstance(snapshot.queues, MissingData) or isinstance(snapshot.cluster_queues, MissingData):
         return ""
-    leads = [q.cluster_queue for q in snapshot.queues if q.name == demand.queue]
+    leads = [q.cluster_queue for q in snapshot.queues if q.name == job.queue]
     parent = next((q for q in snapshot.cluster_queues if q.name in leads), None)
-    requests = demand.nodes > 1 and any(fitness.fit and fitness.node.allocatable.get(EFA) for fitness in fits)
+    requests = job.nodes > 1 and any(fitness.fit and fitness.node.allocatable.get(EFA) for fitness in fits)
     if parent is None or not requests or any(quota.resource == EFA for quota in parent.quotas):
         return ""
     return parent.name
@@ -86,7 +88,7 @@ def _never(
 
 
 def _queue_outlook(
-    queue: Queue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int | None, demand: Demand
+    queue: Queue, queues: tuple[ClusterQueue, ...], snapshot: Snapshot, *, gpus: int | None, job: "JobSpec"
 ) -> Outlook:
     parent = next((q for q in queues if q.name == queue.cluster_queue), None)
     if parent is None:
@@ -109,15 +111,15 @@ def _queue_outlook(
         return _never(text, f"add {names} to the covered resources of {parent.name}")
     if not gpus:
         return Outlook(AdmissionTime.NOW, f"{local} is active; no GPUs are requested")
-    return _quota_outlook(parent, snapshot, gpus=gpus, demand=demand)
+    return _quota_outlook(parent, snapshot, gpus=gpus, job=job)
 
 
-def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, demand: Demand) -> Outlook:
+def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, job: "JobSpec") -> Outlook:
     flavors = () if isinstance(snapshot.flavors, MissingData) else snapshot.flavors
     covered = [quota for quota in parent.quotas if quota.resource == GPU]
-    usable = [quota for quota in covered if _fits_type(quota, flavors, demand)]
+    usable = [quota for quota in covered if _fits_type(quota, flavors, job)]
     if not usable:
-        names, wanted = ", ".join(quota.flavor for quota in covered), plain_type(demand.instance_type)
+        names, wanted = ", ".join(quota.flavor for quota in covered), plain_type(job.instance_type)
         text = f"no flavor of ClusterQueue {parent.name} is for {wanted} (it has {names})"
         return _never(text, "name another queue or another instance type")
     if parent.cohort:
@@ -141,7 +143,7 @@ def _quota_outlook(parent: ClusterQueue, snapshot: Snapshot, *, gpus: int, deman
     return Outlook(AdmissionTime.NOW, f"{state}, {gpus} wanted")
 
 
-def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], demand: Demand) -> bool:
+def _fits_type(quota: FlavorQuota, flavors: tuple[Flavor, ...], job: "JobSpec") -> bool:
     labels = next((f.node_labels for f in flavors if f.name == quota.flavor), {})
     named = plain_type(labels.get("node.kubernetes.io/instance-type", ""))
-    return not (named and demand.instance_type) or named == plain_type(demand.instance_type)
+    return not (named and job.instance_type) or named == plain_type(job.instance_type)

@@ -10,11 +10,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from trainyard.cluster.demand import EFA, GPU, Demand
 from trainyard.cluster.fitness import Fitness, assess
 from trainyard.cluster.snapshot import ZONE, Amounts, MissingData, Pod, Snapshot, Volume
 from trainyard.errors import ExitCode
+from trainyard.plan.instances import EFA, GPU
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 UNCOUNTED = "GPUs that drivers of Dynamic Resource Allocation offer are not counted"
 
@@ -103,29 +107,29 @@ class Capacity:
         return tuple(room.fitness.node.name for room in fit if room.gpus_free == room.fitness.gpus)
 
 
-def measure(snapshot: Snapshot, demand: Demand) -> Capacity:
-    """Compute the free capacity for `demand`."""
-    fits = assess(snapshot, demand)
+def measure(snapshot: Snapshot, job: "JobSpec") -> Capacity:
+    """Compute the free capacity for `job`."""
+    fits = assess(snapshot, job)
     if isinstance(snapshot.nodes, MissingData):
         return Capacity((), Fit.UNKNOWN, (), (), snapshot.nodes.reason)
     if isinstance(snapshot.pods, MissingData):
-        rooms = tuple(_room(fitness, (), demand) for fitness in fits)
-        never = sum(room.places_empty for room in rooms) < demand.nodes
+        rooms = tuple(_room(fitness, (), job) for fitness in fits)
+        never = sum(room.places_empty for room in rooms) < job.nodes
         fit = Fit.NEVER if never else Fit.UNKNOWN
         return Capacity(rooms, fit, (), (), snapshot.pods.reason)
     on_node: dict[str, list[Pod]] = {}
     for pod in snapshot.pods:
         on_node.setdefault(pod.node, []).append(pod)
-    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), demand) for fitness in fits)
+    rooms = tuple(_room(fitness, on_node.get(fitness.node.name, ()), job) for fitness in fits)
     holders = _holders([pod for pod in snapshot.pods if pod.node])
-    capacity = Capacity(rooms, _fit(rooms, demand), holders, _holders(on_node.get("", [])))
+    capacity = Capacity(rooms, _fit(rooms, job), holders, _holders(on_node.get("", [])))
     if capacity.fit is not Fit.NOW and capacity.uncounted:
         return replace(capacity, fit=Fit.UNKNOWN, unseen=UNCOUNTED)
     return capacity
 
 
 def places_by_zone(
-    snapshot: Snapshot, demand: Demand, avoided: Collection[str] = ()
+    snapshot: Snapshot, job: "JobSpec", avoided: Collection[str] = ()
 ) -> "tuple[Counter[str], Counter[str]]":
     """Return the places of each zone, now and if its nodes were empty, for zones that the claim is in.
 
@@ -133,7 +137,7 @@ def places_by_zone(
     """
     volume, free, empty = snapshot.volume, Counter[str](), Counter[str]()
     reached = volume.zones if isinstance(volume, Volume) else ()
-    for room in measure(snapshot, demand).rooms:
+    for room in measure(snapshot, job).rooms:
         zone = room.fitness.node.labels.get(ZONE, "")
         if room.fitness.node.name not in avoided and (not zone or not reached or zone in reached):
             free[zone] += room.places
@@ -142,7 +146,7 @@ def places_by_zone(
 
 
 def choose_zone(
-    snapshot: Snapshot, demand: Demand, *, job: str, avoided: Collection[str] = (), left: str | None = None
+    snapshot: Snapshot, job: "JobSpec", *, avoided: Collection[str] = (), left: str | None = None
 ) -> str | None:
     """Return the zone for a job whose pods EFA joins, because EFA does not cross zones.
 
@@ -151,27 +155,27 @@ def choose_zone(
     chosen, and the name of the job decides between equals: jobs sent at once then collide least. A zone that
     the job has `left`, because its pods did not start there, comes last.
     """
-    free, empty = places_by_zone(snapshot, demand, avoided)
-    large = [zone for zone in empty if zone and empty[zone] >= demand.nodes]
+    free, empty = places_by_zone(snapshot, job, avoided)
+    large = [zone for zone in empty if zone and empty[zone] >= job.nodes]
     if not large:
         return None if empty[""] else ""
-    fitting = [zone for zone in large if free[zone] >= demand.nodes]
+    fitting = [zone for zone in large if free[zone] >= job.nodes]
     if not fitting:
         return large[0] if len(large) == 1 else ""
 
     def rank(zone: str) -> tuple[bool, int, bytes]:
-        return zone != left, free[zone], hashlib.sha256(f"{job} {zone}".encode()).digest()
+        return zone != left, free[zone], hashlib.sha256(f"{job.name} {zone}".encode()).digest()
 
     return max(fitting, key=rank)
 
 
-def _fit(rooms: tuple[Room, ...], demand: Demand) -> Fit:
-    if sum(room.places for room in rooms) >= demand.nodes:
+def _fit(rooms: tuple[Room, ...], job: "JobSpec") -> Fit:
+    if sum(room.places for room in rooms) >= job.nodes:
         return Fit.NOW
-    return Fit.LATER if sum(room.places_empty for room in rooms) >= demand.nodes else Fit.NEVER
+    return Fit.LATER if sum(room.places_empty for room in rooms) >= job.nodes else Fit.NEVER
 
 
-def _room(fitness: Fitness, pods: Sequence[Pod], demand: Demand) -> Room:
+def _room(fitness: Fitness, pods: Sequence[Pod], job: "JobSpec") -> Room:
     """Return the free capacity of a node."""
     allocatable = fitness.node.allocatable
     free = dict(allocatable)
@@ -185,20 +189,20 @@ def _room(fitness: Fitness, pods: Sequence[Pod], demand: Demand) -> Room:
     for name, whole in ((GPU, fitness.gpus), (EFA, fitness.efa)):
         used = (allocatable.get(name, 0) - free.get(name, 0)) // 1000
         devices_free[name] = max(0, (whole or 0) - used)
-    empty = _places(fitness, demand, gpus=fitness.gpus or 0, amounts=allocatable)
-    now = _places(fitness, demand, gpus=devices_free[GPU], amounts=free)
+    empty = _places(fitness, job, gpus=fitness.gpus or 0, amounts=allocatable)
+    now = _places(fitness, job, gpus=devices_free[GPU], amounts=free)
     return Room(fitness, free, devices_free[GPU], devices_free[EFA], now, empty)
 
 
-def _places(fitness: Fitness, demand: Demand, *, gpus: int, amounts: Mapping[str, int]) -> int:
+def _places(fitness: Fitness, job: "JobSpec", *, gpus: int, amounts: Mapping[str, int]) -> int:
     pods = amounts["pods"] // 1000 if "pods" in amounts else 1 << 30  # a node may set no limit
     if not fitness.fit or pods <= 0:
         return 0
-    if demand.gpus_per_node == 0:
+    if job.gpus_per_node == 0:
         return 1
-    if demand.gpus_per_node is None:
+    if job.gpus_per_node is None:
         return int(gpus > 0 and gpus == fitness.gpus)
-    return min(pods, gpus // demand.gpus_per_node)
+    return min(pods, gpus // job.gpus_per_node)
 
 
 def _holders(pods: list[Pod]) -> tuple[Holder, ...]:

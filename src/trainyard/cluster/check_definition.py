@@ -1,71 +1,25 @@
 """The definition of a check: a name, its subject, and a judgement over facts that are passed in.
 
-A check yields outcomes. Anything that prevents the plan from running is an error; anything that may harm it
+A check yields findings. Anything that prevents the plan from running is an error; anything that may harm it
 is a warning. A check that could not read its subject is skipped, with the reason. A check that finds nothing
 wrong reports its evidence.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.admission import Outlook
 from trainyard.cluster.capacity import Capacity
-from trainyard.cluster.demand import Demand
-from trainyard.cluster.fitness import Fitness, Obstacle
+from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.needed_apis import ServedKind
-from trainyard.cluster.snapshot import MissingData, Snapshot
+from trainyard.cluster.snapshot import Snapshot
+from trainyard.plan.finding import Finding
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 _NAMED = 3
-
-
-class Severity(StrEnum):
-    """The severity of an outcome; the values are the words that people and machines see."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    SKIPPED = "skipped"
-    PASSED = "passed"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One statement of a check."""
-
-    severity: Severity
-    evidence: str
-    remedy: str = ""
-    could_not_read: bool = False
-    """The check was skipped because it could not read its subject, so nothing is known."""
-
-    @classmethod
-    def error(cls, evidence: str, remedy: str) -> "Outcome":
-        return cls(Severity.ERROR, evidence, remedy)
-
-    @classmethod
-    def warning(cls, evidence: str, remedy: str) -> "Outcome":
-        return cls(Severity.WARNING, evidence, remedy)
-
-    @classmethod
-    def success(cls, evidence: str) -> "Outcome":
-        return cls(Severity.PASSED, evidence)
-
-    @classmethod
-    def not_applicable(cls, reason: str) -> "Outcome":
-        """Return the outcome of a check whose subject the plan does not need."""
-        return cls(Severity.SKIPPED, reason)
-
-    @classmethod
-    def not_checked(cls, what: str) -> "Outcome":
-        """Return the outcome of a check that does not judge its subject here."""
-        return cls(Severity.SKIPPED, f"not checked: {what}")
-
-    @classmethod
-    def not_readable(cls, unseen: MissingData) -> "Outcome":
-        """Return the outcome of a check that could not read its subject."""
-        reason = unseen.reason if unseen.denied else f"could not be read: {unseen.reason}"
-        remedy = "ask the owner of the cluster for the right to read it" if unseen.denied else "try again"
-        return cls(Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 @dataclass(frozen=True)
@@ -73,8 +27,10 @@ class Facts:
     """Everything that the checks judge."""
 
     snapshot: Snapshot
-    demand: Demand
+    job: "JobSpec"
+    kinds: tuple[ServedKind, ...]
     kind: ServedKind
+    """The kind of the job; for auto the first that the cluster serves."""
     fits: tuple[Fitness, ...]
     capacity: Capacity
     outlook: Outlook
@@ -86,35 +42,35 @@ class Facts:
         True also where it is not checked: GPUs are not counted, or Karpenter may add nodes.
         """
         is_unknown = self.snapshot.may_grow or self.capacity.uncounted
-        return is_unknown or self.capacity.places_empty >= self.demand.nodes
+        return is_unknown or self.capacity.places_empty >= self.job.nodes
 
     @property
     def wants_gpus(self) -> bool:
-        return self.demand.gpus_per_node != 0
+        return self.job.gpus_per_node != 0
 
-    def error_unless_enough(self, evidence: str, remedy: str) -> Outcome:
+    def error_unless_enough(self, evidence: str, remedy: str) -> Finding:
         """Return an error if too few fit nodes are left for the plan, else a warning."""
-        return (Outcome.warning if self.enough else Outcome.error)(evidence, remedy)
+        return (Finding.warning if self.enough else Finding.error)(evidence, remedy)
 
-    def judge_nodes(self, check: str) -> Iterator[Outcome]:
-        """Yield the obstacles, then the doubts, of `check`; nodes with the same one share an outcome."""
-        obstacles, doubts = dict[Obstacle, list[str]](), dict[Obstacle, list[str]]()
+    def judge_nodes(self, check: str) -> Iterator[Finding]:
+        """Yield the obstacles, then the doubts, of `check`; nodes with the same one share a finding."""
+        obstacles, doubts = dict[Finding, list[str]](), dict[Finding, list[str]]()
         for fitness in self.fits:
             for known, found in ((obstacles, fitness.obstacles), (doubts, fitness.doubts)):
                 for one in found:
-                    if one.check == check:
+                    if one.subject == check:
                         known.setdefault(one, []).append(fitness.node.name)
         for one, nodes in obstacles.items():
-            yield self.error_unless_enough(f"{list_names(nodes)}: {one.text}", one.remedy)
+            yield self.error_unless_enough(f"{list_names(nodes)}: {one.evidence}", one.remedy)
         for one, nodes in doubts.items():
-            yield Outcome.warning(f"{list_names(nodes)}: {one.text}", one.remedy)
+            yield Finding.warning(f"{list_names(nodes)}: {one.evidence}", one.remedy)
 
 
 @dataclass(frozen=True)
 class Check:
     name: str
     subject: str
-    judge: Callable[[Facts], Iterator[Outcome]]
+    judge: Callable[[Facts], Iterator[Finding]]
     essential: bool = False
     """If this check could not read its subject, the cluster does not count as ready."""
 

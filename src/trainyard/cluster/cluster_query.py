@@ -1,27 +1,27 @@
 """Query a cluster's API once, in parallel, for the checks, and keep only the needed fields.
 
-    Api + Demand ──version, groups──> ──everything else in parallel──> Snapshot
+    Api + JobSpec ──version, groups──> ──everything else in parallel──> Snapshot
 
 The caller passes the API in. Nothing is created: jobs and pods are sent as dry runs. A refused or failed
 request becomes `MissingData`; an error is raised only if the cluster cannot be reached or rejects our login.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
-from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.image_digest import find_image
-from trainyard.cluster.needed_apis import ServedKind, serves
+from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
 from trainyard.cluster.trial_objects import trial_job, trial_pod
+from trainyard.cluster.verdict import Verdict, judge_cluster
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
     CredentialsRefusedError,
@@ -32,6 +32,7 @@ from trainyard.errors import (
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
+    from trainyard.jobs.job_spec import JobSpec
 
 THREADS = 8
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -65,15 +66,19 @@ class ServedApis:
 class ClusterQuery:
     """Queries one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: "Api", demand: Demand) -> None:
-        self.demand = demand
-        self.api = api
+    def __init__(self, api: "Api", job: "JobSpec", kinds: Sequence[ServedKind] = ()) -> None:
+        """`kinds` are all kinds of jobs that are known, in the order in which auto tries them."""
+        self.api, self.job, self.kinds = api, job, tuple(kinds)
+
+    def judge(self, find_digest: Callable[..., str | None]) -> Verdict:
+        """Read all that the checks need, and return their verdict. Raises ServiceError."""
+        return judge_cluster(self.snapshot(find_digest), self.job, self.kinds)
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Return the cluster and the demand as plain data."""
+        """Return the cluster and the job as plain data."""
         return {
             "cluster": cluster_record(snapshot, self.api.access.context),
-            "plan": plan_record(self.demand),
+            "plan": plan_record(self.job),
         }
 
     def usage(self) -> Snapshot:
@@ -91,11 +96,11 @@ class ClusterQuery:
             pods = pool.submit(
                 self._read, lambda: self.api.list_all("/api/v1/pods", api_objects.pod_of, fieldSelector=LIVE)
             )
-            image = pool.submit(find_image, self.demand.image, find_digest) if find_digest else None
+            image = pool.submit(find_image, self.job.image, find_digest) if find_digest else None
             served = self._read_served_apis(pool)
             work = self._work(served)
             reads = {name: pool.submit(self._read, work[name]) for name in (work if is_whole else _USAGE)}
-            wanted = needed_permissions(self.demand, self._kind(served)) if is_whole else ()
+            wanted = needed_permissions(self.job, self._kind(served)) if is_whole else ()
             permissions = [pool.submit(self._permission, permission) for permission in wanted]
             found = {name: reads[name].result() if name in reads else _NOT_REQUESTED for name in work}
             seen_nodes = nodes.result()
@@ -114,9 +119,9 @@ class ClusterQuery:
 
     def _work(self, served: ServedApis) -> Mapping[str, Callable[[], Any]]:
         """Field of the snapshot -> function that fetches it."""
-        demand, space = self.demand, f"/api/v1/namespaces/{path_part(self.demand.namespace)}"
+        job, space = self.job, f"/api/v1/namespaces/{path_part(self.job.namespace)}"
         kueue = served.path(KUEUE, "v1beta2", "v1beta1")
-        local = f"namespaces/{path_part(demand.namespace)}/localqueues"
+        local = f"namespaces/{path_part(job.namespace)}/localqueues"
         apps = "/apis/apps/v1"
         return {
             "daemons": lambda: self._workloads(f"{apps}/daemonsets", "DaemonSet"),
@@ -133,7 +138,7 @@ class ClusterQuery:
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
             "hooks": self._hooks,
             "job_trial": lambda: self._job_trial(served),
-            "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(demand)),
+            "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(job)),
         }
 
     def _read(self, work: Callable[[], Answer]) -> Answer | MissingData:
@@ -158,7 +163,7 @@ class ClusterQuery:
         groups = self._read(self._groups)
         if isinstance(groups, MissingData):
             return ServedApis(groups, {})
-        ours = dict.fromkeys(api.group for kind in self.demand.kinds for api in kind.apis)
+        ours = dict.fromkeys(api.group for kind in self.kinds for api in kind.apis)
         names = [f"{group}/{version}" for group in ours for version in groups.get(group, ())]
         found = {name: pool.submit(self._read, partial(self._resources, name)) for name in names}
         seen = {name: future.result() for name, future in found.items()}
@@ -181,7 +186,7 @@ class ClusterQuery:
         return tuple(str(item.get("name")) for item in answer.get("resources") or ())
 
     def _kind(self, served: ServedApis) -> ServedKind:
-        return choose_kind(self.demand, served.resources)
+        return choose_kind(self.job.kind, self.kinds, served.resources)
 
     def _permission(self, permission: Permission) -> Permission:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -205,7 +210,7 @@ class ClusterQuery:
         return frozenset(_flat(_flat(found)))
 
     def _namespace(self) -> Namespace:
-        name = self.demand.namespace
+        name = self.job.namespace
         answer = self.api.get(f"/api/v1/namespaces/{path_part(name)}")
         if answer is None:
             return Namespace(name, exists=False)
@@ -214,9 +219,9 @@ class ClusterQuery:
         return Namespace(name, exists=True, terminating=phase == "Terminating", labels=labels)
 
     def _volume(self) -> "Volume | MissingData | None":
-        if not self.demand.claim:
+        if not self.job.claim:
             return MissingData("no claim is named", absent=True)
-        namespace, claim = path_part(self.demand.namespace), path_part(self.demand.claim)
+        namespace, claim = path_part(self.job.namespace), path_part(self.job.claim)
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
 
         def ask(path: str) -> Any:
@@ -226,11 +231,11 @@ class ClusterQuery:
         return volume_of(self.api.get(path), ask)
 
     def _secrets(self) -> Mapping[str, bool | MissingData]:
-        return {name: self._read(partial(self._is_secret, name)) for name in self.demand.secrets}
+        return {name: self._read(partial(self._is_secret, name)) for name in self.job.secret_names}
 
     def _is_secret(self, name: str) -> bool:
         """Return whether the secret exists; its content is not requested."""
-        path = f"/api/v1/namespaces/{path_part(self.demand.namespace)}/secrets/{path_part(name)}"
+        path = f"/api/v1/namespaces/{path_part(self.job.namespace)}/secrets/{path_part(name)}"
         return self.api.get(path, metadata_of="object") is not None
 
     def _job_trial(self, served: ServedApis) -> Trial | MissingData:
@@ -247,8 +252,8 @@ class ClusterQuery:
                     f"a {kind.api_kind} cannot be tried before its runtime exists", absent=True
                 )
             runtime = found[0]
-        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.demand.namespace)}"
-        body = trial_job(kind, self.demand, runtime=runtime)
+        path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.job.namespace)}"
+        body = trial_job(kind, self.job, runtime=runtime)
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
 
     def _trial(self, what: str, path: str, body: Json) -> Trial:

@@ -1,6 +1,6 @@
 """Decide which nodes a job could use if they were empty, and what keeps it off the others.
 
-    Node + Demand ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
+    Node + JobSpec ──> Fitness: GPUs and EFA found and expected, obstacles, doubts
 
 An obstacle keeps the job off a node; a doubt is only reported. Labels say what should be there, and
 allocatable resources say what is there. An absent resource differs from an amount of 0. Devices of drivers of
@@ -10,10 +10,14 @@ Dynamic Resource Allocation are not counted: such a node is taken as fit, and re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trainyard.cluster.demand import EFA, GPU, GPU_DRIVER, Demand, plain_type
-from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot, Taint
-from trainyard.plan.instances import instance_called
+from trainyard.cluster.snapshot import GPU_DRIVER, Condition, MissingData, Node, Snapshot, Taint
+from trainyard.plan.finding import Finding
+from trainyard.plan.instances import EFA, GPU, instance_called, plain_type
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 _GPU_LABELS = (
     *("nvidia.com/gpu.present", "cloud.google.com/gke-accelerator", "kubernetes.azure.com/accelerator"),
@@ -55,18 +59,8 @@ _LEAVING = (
 
 
 @dataclass(frozen=True)
-class Obstacle:
-    """A statement about one node."""
-
-    check: str
-    """The check that reports it: gpu, efa or node-health."""
-    text: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class Fitness:
-    """One node that the demand could use."""
+    """One node that the job could use."""
 
     node: Node
     gpus: int | None
@@ -76,8 +70,8 @@ class Fitness:
     efa: int | None
     expected_efa: int | None
     """EFA interfaces expected from its type; None if the type is not in the catalogue."""
-    obstacles: tuple[Obstacle, ...]
-    doubts: tuple[Obstacle, ...]
+    obstacles: tuple[Finding, ...]
+    doubts: tuple[Finding, ...]
     uncounted: bool = False
     """Whether a driver of Dynamic Resource Allocation may offer its GPUs."""
 
@@ -86,20 +80,20 @@ class Fitness:
         return not self.obstacles
 
 
-def assess(snapshot: Snapshot, demand: Demand) -> tuple[Fitness, ...]:
-    """Every node that the demand could use; empty if nodes could not be seen."""
+def assess(snapshot: Snapshot, job: "JobSpec") -> tuple[Fitness, ...]:
+    """Every node that the job could use; empty if nodes could not be seen."""
     if isinstance(snapshot.nodes, MissingData):
         return ()
-    nodes = [node for node in snapshot.nodes if _is_meant(node, demand)]
+    nodes = [node for node in snapshot.nodes if _is_meant(node, job)]
     peers, has_driver = _most_by_type(nodes), snapshot.has_driver(GPU_DRIVER)
     assessed = []
     for node in nodes:
         gpus = _count(node, GPU)
         known = instance_called(node.instance_type)
         expected = known.gpus if known else peers.get(node.instance_type)
-        uncounted = has_driver and gpus is None and demand.gpus_per_node != 0 and not _mig(node)
-        obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, demand)]
-        obstacles += _health_obstacles(node, demand)
+        uncounted = has_driver and gpus is None and job.gpus_per_node != 0 and not _mig(node)
+        obstacles = [] if uncounted else [*_gpu_obstacles(node, gpus, expected, job)]
+        obstacles += _health_obstacles(node, job)
         doubts = tuple(_doubts(node))
         efa, expected_efa = _count(node, EFA), known.efa if known else None
         assessed.append(
@@ -114,7 +108,7 @@ def leaving_reason(node: Node) -> str:
     reasons += ["it is cordoned"] if node.cordoned else []
     reasons += [taint.key for taint in node.taints if taint.key.startswith(_LEAVING)]
     reasons += [problem for condition in node.conditions if (problem := _problem(condition))]
-    reasons += [obstacle.text for obstacle in _hyperpod_obstacles(node)]
+    reasons += [obstacle.evidence for obstacle in _hyperpod_obstacles(node)]
     return ", ".join(reasons)
 
 
@@ -122,14 +116,14 @@ def on_hyperpod(node: Node) -> bool:
     return node.labels.get("sagemaker.amazonaws.com/compute-type") == "hyperpod"
 
 
-def _is_meant(node: Node, demand: Demand) -> bool:
+def _is_meant(node: Node, job: "JobSpec") -> bool:
     # AKS writes a type in two ways: standard_nd40rs_v2 and Standard_ND40rs_v2.
-    wanted, found = plain_type(demand.instance_type).casefold(), node.instance_type.casefold()
+    wanted, found = plain_type(job.instance_type).casefold(), node.instance_type.casefold()
     if wanted and found and found != wanted:
         return False
-    if any(node.labels.get(name) != value for name, value in demand.node_selector.items()):
+    if any(node.labels.get(name) != value for name, value in job.node_selector.items()):
         return False
-    if demand.gpus_per_node == 0:
+    if job.gpus_per_node == 0:
         return True
     if GPU in node.capacity or GPU in node.allocatable or _mig(node):
         return True
@@ -160,28 +154,28 @@ def _mig(node: Node) -> Mapping[str, int]:
     }
 
 
-def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, demand: Demand) -> Iterator[Obstacle]:
-    if demand.gpus_per_node == 0:
+def _gpu_obstacles(node: Node, gpus: int | None, expected: int | None, job: "JobSpec") -> Iterator[Finding]:
+    if job.gpus_per_node == 0:
         return
     pieces, capacity = _mig(node), node.capacity.get(GPU, 0) // 1000
     offered = ", ".join(f"{count} {name}" for name, count in sorted(pieces.items()))
     if pieces and not gpus:
-        yield Obstacle("gpu", f"offers {offered} and no whole GPU", _RECONFIGURE)
+        yield Finding.error(f"offers {offered} and no whole GPU", _RECONFIGURE, "gpu")
     elif gpus is None:
         should = f", {expected} expected for {node.instance_type}" if expected else ""
-        yield Obstacle("gpu", f"offers no {GPU}{should}", _NO_GPU)
+        yield Finding.error(f"offers no {GPU}{should}", _NO_GPU, "gpu")
     elif gpus == 0:
-        yield Obstacle("gpu", f"0 of {capacity} {GPU} can be allocated", _ALL_SICK)
+        yield Finding.error(f"0 of {capacity} {GPU} can be allocated", _ALL_SICK, "gpu")
     elif _is_shared(node, gpus, expected):
         shares = f"{gpus} {GPU} that are shares of {expected or 'fewer'} GPUs"
-        yield Obstacle("gpu", f"offers {shares} (time-slicing or MPS)", _RECONFIGURE)
+        yield Finding.error(f"offers {shares} (time-slicing or MPS)", _RECONFIGURE, "gpu")
     elif expected and gpus < expected:
         # A job that wants fewer GPUs than are left can use the node.
-        if demand.gpus_per_node is None or gpus < demand.gpus_per_node:
+        if job.gpus_per_node is None or gpus < job.gpus_per_node:
             text = f"{gpus} of {expected} GPUs" + (f" ({capacity} in capacity)" if capacity != gpus else "")
-            yield Obstacle("gpu", text, _MISSING)
-    elif demand.gpus_per_node and gpus < demand.gpus_per_node:
-        yield Obstacle("gpu", f"has {gpus} GPUs, {demand.gpus_per_node} are wanted", _SMALLER)
+            yield Finding.error(text, _MISSING, "gpu")
+    elif job.gpus_per_node and gpus < job.gpus_per_node:
+        yield Finding.error(f"has {gpus} GPUs, {job.gpus_per_node} are wanted", _SMALLER, "gpu")
 
 
 _NO_GPU = (
@@ -202,7 +196,7 @@ def _is_shared(node: Node, gpus: int, expected: int | None) -> bool:
     return shared or bool(instance_called(node.instance_type) and expected and gpus > expected)
 
 
-def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
+def _health_obstacles(node: Node, job: "JobSpec") -> Iterator[Finding]:
     if not node.ready:
         ready = next((c for c in node.conditions if c.type == "Ready"), None)
         reason = f": {ready.reason}" if ready and ready.reason else ""
@@ -214,7 +208,7 @@ def _health_obstacles(node: Node, demand: Demand) -> Iterator[Obstacle]:
             yield _health(problem, _REPLACE)
     yield from _hyperpod_obstacles(node)
     for taint in node.taints:
-        if _keeps_away(taint, demand):
+        if _keeps_away(taint, job):
             value = f"={taint.value}" if taint.value else ""
             yield _health(f"tainted {taint.key}{value}:{taint.effect}", _remedy_for(taint))
 
@@ -230,12 +224,12 @@ def _remedy_for(taint: Taint) -> str:
 _REPLACE = "have the node repaired or replaced by its owner; nothing is replaced from here"
 
 
-def _health(text: str, remedy: str) -> Obstacle:
-    return Obstacle("node-health", text, remedy)
+def _health(text: str, remedy: str) -> Finding:
+    return Finding.error(text, remedy, "node-health")
 
 
-def _keeps_away(taint: Taint, demand: Demand) -> bool:
-    known = taint.key in _BY_STATE or taint.key == HEALTH or taint.key in demand.tolerated
+def _keeps_away(taint: Taint, job: "JobSpec") -> bool:
+    known = taint.key in _BY_STATE or taint.key == HEALTH or job.tolerates(taint.key)
     pressure = taint.key.startswith("node.kubernetes.io/") and taint.key.endswith("-pressure")
     return taint.effect in ("NoSchedule", "NoExecute") and not known and not pressure
 
@@ -275,7 +269,7 @@ def is_doubtful(condition: Condition) -> bool:
     return bad and _LATCHING in condition.reason.casefold()
 
 
-def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
+def _hyperpod_obstacles(node: Node) -> Iterator[Finding]:
     status, deep = node.labels.get(HEALTH, "Schedulable"), node.labels.get(DEEP_CHECK, "Passed")
     if status != "Schedulable":
         wait = "HyperPod repairs it by itself where node recovery is Automatic; else ask its owner"
@@ -290,7 +284,7 @@ def _hyperpod_obstacles(node: Node) -> Iterator[Obstacle]:
         yield _health(f"HyperPod has found a fault: {', '.join(dict.fromkeys(faults))}", _REPLACE)
 
 
-def _doubts(node: Node) -> Iterator[Obstacle]:
+def _doubts(node: Node) -> Iterator[Finding]:
     for condition in node.conditions:
         if is_doubtful(condition):
             text = f"{condition.type} ({condition.reason}): may be old, or a false alarm"

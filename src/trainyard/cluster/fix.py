@@ -9,14 +9,16 @@ for people.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.check_definition import Severity
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict
 from trainyard.cluster.volumes import claim_body
 from trainyard.config.cluster import ClusterConfig
+from trainyard.plan.finding import Severity
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 Json = Mapping[str, Any]
 
@@ -39,56 +41,56 @@ class Step:
 
 def plan_fix(verdict: Verdict, settings: ClusterConfig) -> tuple[Step, ...]:
     """Return every remedy of the verdict's findings; the safe ones first, in the order to apply them."""
-    snapshot, demand = verdict.facts.snapshot, verdict.facts.demand
+    snapshot, job = verdict.facts.snapshot, verdict.facts.job
     automatic = [
-        *_namespace(snapshot, demand),
-        *_queue(snapshot, demand, settings),
-        *_claim(snapshot, demand, settings),
+        *_namespace(snapshot, job),
+        *_queue(snapshot, job, settings),
+        *_claim(snapshot, job, settings),
     ]
     fixed = {step.check for step in automatic}
     return (*automatic, *_manual_steps(verdict, fixed))
 
 
-def _namespace(snapshot: Snapshot, demand: Demand) -> Iterator[Step]:
+def _namespace(snapshot: Snapshot, job: "JobSpec") -> Iterator[Step]:
     if not isinstance(snapshot.namespace, MissingData) and not snapshot.namespace.exists:
-        name = demand.namespace
+        name = job.namespace
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         yield Step("namespace", f"create the namespace {name}", (body,))
 
 
-def _queue(snapshot: Snapshot, demand: Demand, settings: ClusterConfig) -> Iterator[Step]:
+def _queue(snapshot: Snapshot, job: "JobSpec", settings: ClusterConfig) -> Iterator[Step]:
     queues = snapshot.queues
-    if not demand.queue or isinstance(queues, MissingData) or not settings.cluster_queue:
+    if not job.queue or isinstance(queues, MissingData) or not settings.cluster_queue:
         return
-    if any(queue.name == demand.queue for queue in queues):
+    if any(queue.name == job.queue for queue in queues):
         return
     assert not isinstance(snapshot.groups, MissingData)
     version = next(v for v in ("v1beta2", "v1beta1") if v in snapshot.groups["kueue.x-k8s.io"])
     body = {
         "apiVersion": f"kueue.x-k8s.io/{version}",
         "kind": "LocalQueue",
-        "metadata": {"name": demand.queue, "namespace": demand.namespace},
+        "metadata": {"name": job.queue, "namespace": job.namespace},
         "spec": {"clusterQueue": settings.cluster_queue},
     }
-    what = f"create the LocalQueue {demand.queue} for the ClusterQueue {settings.cluster_queue}"
+    what = f"create the LocalQueue {job.queue} for the ClusterQueue {settings.cluster_queue}"
     yield Step("queue", what, (body,))
 
 
-def _claim(snapshot: Snapshot, demand: Demand, settings: ClusterConfig) -> Iterator[Step]:
+def _claim(snapshot: Snapshot, job: "JobSpec", settings: ClusterConfig) -> Iterator[Step]:
     volume = settings.volume
-    if not demand.claim or snapshot.volume is not None or not volume.storage_class:
+    if not job.claim or snapshot.volume is not None or not volume.storage_class:
         return
-    body = claim_body(demand.claim, demand.namespace, storage_class=volume.storage_class, size=volume.size)
-    what = f"create the claim {demand.claim}: {volume.size} of {volume.storage_class}, ReadWriteMany"
+    body = claim_body(job.claim, job.namespace, storage_class=volume.storage_class, size=volume.size)
+    what = f"create the claim {job.claim}: {volume.size} of {volume.storage_class}, ReadWriteMany"
     yield Step("storage", what, (body,))
 
 
 def _manual_steps(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
-        if severe and finding.check.name not in fixed and finding.outcome.remedy:
-            command = verdict.facts.demand.target.in_text(finding.outcome.remedy)
-            yield Step(finding.check.name, finding.outcome.evidence, command=command)
+        if severe and finding.subject not in fixed and finding.remedy:
+            command = verdict.facts.job.target.in_text(finding.remedy)
+            yield Step(finding.subject, finding.evidence, command=command)
 
 
 def steps_record(steps: Iterable[Step], *, applied: bool) -> list[dict[str, Any]]:

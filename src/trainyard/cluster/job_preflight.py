@@ -5,15 +5,18 @@ query ──judge──> lacks its claim or queue? ──apply──> query agai
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.fitness import assess, on_hyperpod
 from trainyard.cluster.fix import Step, plan_fix
 from trainyard.cluster.snapshot import MissingData, Snapshot
-from trainyard.cluster.verdict import Verdict, judge_cluster
+from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterConfig
-from trainyard.plan.node_room import NodeRoom
+from trainyard.plan.instances import NodeRoom
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 _OF_A_JOB = ("storage", "queue")
 """Checks whose remedies belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
@@ -32,23 +35,23 @@ def preflight(
 
     Raises ServiceError when the cluster cannot be queried.
     """
-    verdict = judge_cluster(query.snapshot(find_digest), query.demand)
+    verdict = query.judge(find_digest)
     steps = plan_fix(verdict, settings)
     lacking = [step for step in steps if step.automatic and step.check in _OF_A_JOB]
     if lacking and apply is not None:
         for step in lacking:
             apply(step)
-        verdict = judge_cluster(query.snapshot(find_digest), query.demand)
+        verdict = query.judge(find_digest)
     return verdict
 
 
-def room_for(snapshot: Snapshot, demand: Demand) -> NodeRoom | None:
+def room_for(snapshot: Snapshot, job: "JobSpec") -> NodeRoom | None:
     """The resources that every fit node has for a pod; None if no fit node was seen.
 
     The requests of pods without GPUs are subtracted, because most of these pods belong to the node
     (DaemonSets). Pods with GPUs must end before the job starts.
     """
-    fits = [fitness for fitness in assess(snapshot, demand) if fitness.fit]
+    fits = [fitness for fitness in assess(snapshot, job) if fitness.fit]
     if not fits:
         return None
     pods = () if isinstance(snapshot.pods, MissingData) else snapshot.pods

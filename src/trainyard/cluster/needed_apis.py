@@ -1,9 +1,9 @@
 """The APIs and controllers that a cluster must have for a kind of job.
 
-`jobs.kinds` states them for each kind; a `Demand` holds the kinds that are known.
+`jobs.kinds` states them for each kind.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,3 +76,15 @@ class ServedKind:
 
 def serves(api: NeededApi, resources: Mapping[str, tuple[str, ...]]) -> bool:
     return api.resource in resources.get(api.group_version, ())
+
+
+def choose_kind(
+    name: str, kinds: Sequence[ServedKind], resources: Mapping[str, tuple[str, ...]]
+) -> ServedKind:
+    """Return the kind of this name; for auto, or none, the first that is served, else the first of all."""
+    is_open = name in ("", "auto")
+    assert is_open or name in [kind.name for kind in kinds]
+    for kind in kinds:
+        if name == kind.name or (is_open and serves(kind.api, resources)):
+            return kind
+    return kinds[0]

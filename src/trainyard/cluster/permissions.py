@@ -2,27 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.snapshot import Permission
 
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
-def needed_permissions(demand: Demand, kind: ServedKind) -> tuple[Permission, ...]:
+
+def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ...]:
     """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
-    space = demand.namespace
-    job = [Permission(verb, kind.api.group, kind.api.resource, space) for verb in _JOB_VERBS]
+    space = job.namespace
+    own = [Permission(verb, kind.api.group, kind.api.resource, space) for verb in _JOB_VERBS]
     parts = [
         Permission(verb, root.partition("/")[0], resource, space)
         for root, resource in (("", "configmaps"), *kind.parts)
         for verb in _PART_VERBS
     ]
     watched = (("list", "pods"), ("get", "pods/log"), ("list", "events"))
-    found = [*job, *parts, *(Permission(verb, "", name, space) for verb, name in watched)]
+    found = [*own, *parts, *(Permission(verb, "", name, space) for verb, name in watched)]
     found.append(Permission("list", "", "nodes", ""))
-    found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if demand.queue else []
-    found += [Permission("get", "", "persistentvolumeclaims", space)] if demand.claim else []
+    found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if job.queue else []
+    found += [Permission("get", "", "persistentvolumeclaims", space)] if job.claim else []
     return tuple(found)
 
 

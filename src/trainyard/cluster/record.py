@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import Capacity, Room
-from trainyard.cluster.demand import Demand, plain_type
 from trainyard.cluster.fitness import on_hyperpod
 from trainyard.cluster.hyperpod import Figures
 from trainyard.cluster.snapshot import Snapshot
+from trainyard.plan.instances import plain_type
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 Json = dict[str, Any]
 
@@ -24,29 +27,29 @@ def cluster_record(snapshot: Snapshot, context: str) -> Json:
     }
 
 
-def plan_record(demand: Demand) -> Json:
-    """The demand that it was judged for."""
+def plan_record(job: "JobSpec") -> Json:
+    """The job that it was judged for."""
     return {
-        "shape": demand.shape,
-        "nodes": demand.nodes,
-        "gpus_per_node": demand.gpus_per_node,
-        "instance_type": plain_type(demand.instance_type),
-        "kind": demand.kind,
-        "namespace": demand.namespace,
-        "queue": demand.queue,
-        "image": demand.image,
-        "volume": demand.claim,
+        "shape": job.shape,
+        "nodes": job.nodes,
+        "gpus_per_node": job.gpus_per_node,
+        "instance_type": plain_type(job.instance_type),
+        "kind": job.kind,
+        "namespace": job.namespace,
+        "queue": job.queue,
+        "image": job.image,
+        "volume": job.claim,
     }
 
 
 def usage_record(
-    capacity: Capacity, demand: Demand, snapshot: Snapshot, *, use: Mapping[str, Figures]
+    capacity: Capacity, job: "JobSpec", snapshot: Snapshot, *, use: Mapping[str, Figures]
 ) -> Json:
     """The free capacity, whether the gang fits, who holds the rest, and when the queue would admit it.
 
     `use` has the measured figures of each node.
     """
-    expected = outlook(snapshot, demand, tuple(room.fitness for room in capacity.rooms))
+    expected = outlook(snapshot, job, tuple(room.fitness for room in capacity.rooms))
     return {
         "fits": capacity.fit.value,
         "places_free": capacity.places,
@@ -82,6 +85,6 @@ def room_record(room: Room) -> Json:
         "efa_expected": fitness.expected_efa,
         "efa_free": room.efa_free,
         "free": {name: amount / 1000 for name, amount in sorted(room.free.items())},
-        "problems": [obstacle.text for obstacle in fitness.obstacles],
-        "doubts": [doubt.text for doubt in fitness.doubts],
+        "problems": [obstacle.evidence for obstacle in fitness.obstacles],
+        "doubts": [doubt.evidence for doubt in fitness.doubts],
     }

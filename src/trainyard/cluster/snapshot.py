@@ -7,8 +7,13 @@ list. `cluster_query` queries the API, and `api_objects` converts its objects to
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainyard.plan.finding import Finding, Severity
+from trainyard.plan.instances import plain_type
+
 ZONE = "topology.kubernetes.io/zone"
 """The label of a node that holds the name of its availability zone."""
+# Drivers of Dynamic Resource Allocation that offer GPUs and EFA without their resources.
+GPU_DRIVER, EFA_DRIVER = "nvidia-dra-driver", "dranet"
 Amounts = Mapping[str, int]
 """Resource -> amount in thousandths (`resource_quantities.thousandths`)."""
 
@@ -22,6 +27,12 @@ class MissingData:
     """Whether we were not allowed to read it."""
     absent: bool = False
     """Whether the cluster has no such kind of object."""
+
+    def as_finding(self) -> Finding:
+        """Return the finding of a check that could not read its subject."""
+        reason = self.reason if self.denied else f"could not be read: {self.reason}"
+        remedy = "ask the owner of the cluster for the right to read it" if self.denied else "try again"
+        return Finding("", Severity.SKIPPED, reason, remedy, could_not_read=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class Node:
         name = self.labels.get("node.kubernetes.io/instance-type") or self.labels.get(
             "beta.kubernetes.io/instance-type", ""
         )
-        return name.removeprefix("ml.")
+        return plain_type(name)
 
     @property
     def zone(self) -> str:

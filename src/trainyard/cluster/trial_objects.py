@@ -1,30 +1,36 @@
 """The objects that try a cluster out in a dry run: a job of a kind, and a pod of the demanded shape."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.demand import GPU, Demand
 from trainyard.cluster.needed_apis import ServedKind
+from trainyard.cluster.pod_fragment import merge_fragment
+from trainyard.plan.instances import GPU
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
 
 TRIAL_NAME = "trainyard-preflight"
 _ANY_IMAGE = "registry.invalid/trainyard-preflight"
 
 
-def trial_job(kind: ServedKind, demand: Demand, *, runtime: str = "") -> dict[str, Any]:
+def trial_job(kind: ServedKind, job: "JobSpec", *, runtime: str = "") -> dict[str, Any]:
     """A job of this kind for a dry run: the smallest one that its schema and webhooks accept."""
-    labels = {"kueue.x-k8s.io/queue-name": demand.queue} if demand.queue else {}
-    template = {"spec": {"containers": [_container("pytorch", demand)], "restartPolicy": "Never"}}
+    labels = {**job.labels, **({"kueue.x-k8s.io/queue-name": job.queue} if job.queue else {})}
+    metadata = {"namespace": job.namespace, "labels": labels, "annotations": dict(job.annotations)}
+    pod = {"spec": {"containers": [_container("pytorch", job)], "restartPolicy": "Never"}}
+    template = merge_fragment(pod, job.template, "pytorch")
     return {
         "apiVersion": kind.api.group_version,
         "kind": kind.api_kind,
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace, "labels": labels},
+        "metadata": {"name": TRIAL_NAME, **metadata},
         "spec": kind.trial_spec(template, runtime),
     }
 
 
-def trial_pod(demand: Demand) -> dict[str, Any]:
+def trial_pod(job: "JobSpec") -> dict[str, Any]:
     """A pod of the demanded shape for a dry run: admission judges quota, limits, security and priority."""
     spec: dict[str, Any] = {
-        "containers": [_container("trainer", demand)],
+        "containers": [_container("trainer", job)],
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": {
@@ -32,29 +38,26 @@ def trial_pod(demand: Demand) -> dict[str, Any]:
             "runAsUser": 1000,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "tolerations": [{"key": key, "operator": "Exists"} for key in demand.tolerated],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in job.tolerated_taints],
     }
-    if demand.priority_class:
-        spec["priorityClassName"] = demand.priority_class
-    if demand.service_account:
-        spec["serviceAccountName"] = demand.service_account
-    if demand.claim:
-        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": demand.claim}}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": TRIAL_NAME, "namespace": demand.namespace},
-        "spec": spec,
-    }
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
+    if job.service_account:
+        spec["serviceAccountName"] = job.service_account
+    if job.claim:
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": job.claim}}]
+    metadata = {"name": TRIAL_NAME, "namespace": job.namespace}
+    pod = merge_fragment({"metadata": metadata, "spec": spec}, job.template, "trainer")
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
-def _container(name: str, demand: Demand) -> dict[str, Any]:
+def _container(name: str, job: "JobSpec") -> dict[str, Any]:
     amounts = {"cpu": "1", "memory": "1Gi"}
-    if demand.gpus_per_node:
-        amounts[GPU] = str(demand.gpus_per_node)
+    if job.gpus_per_node:
+        amounts[GPU] = str(job.gpus_per_node)
     return {
         "name": name,
-        "image": demand.image or _ANY_IMAGE,
+        "image": job.image or _ANY_IMAGE,
         "resources": {"limits": amounts, "requests": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

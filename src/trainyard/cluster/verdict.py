@@ -1,24 +1,30 @@
-"""The verdict on a cluster: every check's outcomes, and whether the plan can run.
+"""The verdict on a cluster: every check's findings, and whether the plan can run.
 
-    Snapshot + Demand ──facts──> checks ──> Verdict
+    Snapshot + JobSpec ──facts──> checks ──> Verdict
 
 Ready means that no check found an error and every essential check could read its subject.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.admission import outlook
 from trainyard.cluster.capacity import measure
-from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
+from trainyard.cluster.check_definition import Facts
 from trainyard.cluster.checks import CHECKS
-from trainyard.cluster.demand import Demand, choose_kind
 from trainyard.cluster.fitness import assess
+from trainyard.cluster.needed_apis import ServedKind, choose_kind
 from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.plan.finding import Finding, Severity
 from trainyard.run.suggested_commands import ClusterTarget
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
+
+_CHECKS = {check.name: check for check in CHECKS}
 
 
 class Readiness(StrEnum):
@@ -31,22 +37,10 @@ class Readiness(StrEnum):
 
 def require_checks(names: Iterable[str], *, others: Iterable[str] = ()) -> None:
     """Raise ConfigError for a name that no check has; `others` are further names to suggest."""
-    known = {*others, *(check.name for check in CHECKS)}
+    known = {*others, *_CHECKS}
     for name in names:
         if name not in known:
             raise ConfigError(f"{name[:60]!r} is not a check; known: {', '.join(sorted(known))}")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One outcome of one check."""
-
-    check: Check
-    outcome: Outcome
-
-    @property
-    def severity(self) -> Severity:
-        return self.outcome.severity
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class Verdict:
     @property
     def blind(self) -> tuple[Finding, ...]:
         """Essential checks that could not read their subject."""
-        return tuple(f for f in self.findings if f.check.essential and f.outcome.could_not_read)
+        return tuple(f for f in self.findings if f.could_not_read and _CHECKS[f.subject].essential)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -77,7 +71,7 @@ class Verdict:
     def exit_code_without(self, accepted: Collection[str]) -> ExitCode:
         """The exit code without errors of `accepted` checks. Raises ConfigError for an unknown check."""
         require_checks(accepted)
-        kept = tuple(finding for finding in self.findings if finding.check.name not in accepted)
+        kept = tuple(finding for finding in self.findings if finding.subject not in accepted)
         return replace(self, findings=kept).exit_code
 
     @property
@@ -88,42 +82,43 @@ class Verdict:
         return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
-def facts_of(snapshot: Snapshot, demand: Demand) -> Facts:
+def facts_of(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Facts:
     """Derive the facts that the checks judge."""
-    fits = assess(snapshot, demand)
+    fits = assess(snapshot, job)
     return Facts(
         snapshot=snapshot,
-        demand=demand,
-        kind=choose_kind(demand, snapshot.resources),
+        job=job,
+        kinds=tuple(kinds),
+        kind=choose_kind(job.kind, kinds, snapshot.resources),
         fits=fits,
-        capacity=measure(snapshot, demand),
-        outlook=outlook(snapshot, demand, fits),
+        capacity=measure(snapshot, job),
+        outlook=outlook(snapshot, job, fits),
     )
 
 
-def judge_cluster(snapshot: Snapshot, demand: Demand) -> Verdict:
+def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Verdict:
     """Run every check."""
-    facts = facts_of(snapshot, demand)
-    findings = tuple(Finding(check, outcome) for check in CHECKS for outcome in check.judge(facts))
-    return Verdict(facts, findings)
+    facts = facts_of(snapshot, job, kinds)
+    found = (replace(each, subject=check.name) for check in CHECKS for each in check.judge(facts))
+    return Verdict(facts, tuple(found))
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
-    target = verdict.facts.demand.target
+    target = verdict.facts.job.target
     return {
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
         "findings": [_finding(finding, target) for finding in found],
-        "checks": [{**_finding(f, target), "looks_at": f.check.subject} for f in verdict.findings],
+        "checks": [{**_finding(f, target), "looks_at": _CHECKS[f.subject].subject} for f in verdict.findings],
     }
 
 
 def _finding(finding: Finding, target: ClusterTarget) -> dict[str, str]:
     return {
-        "check": finding.check.name,
+        "check": finding.subject,
         "severity": finding.severity.value,
-        "evidence": finding.outcome.evidence,
-        "remedy": target.in_text(finding.outcome.remedy),
+        "evidence": finding.evidence,
+        "remedy": target.in_text(finding.remedy),
     }

@@ -51,7 +51,7 @@ def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namesp
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a job, for `demand_values`."""
+    """Add the options that describe a job, for `job_values`."""
     plan = parser.add_argument_group("the job")
     plan.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
     gpus = "default: all GPUs of a node; 0 for none"
@@ -70,8 +70,8 @@ def cluster_target(args: argparse.Namespace) -> ClusterTarget:
     return ClusterTarget(*(str(getattr(args, name, None) or "") for name in names))
 
 
-def demand_values(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that describe a job as the fields of `cluster.demand.Demand`."""
+def job_values(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that describe a job as the fields of a `JobSpec`."""
     return {
         "nodes": args.num_nodes,
         "gpus_per_node": args.gpu_per_node,
@@ -83,7 +83,7 @@ def demand_values(args: argparse.Namespace) -> dict[str, Any]:
         "claim": args.volume,
         "mount_path": args.checkpoint_path,
         "priority_class": args.priority_class,
-        "secret": args.secret,
+        "secret_environment": args.secret,
         "tolerations": tuple(args.tolerate),
         "target": cluster_target(args),
     }

@@ -15,23 +15,21 @@ Example:    trainyard cluster check --instance-type p5.48xlarge --num-nodes 4 --
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.capacity import measure
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.fix import plan_fix, steps_record
 from trainyard.cluster.hyperpod import hyperpod_record, measured_use
 from trainyard.cluster.record import usage_record
 from trainyard.cluster.server_side_apply import apply_all
-from trainyard.cluster.verdict import judge_cluster, verdict_record
+from trainyard.cluster.verdict import verdict_record
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import (
     add_cluster_options,
     add_plan_options,
     check_cluster_options,
-    demand_values,
+    job_values,
 )
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.cluster import ClusterConfig
@@ -43,6 +41,7 @@ from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.kubernetes.eks import list_clusters
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 from trainyard.gateways.prometheus import Prometheus
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
 from trainyard.report.cluster.fix_text import cluster_lines, fix_lines
@@ -112,7 +111,7 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     if args.command == "list":
         return find_clusters(args.region)
     settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
-    query = open_query(Demand(**demand_values(args)), settings, call_seconds=args.call_seconds)
+    query = open_query(JobSpec(**job_values(args)), settings, call_seconds=args.call_seconds)
     if args.command == "check":
         return check_cluster(query)
     if args.command == "fix":
@@ -121,11 +120,11 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     return found, ExitCode.DONE if args.command == "nodes" else code
 
 
-def open_query(demand: Demand, settings: ClusterConfig, *, call_seconds: float = 20.0) -> ClusterQuery:
-    """Return a query of the cluster that the demand names, for the demand and the configuration."""
-    api = open_api(demand.target, read=read_yaml, call_seconds=call_seconds)
-    demand = demand.with_settings(settings, namespace=api.access.namespace)
-    return ClusterQuery(api, replace(demand, kinds=tuple(KINDS.values())))
+def open_query(job: JobSpec, settings: ClusterConfig, *, call_seconds: float = 20.0) -> ClusterQuery:
+    """Return a query of the cluster that the job names, for the job and the configuration."""
+    api = open_api(job.target, read=read_yaml, call_seconds=call_seconds)
+    job = job.with_settings(settings, namespace=api.access.namespace)
+    return ClusterQuery(api, job, tuple(KINDS.values()))
 
 
 def find_clusters(region: str) -> tuple[Json, int]:
@@ -139,9 +138,8 @@ def find_clusters(region: str) -> tuple[Json, int]:
 
 def check_cluster(query: ClusterQuery) -> tuple[Json, int]:
     """Return the record of the verdict and the exit code; the verdict is also in GitHub's job summary."""
-    snapshot = query.snapshot(find_digest)
-    verdict = judge_cluster(snapshot, query.demand)
-    data = {**verdict_record(verdict), **query.record(snapshot)}
+    verdict = query.judge(find_digest)
+    data = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
     append_summary(verdict_markdown(data))
     if verdict.exit_code:
         set_output("reason", verdict_refusal(data))
@@ -150,26 +148,30 @@ def check_cluster(query: ClusterQuery) -> tuple[Json, int]:
 
 
 def measure_usage(query: ClusterQuery, *, prometheus: str | None = None) -> tuple[Json, int]:
-    """Return the record of nodes and free capacity, and the exit code: whether the demand fits.
+    """Return the record of nodes and free capacity, and the exit code: whether the job fits.
 
     `prometheus` is the URL of a workspace with the utilisation of the GPUs.
     """
     snapshot = query.usage()
-    capacity = measure(snapshot, query.demand)
+    capacity = measure(snapshot, query.job)
     use: Mapping[str, Figures] = {}
     if prometheus:
-        workspace = Prometheus(prometheus, region=query.demand.target.region or snapshot.region)
+        workspace = Prometheus(prometheus, region=query.job.target.region or snapshot.region)
         use = measured_use([room.fitness.node.name for room in capacity.rooms], workspace.query)
-    data = {**query.record(snapshot), **usage_record(capacity, query.demand, snapshot, use=use)}
+    data = {**query.record(snapshot), **usage_record(capacity, query.job, snapshot, use=use)}
     return data, capacity.exit_code
 
 
 def fix_cluster(query: ClusterQuery, settings: ClusterConfig, *, apply: bool) -> tuple[Json, int]:
     """Return the record of the remedies and the exit code; `apply` carries the safe ones out."""
-    snapshot = query.snapshot(find_digest)
-    steps = plan_fix(judge_cluster(snapshot, query.demand), settings)
+    verdict = query.judge(find_digest)
+    steps = plan_fix(verdict, settings)
     if apply:
         for step in steps:
             apply_all(query.api, step.objects)
-    data = {**query.record(snapshot), "applied": apply, "steps": steps_record(steps, applied=apply)}
+    data = {
+        **query.record(verdict.facts.snapshot),
+        "applied": apply,
+        "steps": steps_record(steps, applied=apply),
+    }
     return data, ExitCode.DONE if all(step.automatic and apply for step in steps) else ExitCode.NO

@@ -30,7 +30,6 @@ import argparse
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
@@ -49,9 +48,10 @@ from trainyard.deployment_checks import (
 from trainyard.errors import ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import append_summary
-from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, sign_off_page
-from trainyard.machine.preflight import PreflightVerdict, worst_verdict
+from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, item_record, sign_off_page
+from trainyard.machine.preflight import findings_record, worst_severity
 from trainyard.machine.readiness import judge_readiness, store_line
+from trainyard.plan.finding import Severity
 from trainyard.run.atomic_files import write_bytes_atomically
 
 
@@ -138,27 +138,26 @@ def check_readiness(
         writes=not dry_run,
     )
     findings = judge_readiness(answers)
-    verdict = worst_verdict(findings)
+    worst = worst_severity(findings)
     if as_json:
-        found = {"verdict": verdict, "run_number": answers.number, "findings": [asdict(f) for f in findings]}
-        output.print_json(found)
-    if verdict == PreflightVerdict.FAILED:
+        output.print_json({**findings_record(findings), "run_number": answers.number})
+    if worst is Severity.ERROR:
         output.announce("readiness", "not ready to start", "failed")
         refuse_start(findings)
     output.announce("store", store_line(answers), "ok")
     for note in answers.notes:
         output.announce("note", note)
     for finding in findings:
-        if finding.check == "signing" or finding.verdict == PreflightVerdict.DEGRADED:
-            text = "; ".join(part for part in (finding.found, finding.fix) if part)
-            output.announce(finding.check, text, finding.verdict)
+        if finding.subject == "signing" or finding.severity is Severity.WARNING:
+            text = "; ".join(part for part in (finding.evidence, finding.remedy) if part)
+            output.announce(finding.subject, text, finding.severity.verdict)
     return ExitCode.DONE
 
 
 def check_all(wanted: Checklist, *, sign_off: Path | None = None, as_json: bool = False) -> int:
     """Print the checklist, and write the page to sign; return 1 if an item failed."""
     items = collect_items(wanted)
-    data = {"ready": is_ready(items), "items": [asdict(item) for item in items]}
+    data = {"ready": is_ready(items), "items": [*map(item_record, items)]}
     output.print_result(
         data,
         lambda _, width: [*checklist_rows(items, width=width), "", conclusion(items)],

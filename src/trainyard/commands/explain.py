@@ -149,17 +149,14 @@ def explanation_lines(found: LogExplanation) -> list[str]:
 
 def retry_words(found: LogExplanation) -> str:
     """Return in words whether a retry recovers from the failure."""
-    if found.other_node:
-        return "on another node; on the same one it would fail again"
-    if found.retryable:
-        return "from the newest good checkpoint"
-    if found.klass in ("finished", "not-proven"):
-        return "no; the training is done"
-    if found.klass == "cancelled":
-        return "no; somebody stopped it"
-    return (
-        "once, if steps were made" if found.retry == "unknown" else "no; it would fail again in the same way"
-    )
+    if found.level == "waiting":
+        return "not needed; it has not ended"
+    done = "no; the training is done"
+    ends = {"finished": done, "not-proven": done, "cancelled": "no; somebody stopped it"}
+    words = {"yes": "from the newest good checkpoint", "unknown": "once, if steps were made"}
+    words["other"] = "on another node; on the same one it would fail again"
+    words["no"] = ends.get(found.klass, "no; it would fail again in the same way")
+    return words[found.retry]
 
 
 def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
@@ -213,14 +210,10 @@ def failed_run(path: Path) -> FailureEvidence:
 def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     """Return the facts on record about the end of a program."""
     outcome = run.get("outcome") or {}
-    exception, own = outcome.get("exception"), outcome.get("program_exit_code")
-    named = exception if isinstance(exception, Mapping) else {}
-    text = f"{named.get('type') or ''}: {named.get('message') or ''}".split("\n")[0].strip(": ")
-    steps = outcome.get("steps")
+    exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
     return FailureFacts(
         own if isinstance(own, int) else code,
-        text,
-        str(named.get("place") or ""),
+        **FailureFacts.of_exception(exception if isinstance(exception, Mapping) else {}),
         steps=steps if isinstance(steps, int) else None,
     )
 
@@ -259,9 +252,14 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
             lines = [f"this log could not be read: {error}"]
         logs.append(replace(log_of(log.title, "\n".join(lines)), is_cut=len(lines) == LAST_LINES))
     if state.failure is None:
-        if state.waiting is not None:
-            logs.append(log_of(f"status of {job.name}", state.waiting.evidence))
-        return FailureEvidence(logs)
+        if (waiting := state.waiting) is None:
+            return FailureEvidence(logs)
+        cause = f"it has not ended; it waits: {waiting.evidence}"
+        evidence, fix = (waiting.evidence,), waiting.fix or "wait, or read its events: trainyard job events"
+        return FailureEvidence(
+            logs,
+            recorded=LogExplanation(waiting.failure_class, evidence, False, cause, fix=fix, level="waiting"),
+        )
     failure = state.failure
     logs.append(log_of(f"last lines of {failure.pod or job.name}", "\n".join(failure.lines)))
     if failure.failure_class in NO_ANSWER:

@@ -35,21 +35,21 @@ from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
+from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare
-from trainyard.image.conflict.finding import TargetMachine
 from trainyard.image.conflict.package_rules import driver_note
 from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
-from trainyard.plan.instances import find_instance
+from trainyard.plan.finding import Finding, Severity, finding_lines
+from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.untrusted_files import read_named_text, read_text
 
 if TYPE_CHECKING:
     from trainyard.image.conflict.declared_versions import DeclaredVersions
-    from trainyard.image.conflict.finding import ImageFinding
     from trainyard.image.conflict.resolution import ResolverRequest
 
 _logger = logging.getLogger("trainyard.lint_image")
@@ -136,10 +136,10 @@ def lint_dockerfile(
     declared, unchecked, findings = linter.judge(after)
     note = driver_note(linter.judge(before)[0], declared) if difference else ""
     data = record_of(declared, unchecked, findings, efa=machine.efa, difference=difference, driver_note=note)
-    output.print_json(data) if as_json else print("\n".join(lint_lines(data)))
+    output.print_json(data) if as_json else print("\n".join(lint_lines(data, findings)))
     for finding in findings:
-        level = Level.ERROR if finding.severity == "error" else Level.WARNING
-        annotate(level, f"{finding.what}: {finding.why}", title=finding.remedy)
+        level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
+        annotate(level, f"{finding.subject}: {finding.evidence}", title=finding.remedy)
     return ExitCode.DONE if data["ok"] else ExitCode.NO
 
 
@@ -158,7 +158,7 @@ class Linter:
         elif request.index == "none" or (not request.index and is_offline):
             self.reason = "no package index is used"
 
-    def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[ImageFinding]]":
+    def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[Finding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
         declared = read_declared_versions(self.request, text)
         if self.reason:
@@ -235,7 +235,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
         architecture=found.architecture,
         efa=found.efa > 0,
         rdma=found.rdma,
-        family=found.name.removeprefix("ml.").partition(".")[0],
+        family=plain_type(found.name).partition(".")[0],
         driver=driver,
     )
 
@@ -243,7 +243,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
 def record_of(
     declared: "DeclaredVersions",
     unchecked: Sequence[str],
-    findings: "Sequence[ImageFinding]",
+    findings: Sequence[Finding],
     *,
     efa: bool | None,
     difference: str,
@@ -253,12 +253,12 @@ def record_of(
     for table in old_tables(date.today()):
         _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
     return {
-        "ok": all(finding.severity != "error" for finding in findings),
+        "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
         "unknown": list(declared.unknown),
         "not_checked": list(unchecked),
-        "findings": [finding.record() for finding in findings],
+        "findings": [*map(finding_record, findings)],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},
         "difference": difference,
         "driver": driver_note,
@@ -280,7 +280,7 @@ def declared_record(declared: "DeclaredVersions") -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def lint_lines(data: Mapping[str, Any]) -> list[str]:
+def lint_lines(data: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
     """Return the findings for people, each with its reason and its remedy."""
     known, read = data["declared"], data["read"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
@@ -293,16 +293,13 @@ def lint_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
     lines += [f"  driver        {data['driver']}"] if data["driver"] else []
-    for finding in data["findings"]:
-        place = finding["file"] + (f":{finding['line']}" if finding["line"] else "")
-        lines += [f"{place}: {finding['severity']}: {finding['what']}", f"    {finding['why']}"]
-        lines.append(f"    {finding['remedy']}" + (" (--fix does it)" if finding["fixable"] else ""))
+    lines += [line for finding in findings for line in finding_lines(finding)]
     if "base" in known and data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
-    errors = sum(finding["severity"] == "error" for finding in data["findings"])
-    others = len(data["findings"]) - errors
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    others = len(findings) - errors
     partly = data["unknown"] or data["not_checked"]
-    if data["findings"]:
+    if findings:
         lines.append(f"  {errors} will break{' in what is stated' * bool(partly)}, {others} to consider")
     else:
         lines.append("  no problem in what is stated" if partly else "  nothing would break")

@@ -40,7 +40,7 @@ from trainyard.command.cluster_options import (
     add_cluster_options,
     add_plan_options,
     check_cluster_options,
-    demand_values,
+    job_values,
 )
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.kind import kind_in_job
@@ -53,19 +53,23 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import RetryLoop
-from trainyard.jobs.job_environment import job_findings
-from trainyard.jobs.job_planning import decides_the_end, plan_job, warnings_of
-from trainyard.jobs.job_reader import JobReader
-from trainyard.jobs.job_request import (
-    JobRequest,
+from trainyard.jobs.job_planning import (
+    decides_the_end,
     load_job_config,
     observe_cluster,
+    plan_job,
     provenance_of,
-    settle_request,
+    settle_job,
+    warnings_of,
 )
+from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import trainyard_trainer
+from trainyard.jobs.plan_problems import job_findings
+from trainyard.jobs.recipes import any_program, trainyard_trainer
+from trainyard.plan.finding import Severity
+from trainyard.programs.inputs import find_lock
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -82,7 +86,6 @@ if TYPE_CHECKING:
     from trainyard.cluster.verdict import Verdict
     from trainyard.config.schema import Config
     from trainyard.jobs.job_kind import Manifests
-    from trainyard.jobs.job_plan import JobPlan
     from trainyard.proof.reachable_parts import UnreachablePart
 
 Json = dict[str, Any]
@@ -166,14 +169,14 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     return data, code
 
 
-def requested_job(args: argparse.Namespace) -> JobRequest:
-    return JobRequest(
-        **demand_values(args),
-        token_secret=args.hf_token_secret,
+def requested_job(args: argparse.Namespace) -> JobSpec:
+    return JobSpec(
+        **job_values(args),
+        secrets=token_variable(args.hf_token_secret),
         name=args.job_name,
-        processes_per_node=args.nproc_per_node,
+        processes_per_node=args.nproc_per_node or 0,
         environment=dict(args.env),
-        command=tuple(args.own),
+        program=Program("", tuple(args.own)),
         ray_cluster=args.ray_cluster,
         auto_retry=args.auto_retry,
     )
@@ -181,7 +184,7 @@ def requested_job(args: argparse.Namespace) -> JobRequest:
 
 def deploy_job(
     config: "Config",
-    request: JobRequest,
+    job: JobSpec,
     *,
     accept: Sequence[str] = (),
     dry_run: bool = False,
@@ -196,22 +199,20 @@ def deploy_job(
     """
     accepted = [name for name in accept if name not in PARTS]  # the others name parts of the proof
     require_checks(accepted, others=PARTS)
-    image = image_or_newest(
-        request.image or config.cluster.image or "", os.environ, region=request.target.region
-    )
-    request = replace(request, image=image)
-    target, api, code = request.target, None, ExitCode.DONE
+    image = image_or_newest(job.image or config.cluster.image or "", os.environ, region=job.target.region)
+    job = replace(job, image=image)
+    target, api, code = job.target, None, ExitCode.DONE
     if dry_run and not (target.kubeconfig or target.context or target.cluster):
-        request = settle_request(request, config)
+        job = settle_job(job, config)
     else:
         api = open_api(target, read=read_yaml, call_seconds=call_seconds)
-        request = settle_request(request, config, namespace=api.access.namespace)
-        verdict = check_cluster(config, request, api, accepted=accepted, dry_run=dry_run)
+        job = settle_job(job, config, namespace=api.access.namespace)
+        verdict = check_cluster(config, job, api, accepted=accepted, dry_run=dry_run)
         code = verdict.exit_code_without(accepted)
-        request = observe_cluster(request, verdict, creator=creator(api))
+        job = observe_cluster(job, verdict, creator=creator(api))
     # The longest id has 128 characters.
-    run_id = request.run_id or f"{request.namespace}-{request.name}"[:119] + f"-{secrets.token_hex(4)}"
-    plan = make_plan(config, replace(request, run_id=run_id, provenance=code_origin()), accept)
+    run_id = job.run_id or f"{job.namespace}-{job.name}"[:119] + f"-{secrets.token_hex(4)}"
+    plan = make_plan(config, replace(job, run_id=run_id, provenance=code_origin()), accept)
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     if api is None or dry_run:
@@ -231,13 +232,13 @@ def code_origin() -> dict[str, str]:
 
 
 def check_cluster(
-    config: "Config", request: JobRequest, api: Api, *, accepted: Sequence[str], dry_run: bool
+    config: "Config", job: JobSpec, api: Api, *, accepted: Sequence[str], dry_run: bool
 ) -> "Verdict":
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
         apply_all(api, step.objects)
 
-    query = ClusterQuery(api, request)
+    query = ClusterQuery(api, job, tuple(KINDS.values()))
     change = None if dry_run else apply
     verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
@@ -250,19 +251,30 @@ def check_cluster(
     return verdict
 
 
-def make_plan(config: "Config", request: JobRequest, accept: Sequence[str]) -> "JobPlan":
-    plan = plan_job(config, request)
+def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
+    plan = plan_job(config, job)
     check_provable(config, plan, accept)
-    for warning in warnings_of(plan):
+    for warning in (*warnings_of(plan), *lock_warnings(config, plan)):
         _logger.warning("%s", warning)
     for found in job_findings(plan):
         value = f"={found.value}" if found.value else ""
-        level = logging.INFO if found.severity == "info" else logging.WARNING
-        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.reason, found.remedy)
+        level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.remedy)
     return plan
 
 
-def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> None:
+def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
+    """Warn of a program without a lock; the image may have one beside the program, which is not seen here."""
+    folder = Path(config.program.directory).resolve()
+    if plan.program.name != any_program.NAME or config.program.lock or find_lock(folder) is not None:
+        return []
+    return [
+        f"program.lock: not set, and {folder} has no uv.lock, requirements.txt or the like. If the image has "
+        "none either, the job trains to its end and is not proven (repeatable: not on record: lock)"
+    ]
+
+
+def check_provable(config: "Config", plan: JobSpec, accept: Sequence[str]) -> None:
     """Warn of parts of the proof that cannot hold. Raises ConfigError for those that would fail the job."""
     store = config.artifacts.store or ""
     parts = unproven_parts(config, plan)
@@ -278,7 +290,7 @@ def check_provable(config: "Config", plan: "JobPlan", accept: Sequence[str]) -> 
         raise ConfigError("\n".join([*lines, f"{end} Nothing was sent."]))
 
 
-def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart, ...]":
+def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, ...]":
     # Every process must write a log of NCCL that shows its channels.
     is_kept = not plan.program.once or bool(plan.program.nccl_log)
     is_logged = bool(nccl_log_variables("log", plan.environment))
@@ -295,7 +307,7 @@ def unproven_parts(config: "Config", plan: "JobPlan") -> "tuple[UnreachablePart,
     )
 
 
-def show(plan: "JobPlan", *, api: Api | None) -> tuple[Json, int]:
+def show(plan: JobSpec, *, api: Api | None) -> tuple[Json, int]:
     """Return plan and objects; report what the API server would refuse."""
     kind = KINDS[plan.kind]
     manifests = job_objects(plan, api)
@@ -307,16 +319,14 @@ def show(plan: "JobPlan", *, api: Api | None) -> tuple[Json, int]:
     return data, ExitCode.NO if problems else ExitCode.DONE
 
 
-def job_objects(plan: "JobPlan", api: Api | None) -> "Manifests":
+def job_objects(plan: JobSpec, api: Api | None) -> "Manifests":
     """Return the objects of the job, without a RayCluster of others, which is used unchanged."""
     manifests = KINDS[plan.kind].render(plan)
     shared = tuple(body for body in manifests.shared if api is None or not is_of_others(find(api, body)))
     return replace(manifests, shared=shared)
 
 
-def deploy(
-    plan: "JobPlan", api: Api, target: ClusterTarget, *, wait_seconds: float | None
-) -> tuple[Json, int]:
+def deploy(plan: JobSpec, api: Api, target: ClusterTarget, *, wait_seconds: float | None) -> tuple[Json, int]:
     """Send the job unless it exists already, and wait for its end if requested."""
     manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
     if there := is_deployed(partial(find, api), plan):

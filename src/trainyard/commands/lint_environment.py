@@ -13,22 +13,18 @@ Example:    trainyard lint-environment docker/fsdp/Dockerfile job.yaml --instanc
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
-from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.environment_lint import lint, lint_record
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance
 from trainyard.report.facts.quantities import format_count
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
-
-if TYPE_CHECKING:
-    from trainyard.plan.environment.environment_lint import LintFinding
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -54,16 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ConfigError(str(error)) from None
     findings = lint(files)
     counts = {file.name: sum(len(group.settings) for group in file.groups) for file in files}
-    bad = any(finding.severity is LintSeverity.ERROR for finding in findings)
+    bad = any(finding.severity is Severity.ERROR for finding in findings)
     if args.json:
-        found = [finding.to_json() for finding in findings]
+        found = [*map(lint_record, findings)]
         output.print_json({"ok": not bad, "files": counts, "findings": found})
     else:
         print("\n".join(lines_of(findings, counts)))
     for finding in findings:
-        if finding.severity is not LintSeverity.INFO:
-            level = Level.ERROR if finding.severity is LintSeverity.ERROR else Level.WARNING
-            annotate(level, f"{finding.subject}: {finding.reason}", title=f"{finding.file}:{finding.line}")
+        if finding.severity is not Severity.INFO:
+            level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
+            annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")
     return ExitCode.NO if bad else ExitCode.DONE
 
 
@@ -78,17 +74,9 @@ def surroundings(args: argparse.Namespace) -> VariableScope:
     )
 
 
-def lines_of(findings: "Sequence[LintFinding]", read: Mapping[str, int]) -> list[str]:
+def lines_of(findings: Sequence[Finding], read: Mapping[str, int]) -> list[str]:
     """Return each finding as text: the place, the message, the fix; `read`: file -> number of variables."""
-    lines = []
-    for finding in findings:
-        value = f"={finding.value}" if finding.value else ""
-        where = f" ({finding.where})" if finding.where else ""
-        lines += [
-            f"{finding.file}:{finding.line}: {finding.severity}: {finding.subject}{value}{where}",
-            f"    {finding.reason}",
-            f"    {finding.remedy}",
-        ]
+    lines = [line for finding in findings for line in finding_lines(finding)]
     words = [finding.severity.value for finding in findings]
     counts = [format_count(words.count(word), word) for word in ("error", "warning", "info") if word in words]
     seen = f"{format_count(len(read), 'file')}, {format_count(sum(read.values()), 'variable')}"

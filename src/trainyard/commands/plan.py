@@ -25,8 +25,7 @@ from trainyard.gateways.nvidia import query_gpus
 from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, cpu_of, gpu, gpu_of
-from trainyard.plan.instances import find_instance
-from trainyard.plan.node_room import room_of_type
+from trainyard.plan.instances import find_instance, room_of_type
 from trainyard.plan.training_plan import plan_training
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.plan.plan_text import plan_text_lines

@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -55,14 +54,17 @@ from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
-    PreflightFinding,
-    PreflightVerdict,
     failure,
+    findings_record,
     judge_machine,
+    refusal_line,
+    refusal_markdown,
+    refusal_text,
     success,
-    worst_verdict,
+    summarize_machine,
+    worst_severity,
 )
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.main_memory import main_memory_need, reserve_bytes
 from trainyard.programs.inputs import find_data
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -122,7 +124,7 @@ def check_environment(
 
 def find_on_machine(
     file: Path, changes: Sequence[str] = (), *, run_dir: Path, store: str | None = None, lock: Path = LOCK
-) -> tuple[tuple[PreflightFinding, ...], str]:
+) -> tuple[tuple[Finding, ...], str]:
     """Return the findings about this machine for a configuration, and the machine in one line."""
     if store:
         require_address(store)
@@ -141,7 +143,7 @@ def find_on_machine(
 
 def find_for_program(
     config: "Config", run_dir: Path, store: str | None = None
-) -> tuple[tuple[PreflightFinding, ...], str]:
+) -> tuple[tuple[Finding, ...], str]:
     """Check that the program of the configuration can start here: its folder, its first word and its data.
 
     Its packages are its own, so nothing is compared with the lock of this repository. Raises CheckFailedError
@@ -165,33 +167,33 @@ def find_for_program(
     return (*judge_gpu_processes(others), *job), line
 
 
-def report_findings(findings: tuple[PreflightFinding, ...], line: str, *, as_json: bool) -> int:
+def report_findings(findings: tuple[Finding, ...], line: str, *, as_json: bool) -> int:
     """Report the findings; on GitHub degraded ones are warnings. Raises CheckFailedError if one failed."""
-    verdict = worst_verdict(findings)
+    worst = worst_severity(findings)
     if as_json:
-        print(json.dumps({"verdict": verdict, "summary": line, "findings": [asdict(f) for f in findings]}))
-    output.announce("environment", line, verdict)
+        print(json.dumps({**findings_record(findings), "summary": line}))
+    output.announce("environment", line, worst.verdict)
     for finding in findings:
-        if finding.verdict == PreflightVerdict.DEGRADED:
-            output.announce(finding.check, f"{finding.found}; {finding.fix}", finding.verdict)
-            annotate(Level.WARNING, f"{finding.found}\nNext: {finding.fix}", title=finding.check)
-    if verdict == PreflightVerdict.FAILED:
+        if finding.severity is Severity.WARNING:
+            output.announce(finding.subject, f"{finding.evidence}; {finding.remedy}", "degraded")
+            annotate(Level.WARNING, f"{finding.evidence}\nNext: {finding.remedy}", title=finding.subject)
+    if worst is Severity.ERROR:
         refuse_start(findings)
     return 0
 
 
-def refuse_start(findings: tuple[PreflightFinding, ...]) -> NoReturn:
+def refuse_start(findings: tuple[Finding, ...]) -> NoReturn:
     """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
     append_summary(refusal_markdown(findings))
     set_output("reason", refusal_line(findings))
     annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    failed = {finding.check for finding in findings if finding.verdict == PreflightVerdict.FAILED}
+    failed = {finding.subject for finding in findings if finding.severity is Severity.ERROR}
     # A name that is another run's is a matter of usage, as it is where the number is claimed.
     kind = ConfigError if failed == {"run number"} else CheckFailedError
     raise kind(refusal_text(findings))
 
 
-def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[PreflightFinding]:
+def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[Finding]:
     """Yield the findings about this GitHub job: its runner, its run directory, its store and its limit."""
     yield from runner_findings()
     yield from run_directory_findings(run_dir)
@@ -215,7 +217,7 @@ def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator
         )
 
 
-def runner_findings() -> Iterator[PreflightFinding]:
+def runner_findings() -> Iterator[Finding]:
     """Yield a finding about the version of this job's runner; even a refused version still runs this job."""
     version = runner_version(process_family(os.getpid()))
     if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
@@ -227,12 +229,12 @@ def runner_findings() -> Iterator[PreflightFinding]:
     except (ServiceError, WaitTimeoutError):
         releases = ()  # the oldest accepted version is known without them
     if problem := version_problem(version, releases, now=time.time()):
-        yield PreflightFinding("runner", PreflightVerdict.DEGRADED, f"the runner has {problem}", NEXT_STEP)
+        yield Finding("runner", Severity.WARNING, f"the runner has {problem}", NEXT_STEP)
     else:
         yield success("runner", f"version {version}")
 
 
-def run_directory_findings(run_dir: Path) -> Iterator[PreflightFinding]:
+def run_directory_findings(run_dir: Path) -> Iterator[Finding]:
     """Yield a failure for a run directory in this checkout that the next job's `git clean` deletes."""
     is_inside = Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(REPOSITORY_ROOT))
     if in_actions() and is_inside and is_cleaned(run_dir):

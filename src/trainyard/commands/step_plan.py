@@ -47,7 +47,7 @@ from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, res
 from trainyard.github.target import AS_SET_UP, Target, node_count, target_for
 from trainyard.github.variables import REGION, ROLE, STORE, read_json, set_variables
 from trainyard.jobs.job_planning import network_in_pods
-from trainyard.plan.node_room import room_of_type
+from trainyard.plan.instances import room_of_type
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.report.plan.run_plan_summary import (

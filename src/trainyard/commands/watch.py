@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.check_definition import list_names
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
 from trainyard.command.parser import script_parser
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
 POD_SECONDS = 20.0
 """Seconds after which a pod without an answer is reported as silent."""
-CALM_SECONDS = 60.0
-"""Seconds between two reads of queues and events of a running job; else each poll reads them."""
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -251,7 +250,6 @@ class JobWatch:
         self._first_seconds = 3 * float(args.call_seconds)
         self._pods: PodReader = PodReader(api, self._job, seconds=POD_SECONDS)
         self._folder, self._machines = Path(folder), MachineWatch()
-        self._around_at = -CALM_SECONDS
         self._last: tuple[RunFacts, float] | None = None
         """The newest facts, and when they were read."""
 
@@ -271,11 +269,7 @@ class JobWatch:
         if not self._view.is_seen:
             late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
             raise self._view.trouble or WaitTimeoutError(late)
-        state, now = self._view.judge(), time.monotonic()
-        if state.state is not State.RUNNING or now >= self._around_at + CALM_SECONDS:
-            self._around_at = now
-            self._view.observe_around()
-            state = self._view.judge()
+        state = self._view.current_state()
         return self._view.observed(), state
 
     def read_status(self) -> LiveStatus:
@@ -315,23 +309,25 @@ class JobWatch:
         self, pods: Sequence[Any], now: float, facts: "RunFacts | None"
     ) -> tuple[dict[str, "NodeReading"], list[str]]:
         """Return the readings of the pods' machines by pod name, and a list of what is not known."""
-        nodes, unknown, plan = dict[str, "NodeReading"](), list[str](), self._job.plan
+        nodes, plan = dict[str, "NodeReading"](), self._job.plan
+        unknown: dict[str, list[str]] = {}  # reason -> the pods that share it
         answers = self._pods.run_script(pods, SCRIPT)
         silent = [name for name, answer in answers.items() if answer is None]
         self._machines.health.add_silent_pods(silent, answers, now)
         since = facts.run.get("created") if facts else None
         for name, answer in answers.items():
             if not isinstance(answer, str):
-                unknown.append(f"{name}: {answer or 'it does not answer'}")
+                reason = str(answer or "it does not answer").replace(name, "the pod")
+                unknown.setdefault(reason, []).append(name)
                 continue
             reading = read_node_answer(answer)
             if plan is not None and not plan.resources.gpus:
                 reading = replace(reading, gpus=(), gpu_trouble="")
             if reading.gpu_trouble:
-                unknown.append(f"the GPUs of {name}: {reading.gpu_trouble}")
+                unknown.setdefault(f"the GPUs: {reading.gpu_trouble}", []).append(name)
             nodes[name] = reading
             self._machines.add(name, reading, now, since=since)
-        return nodes, unknown
+        return nodes, [f"{list_names(names)}: {reason}" for reason, names in unknown.items()]
 
     def _facts(self, pods: Sequence[Any], now: float) -> "RunFacts | None":
         """Return the facts of the run's record in the pods; None if no pod has one."""

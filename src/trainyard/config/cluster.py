@@ -1,6 +1,6 @@
 """The section `cluster`: settings of Kubernetes jobs."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
@@ -58,6 +58,8 @@ class ClusterPodConfig(Section):
     """Version of Ray in the image, by which KubeRay chooses its probes."""
     topology: Name | None = None
     """Node label that the pods of a queued job should share (Kueue); if EFA joins them, they must."""
+    template: Annotated[dict[Name, Any], Field(max_length=2)] = Field(default_factory=dict)
+    """A fragment of a pod template that is merged into every pod; its container `main` trains."""
 
 
 class ClusterConfig(Section):
@@ -76,6 +78,10 @@ class ClusterConfig(Section):
     """Image that the jobs run."""
     secret: DnsName | None = None
     """Secret in the namespace whose keys become environment variables of the pods."""
+    labels: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
+    """Labels of the job and of the objects that it needs; those of pods are in `cluster.pod.template`."""
+    annotations: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
+    """Annotations of the job and of the objects that it needs."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)

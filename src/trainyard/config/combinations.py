@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.config.kind import RunKind
+from trainyard.config.pod_schema import find_schema_problems
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import (
     ArchitectureConfig,
@@ -84,6 +85,8 @@ def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
             f"only recipe pretrain has {training.lr_scheduler}; with {config.recipe} set it to cosine or "
             "constant, or use the program's own setting",
         )
+    for place, reason in find_schema_problems(config.cluster.pod.template):
+        yield ImpossibleCombination((f"cluster.pod.template.{place}".rstrip("."),), reason)
     if config.recipe == COMMAND:
         yield from _impossible_command(config.program)
         yield from _impossible_trackers(config.monitoring)

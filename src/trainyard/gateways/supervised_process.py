@@ -42,6 +42,8 @@ _CHUNK = 1 << 16
 # A program of which so many reads in a row find more output is read in blocks, because a read costs more than
 # a line. Meanwhile the pipe takes this much, so that the program does not wait.
 _MOST_READS, _BLOCK_SECONDS, _PIPE_BYTES = 20, 0.02, 1 << 20
+_TICK_SECONDS = 0.01
+"""The clock of a pipe, as that of files, may lie so far behind."""
 # How long output is read after the end, and after how much silence then no longer.
 _LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
@@ -89,7 +91,7 @@ class Supervision:
 
 def run_supervised(
     command: Sequence[str],
-    on_output: Callable[[str], None],
+    on_output: Callable[[str, float], None],
     *,
     log: Path,
     secrets: "SecretFilter",
@@ -100,9 +102,10 @@ def run_supervised(
 ) -> ProgramExit:
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
-    `on_output` gets text that ends where a line ends, at a line feed or a carriage return; the log and the
-    terminal get it without its secrets. The program gets this process's environment with `environment`
-    added, without the variables `without` and torchrun's own. A second Ctrl-C kills it at once.
+    `on_output` gets text that ends where a line ends, at a line feed or a carriage return, and the time in
+    Unix seconds by which it was written; the log and the terminal get it without its secrets. The program
+    gets this process's environment with `environment` added, without the variables `without` and torchrun's
+    own. A second Ctrl-C kills it at once.
     """
     with _Stop(supervision) as stop:
         try:
@@ -296,7 +299,7 @@ def _pass_output_on(
     process: "subprocess.Popen[bytes]",
     over: threading.Event,
     late: threading.Event,
-    on_output: Callable[[str], None],
+    on_output: Callable[[str, float], None],
     *,
     log: Path,
     secrets: "SecretFilter",
@@ -318,6 +321,8 @@ def _pass_output_on(
             if is_last and not over.is_set():
                 continue
             chunk = b"" if is_last else os.read(stream.fileno(), _CHUNK)
+            # Linux keeps when a pipe was last written to, which may be long before it is read.
+            written = os.fstat(stream.fileno()).st_mtime + _TICK_SECONDS  # other systems may have 0
             pending += chunk
             end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:
@@ -332,7 +337,9 @@ def _pass_output_on(
                 with contextlib.suppress(OSError):
                     target.write(masked)
                     target.flush()
-            on_output(lines.decode(errors="replace"))
+            on_output(
+                lines.decode(errors="replace"), min(time.time(), written) if written > 1 else time.time()
+            )
             reads = reads + 1 if poll.poll(0) else 0
             if reads > _MOST_READS and len(chunk) < _CHUNK:
                 late.wait(_BLOCK_SECONDS)

@@ -37,17 +37,22 @@ class SystemRecord:
         `was_killed`.
         """
         kernel = [line for line in _kernel_lines(self._since) if was_killed or "Kill" not in line]
-        kills = _memory_kills() - self._kills
-        own = f"oom_kill event: the kernel ended {kills} processes of this cgroup at its memory limit"
+        kills = self.memory_kills()
+        own = f"oom_kill event: the kernel ended {kills} processes of this cgroup for memory"
         return (
             *kernel[:_MOST_LINES],
-            *([own] if kills > 0 else []),
+            *([own] if kills else []),
             *filter(None, map(_full_disk, self._folders)),
         )
 
+    def memory_kills(self) -> int | None:
+        """Return how many processes of this cgroup the kernel ended for memory since the start, if known."""
+        now = _memory_kills()
+        return None if now is None or self._kills is None else now - self._kills
 
-def _memory_kills() -> int:
-    """Return how many processes of this cgroup were killed for its memory limit; 0 if that is not known."""
+
+def _memory_kills() -> int | None:
+    """Return how many processes of this cgroup the kernel has ended for memory; None if that is not known."""
     with suppress(OSError, ValueError):
         for line in _OWN_CGROUP.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -58,7 +63,7 @@ def _memory_kills() -> int:
                 with suppress(OSError):
                     if found := re.search(r"^oom_kill (\d+)", file.read_text(), re.MULTILINE):
                         return int(found[1])
-    return 0
+    return None
 
 
 def _kernel_lines(since: float) -> Iterator[str]:

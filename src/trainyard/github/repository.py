@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     Ask = Callable[..., ApiAnswer]  # `gateways.github_api.GitHub.ask`
 
 GITHUB = "github.com"
-SCHEDULE = "\n  schedule:"
-"""In a workflow file; `watch_runners.yml` ships with this line as a comment."""
 _PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
 _URL = re.compile(
     r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[^/@]+)/(?P<name>[\w.-]+/[\w.-]+?)(?:\.git)?/?", re.ASCII

@@ -20,6 +20,7 @@ def runner_command(
     address: str,
     labels: Sequence[str],
     downloads: Mapping[str, tuple[str, str]],
+    *,
     token: str,
     folders: Sequence[str] = (),
 ) -> str:

@@ -4,9 +4,8 @@
          └──> change ──> read again ──> done | refused
 
 `Setup.rows` is the table. A row is read again after its change, so that it is done only when GitHub shows
-it. A refused row does not stop the others.
-Settings that somebody chose are kept, or shown before they are replaced; nothing is removed. What GitHub's
-console shows and its API does not, such as the runners of an organisation, is in docs/runner.md.
+it. A refused row does not stop the others. Settings that somebody chose are kept, or shown before they are
+replaced; nothing is removed. What GitHub's console shows and its API does not is in docs/runner.md.
 """
 
 import base64
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.repository import GITHUB, SCHEDULE, RefusedError, Repository, list_items, request
+from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
 from trainyard.github.runner_command import runner_command
 from trainyard.github.setup_step import (
     BROWSER,
@@ -61,6 +60,7 @@ LINEAGE = {("trainyard-lineage-*", "tag")}
 # Environment -> what it is open to: instead of the default branch, or besides it.
 LIMITS: Mapping[str, set[tuple[str, str]]] = {"release": {("v*", "tag")}, NOTIFY: set()}
 TAGS = {"training": LINEAGE, "eks": LINEAGE}
+SCHEDULE = "\n  schedule:"  # in a workflow file; watch_runners.yml ships with this line as a comment
 SCRIPT = "PYTHONPATH=src python3 -m trainyard init github"
 _FREE_PLAN = (
     "; in a private repository environments need GitHub Pro, Team or Enterprise. Without them any branch may "
@@ -233,10 +233,7 @@ class Setup:
         if not is_wanted and not found and self._places:
             return _ok(f"{self._places[0]} says where to train; no runner of your own")
         if not is_wanted:
-            self._selector, self._kind = (
-                RunnerSelector(DEFAULT_LABELS),
-                RunnerKind.SELF_HOSTED,
-            )
+            self._selector, self._kind = RunnerSelector(DEFAULT_LABELS), RunnerKind.SELF_HOSTED
             try:
                 self._selector = selector_in_json(found) if found else self._selector
             except ConfigError as error:
@@ -255,10 +252,7 @@ class Setup:
         self._role = self._wanted.role or self._value(ROLE)
         self._store = self._wanted.store or self._value(STORE)
         script = f"{SCRIPT} --repository {self._for_gh}"
-        if self._store.startswith("file://") and self._kind in (
-            RunnerKind.HOSTED,
-            RunnerKind.SCALE_SET,
-        ):
+        if self._store.startswith("file://") and self._kind in (RunnerKind.HOSTED, RunnerKind.SCALE_SET):
             text = f"{self._store} is lost with the machine, which ends with its job; name a bucket"
             return _by_hand(text, Todo(HERE, f"{script} --store s3://BUCKET/PREFIX"))
         if not self._store:
@@ -274,15 +268,10 @@ class Setup:
         limit = (found or {}).get("deployment_branch_policy")
         rules = [one for one in (found or {}).get("protection_rules") or () if one["type"] != "branch_policy"]
         wanted = LIMITS.get(name, {(self._repository.branch, "branch"), *TAGS.get(name, ())})
-        text = (
-            f"limited to {', '.join(sorted(each for each, _ in wanted))}"
-            if wanted
-            else "open to every branch"
-        )
+        names = ", ".join(sorted(each for each, _ in wanted))
+        text = f"limited to {names}" if names else "open to every branch"
         if not wanted and (rules or limit):
-            return _by_hand(
-                "reviewers or a branch limit delay the message of a failed run: remove them", page
-            )
+            return _by_hand("reviewers or a branch limit delay reports of failed runs: remove them", page)
         is_limited = bool((limit or {}).get("custom_branch_policies"))
         if rules and not is_limited:
             return _by_hand(f"it has rules of yours and no such limit: add one, {text}", page)
@@ -327,11 +316,8 @@ class Setup:
             )
             return _by_hand(text, Todo(BROWSER, f"{repository.page}/settings#danger-zone"))
         listed = list_items(self._ask, f"{repository.base}/actions/runners", "runners") if is_own else []
-        # GitHub ignores the case of labels.
-        needed = {*map(str.casefold, labels)}
-        fitting = [
-            each for each in listed if needed <= {str(one["name"]).casefold() for one in each["labels"]}
-        ]
+        needed = {*map(str.casefold, labels)}  # GitHub ignores the case of labels
+        fitting = [each for each in listed if needed <= {one["name"].casefold() for one in each["labels"]}]
         run = "" if fitting or (is_own and not repository.is_of_organisation) else self._proven_since(LABELS)
         self._is_registered = bool(fitting or run)
         if online := [str(each["name"]) for each in fitting if each.get("status") == "online"]:
@@ -369,7 +355,7 @@ class Setup:
         if runs := self._wanted.variables.get(RUNS_DIRECTORY):
             folders.append(runs)
         page, labels = self._repository.page, self._selector.labels
-        return Todo(MACHINE, runner_command(page, labels, downloads, token, folders), note)
+        return Todo(MACHINE, runner_command(page, labels, downloads, token=token, folders=folders), note)
 
     def _check_aws_role(self) -> SetupStep:
         """Check that the role trusts this repository, by a run that was proven since the role is set."""
@@ -381,9 +367,8 @@ class Setup:
         if repository.host != GITHUB or subject.get("use_default") is False:
             return _by_hand(f"{text}; GitHub's subjects are not the default here: write the policy by hand")
         ids = (repository.owner_id, repository.repository_id)
-        line = trust_command(
-            self._role, repository.name, ids if is_immutable(subject, repository.created) else ()
-        )
+        known = ids if is_immutable(subject, repository.created) else ()
+        line = trust_command(self._role, repository.name, known)
         return _by_hand(text, Todo(HERE, line, "then docs/runbooks/permissions.md#aws-role"))
 
     def _check_watchdog(self) -> SetupStep:
@@ -394,10 +379,7 @@ class Setup:
 
     def _check_schedule(self, name: str) -> SetupStep:
         """Check that a workflow that polls has its schedule, which ships as a comment."""
-        if name == "watch_runners.yml" and (found := self._value(WATCH)).lower() not in (
-            "on",
-            "true",
-        ):
+        if name == "watch_runners.yml" and (found := self._value(WATCH)).lower() not in ("on", "true"):
             return _ok(f"{name} is off: {WATCH} = {found}") if found else _waits(f"once {WATCH} is on")
         path, branch = f"contents/.github/workflows/{name}", self._repository.branch
         file = self._get(path, or_none=True)
@@ -409,7 +391,7 @@ class Setup:
         changed = text.replace(SCHEDULE.replace("s", "# s", 1), SCHEDULE, 1)
         if changed == text:
             return _by_hand(
-                f"{name} on {branch} has neither a schedule nor its comment: take the shipped file"
+                f"{name} on {branch} has no schedule, not even as a comment: take the shipped file"
             )
         content = base64.b64encode(changed.encode()).decode()
         body = {"message": f"Poll by {name}", "content": content, "sha": file["sha"], "branch": branch}

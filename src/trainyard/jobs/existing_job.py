@@ -10,8 +10,8 @@ from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_kind import Manifests
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_object import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.kinds.ray_cluster import find_misfits
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels
@@ -23,7 +23,7 @@ _BY_CHECKOUT = ("commit", "dirty", "version")
 """Facts of the checkout: the same configuration, sent from another checkout, is the same job."""
 
 
-def is_deployed(find: Callable[[Json], Json | None], plan: JobPlan) -> bool:
+def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec) -> bool:
     """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
@@ -45,7 +45,7 @@ def is_of_others(found: Json | None) -> bool:
     return found is not None and any(read_labels(found).get(key) != MANAGED_BY[key] for key in MANAGED_BY)
 
 
-def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobPlan) -> None:
+def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobSpec) -> None:
     """Raise ConfigError if an existing RayCluster, made by Trainyard or not, cannot run the plan."""
     why = "already exists, with another specification"
     if is_of_others(cluster):
@@ -60,7 +60,7 @@ def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobPlan) -> None:
         )
 
 
-def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobPlan) -> None:
+def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobSpec) -> None:
     """Raise ConfigError if a job of another kind, or a part of one, has the name already.
 
     Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
@@ -84,14 +84,14 @@ def _is_part(found: Json, part: Json) -> bool:
     return all(there.get(label) == ours[label] for label in (*MANAGED_BY, JOB_LABEL, KIND_LABEL))
 
 
-def _require_same_plan(found: Json, plan: JobPlan) -> None:
+def _require_same_plan(found: Json, plan: JobSpec) -> None:
     """Raise ConfigError if `found` is another job than `plan`."""
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
     text = annotations_of(found).get(PLAN)
     if text is None:
         raise ConfigError(f"{name} already exists, and was not made by Trainyard. {_ANOTHER_NAME}")
     try:
-        before = _comparable_plan(plan_from_json(json.loads(text)).to_json())
+        before = _comparable_plan(spec_from_json(json.loads(text)).to_json())
     except (ValueError, DamagedFileError):
         raise ConfigError(
             f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}"

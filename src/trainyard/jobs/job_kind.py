@@ -1,6 +1,6 @@
 """A kind of job: one value with everything that Trainyard knows about it.
 
-    JobPlan ──render──> Manifests          Observed ──read_status──> Reading
+    JobSpec ──render──> Manifests          Observed ──read_status──> Reading
 
 `kinds/` has one module per kind, `config.registries` their list. What a cluster must have for a kind is in
 its base class, which the checks of a cluster read.
@@ -12,8 +12,8 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_labels import JOB_LABEL, KIND_LABEL
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.state.pod_facts import PodFacts, PodReading
 from trainyard.jobs.state.reading import Reading, name_of, read_labels
 
@@ -63,9 +63,9 @@ class JobKind(ServedKind, PodReading):
 
     longest_name: int
     """Longest name of a job in characters, so that names derived by the operator stay valid."""
-    find_problems: Callable[[JobPlan], Iterator[str]]
+    find_problems: Callable[[JobSpec], Iterator[str]]
     """Yields the reasons why this kind cannot run a plan."""
-    render: Callable[[JobPlan], Manifests]
+    render: Callable[[JobSpec], Manifests]
     """Returns the objects for a plan without problems."""
     read_status: Callable[["Observed"], Reading]
     """Returns the common form of the job's status."""

@@ -1,17 +1,52 @@
-"""The parts that the objects of all kinds share: metadata, and the ConfigMap with the program's files."""
+"""What the objects of all kinds share: labels, annotations, and the ConfigMap of the program's files."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.jobs.job_labels import AUTO_RETRY, NETWORK, PLAN, RETRIES, make_labels
-from trainyard.jobs.job_plan import JobPlan
-from trainyard.jobs.pod_template import files_name
+from trainyard.jobs.job_spec import JobSpec
 
 Json = dict[str, Any]
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+"""A DNS-1035 label, because operators name Services after it."""
+_MOST_SHOWN = 80
+_PLAIN = re.compile(r"[!-~]+")
+MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
+JOB_LABEL = "trainyard.dev/job"
+KIND_LABEL = "trainyard.dev/kind"
+EFA_LABEL = "trainyard.dev/efa"
+"""Only pods that EFA joins have it: the label by which they require each other's zone."""
+
+PLAN = "trainyard.dev/plan"
+"""JSON of the record of the `JobSpec`, without secrets and without the text of files."""
+NETWORK = "trainyard.dev/network"
+CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
+"""The digest of a RayCluster's specification. Equal digests mean equal clusters."""
+RETRIES = "trainyard.dev/retries"
+"""How many times we submitted the job again."""
+AUTO_RETRY = "trainyard.dev/auto-retry"
+"""How many times the job may be submitted again after failures that a retry can recover from."""
+CANCELLED = "trainyard.dev/cancelled"
+"""The time at which somebody cancelled the job."""
+FOLLOWED_BY = "trainyard.dev/followed-by"
+"""The name of the job that replaced this one, once it exists."""
+RETRY_CLAIM = "trainyard.dev/retry-claim"
+"""JSON of a retry that was decided; any watcher may carry it out."""
+RETRY_RECORD = "trainyard.dev/retry-record"
+"""JSON of the attempts before this job, and of the retries that they used."""
+FIRST_NAME = "trainyard.dev/first-name"
+"""The name of the job that was submitted first."""
+BEFORE = "trainyard.dev/resubmitted-from"
+"""The name of the job that this one follows."""
 
 
-def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
+def make_labels(job: str, kind: str) -> dict[str, str]:
+    """Return the labels of every object and pod of the job."""
+    return {**MANAGED_BY, "app.kubernetes.io/name": "trainyard-job", JOB_LABEL: job, KIND_LABEL: kind}
+
+
+def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
     """Return the job's own object: its labels, its queue, and a record of its plan and origin."""
     body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
     labels = body["metadata"]["labels"]
@@ -22,6 +57,7 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     if plan.workload_priority:
         labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
     body["metadata"]["annotations"] = {
+        **plan.annotations,
         PLAN: json.dumps(plan.record(), sort_keys=True, separators=(",", ":")),
         RETRIES: "0",
         AUTO_RETRY: str(plan.auto_retry),
@@ -31,13 +67,16 @@ def job_object(plan: JobPlan, api_version: str, kind: str, spec: Json) -> Json:
     return body
 
 
-def part_object(plan: JobPlan, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
+def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:
     """Return an object that the job needs, with the field that its kind has (`spec` or `data`)."""
-    metadata = {"name": name, "namespace": plan.namespace, "labels": make_labels(plan.name, plan.kind)}
+    labels = {**plan.labels, **make_labels(plan.name, plan.kind)}
+    metadata = {"name": name, "namespace": plan.namespace, "labels": labels}
+    if plan.annotations:
+        metadata["annotations"] = dict(plan.annotations)
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
+def find_problems_without_ray(plan: JobSpec) -> Iterator[str]:
     """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
     if plan.ray_cluster:
         yield (
@@ -46,8 +85,14 @@ def find_problems_without_ray(plan: JobPlan) -> Iterator[str]:
         )
 
 
-def make_files_config_map(plan: JobPlan) -> tuple[Json, ...]:
+def make_files_config_map(plan: JobSpec) -> tuple[Json, ...]:
     """Return the ConfigMap with the program's files; nothing if it has no files."""
     if not plan.program.files:
         return ()
-    return (part_object(plan, "v1", "ConfigMap", name=files_name(plan), data=dict(plan.program.files)),)
+    return (part_object(plan, "v1", "ConfigMap", name=plan.files_name, data=dict(plan.program.files)),)
+
+
+def quote_name(name: str) -> str:
+    """Return the first characters of a wrong name, in quotes unless it is one plain word."""
+    shown = name[:_MOST_SHOWN]
+    return (shown if _PLAIN.fullmatch(shown) else repr(shown)) + ("…" if shown != name else "")

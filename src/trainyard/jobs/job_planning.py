@@ -1,34 +1,39 @@
 """Plan a job: check everything that can be known before anything is sent, and name all problems at once.
 
-Config + JobRequest ──plan_job──> JobPlan, or a ConfigError with every problem
+Config + JobSpec as asked for ──> settled by the configuration ──> with what the preflight saw
+    ──plan_job──> JobSpec with every value decided, or a ConfigError with every problem
 """
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from trainyard import __version__
+from trainyard.cluster.capacity import choose_zone
+from trainyard.cluster.image_digest import pin_digest
+from trainyard.cluster.job_preflight import room_for
+from trainyard.cluster.pod_fragment import MAIN
+from trainyard.cluster.snapshot import Volume
+from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.kind import RunKind, kind_in_job
-from trainyard.config.load import config_sha256, values_sha256
-from trainyard.config.registries import DEFAULT_JOB_KIND
+from trainyard.config.load import config_sha256, load_config, values_sha256
+from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE, PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, PodResources, Program, SecretVariable
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec, PodResources
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.plan_problems import find_plan_problems
-from trainyard.jobs.recipes import (
-    any_program,
-    find_job_recipe,
-    own_command,
-    trainyard_trainer,
-)
+from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
+from trainyard.jobs.recipes import any_program, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
-from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import network_environment
-from trainyard.plan.instances import instance_called
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import NodeRoom, room_of_type
+from trainyard.programs.presets.preset import load_preset, with_settings
+from trainyard.run.atomic_files import sha256_of_file
 
-_DEFAULT_KEY = "token"
 _MIB_OF = {"Mi": 1, "Gi": 1024, "Ti": 1024**2, "Pi": 1024**3}
 _BYTES_OF = {"M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 EFA_HUGEPAGES_MIB = 5120
@@ -36,19 +41,72 @@ EFA_HUGEPAGES_MIB = 5120
 _LEAST_SHARED_MIB = 1024
 
 
-def plan_job(config: Config, request: JobRequest) -> JobPlan:
-    """Return the plan. Raises ConfigError with every problem, one per line."""
-    request = request.with_settings(config.cluster)
-    room = request.room or room_of_type(request.instance_type)
-    gpus = request.gpus_per_node
-    if gpus is None:
-        gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
-    settled = _with_volume(config, request)
-    processes = request.processes_per_node or _processes(config, request, gpus)
-    recipe = find_job_recipe(config, own=bool(request.command))
-    draft, in_pods = _draft_plan(settled, request, room, gpus=gpus, processes=processes)
+def load_job_config(
+    path: Path, changes: Sequence[str], *, recipe: str = "", program_settings: Sequence[str] = ()
+) -> Config:
+    """Return the configuration of a job, with its recipe and the settings of its program.
+
+    Raises ConfigError.
+    """
+    if recipe and recipe not in EVERY_RECIPE:
+        raise ConfigError(f"--recipe {recipe[:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
+    config = load_config(path, [*changes, *([f"recipe={recipe}"] if recipe else [])]).config
+    return with_settings(config, program_settings) if program_settings else config
+
+
+def settle_job(job: JobSpec, config: Config, *, namespace: str = "") -> JobSpec:
+    """Return the job with the configuration's values where it has none of its own.
+
+    `namespace` is that of the kubeconfig's context.
+    """
+    found = job.with_settings(config.cluster, namespace=namespace)
+    is_preset = config.recipe in PRESETS
+    needs_ray = found.kind == "auto" and is_preset and load_preset(config.recipe).launcher == "ray"
+    kind = "rayjob" if needs_ray else found.kind
+    return replace(found, name=found.name or name_from(config.model.name), kind=kind)
+
+
+def observe_cluster(job: JobSpec, verdict: Verdict, *, creator: str) -> JobSpec:
+    """Return the job with what the preflight saw; the image has the digest of its registry, if known."""
+    snapshot = verdict.facts.snapshot
+    modes = snapshot.volume.access_modes if isinstance(snapshot.volume, Volume) else ()
+    return replace(
+        job,
+        kind=verdict.facts.kind.name,
+        image=pin_digest(job.image, snapshot.image),
+        room=room_for(snapshot, job),
+        zone=choose_zone(snapshot, job),
+        shared_claim="ReadWriteMany" in modes,
+        creator=creator,
+    )
+
+
+def name_from(text: str) -> str:
+    """Return a job name derived from the name of a model."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (plain if plain[:1].isalpha() else f"job-{plain}".strip("-"))[:40].rstrip("-")
+
+
+def provenance_of(git: Mapping[str, Any], lock: Path) -> dict[str, str]:
+    """The origin of a job: facts of git, the lock's digest, our version; unknown facts are left out."""
+    facts = {
+        "version": __version__,
+        "commit": str(git.get("commit", "")),
+        "dirty": str(git["dirty"]).lower() if "dirty" in git else "",
+        "lock-sha256": sha256_of_file(lock) if lock.is_file() else "",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def plan_job(config: Config, job: JobSpec) -> JobSpec:
+    """Return the job with every value decided. Raises ConfigError with every problem, one per line."""
+    job = job.with_settings(config.cluster)
+    room = job.room or room_of_type(job.instance_type)
+    settled = _with_volume(config, job)
+    recipe = find_job_recipe(config, own=bool(job.program.command))
+    draft, in_pods = _draft_plan(settled, job, room)
     plan = replace(draft, program=recipe.program(in_pods, draft))
-    problems = [*find_plan_problems(settled, request, plan, room), *recipe.problems(in_pods, draft)]
+    problems = [*find_plan_problems(settled, job, plan, room), *recipe.problems(in_pods, draft)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
@@ -62,7 +120,7 @@ def network_in_pods(config: Config, room: NodeRoom | None, *, nodes: int, gpus: 
     return config_in_pods(config, efa=resources.efa > 0).compute.network
 
 
-def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
+def decides_the_end(part: str, plan: JobSpec, *, store: str) -> bool:
     """Return whether the job fails if this part of the proof does not hold.
 
     Pods prove a run only if it is stored; a run of the user's own command is never proven.
@@ -72,7 +130,7 @@ def decides_the_end(part: str, plan: JobPlan, *, store: str) -> bool:
     return plan.program.name in (trainyard_trainer.NAME, any_program.NAME) or part in PROVEN_OF_PROGRAMS
 
 
-def warnings_of(plan: JobPlan) -> list[str]:
+def warnings_of(plan: JobSpec) -> list[str]:
     """Warn about settings that are allowed but may be unintended."""
     found = []
     if "@sha256:" not in plan.image:
@@ -91,6 +149,12 @@ def warnings_of(plan: JobPlan) -> list[str]:
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
             "NNODES and NPROC_PER_NODE only, which torchrun does not read"
         )
+    beside = [each["name"] for each in (plan.template.get("spec") or {}).get("containers") or ()]
+    if others := [name for name in beside if name != MAIN]:
+        found.append(
+            f"cluster.pod.template, container {', '.join(others)}: a pod runs until all of its containers "
+            "have ended. Make it an init container with restartPolicy Always, which ends with the training"
+        )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
     if plan.program.name == any_program.NAME and processes < gpus:
         found.append(
@@ -105,96 +169,63 @@ def warnings_of(plan: JobPlan) -> list[str]:
     return found
 
 
-def _draft_plan(
-    config: Config, request: JobRequest, room: NodeRoom | None, *, gpus: int, processes: int
-) -> tuple[JobPlan, Config]:
+def _draft_plan(config: Config, job: JobSpec, room: NodeRoom | None) -> tuple[JobSpec, Config]:
     """Return the plan, whether or not it can be sent, without its program, and the pods' configuration."""
-    cluster, pod = config.cluster, config.cluster.pod
-    kind = DEFAULT_JOB_KIND if request.kind == "auto" else request.kind
-    wants_efa = _wants_efa(config, nodes=request.nodes, gpus=gpus)
-    resources = pod_resources(room, pod, gpus=gpus, efa=wants_efa)
+    pod, claim = config.cluster.pod, config.cluster.volume.claim or ""
+    gpus = job.gpus_per_node
+    if gpus is None:
+        gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
+    resources = pod_resources(room, pod, gpus=gpus, efa=_wants_efa(config, nodes=job.nodes, gpus=gpus))
     settled = config_in_pods(config, efa=resources.efa > 0)
-    label = (room.instance_type if room else "") or request.instance_type
+    label = (room.instance_type if room else "") or job.instance_type
     # Kueue's topology, if it is used, chooses the place itself.
-    is_in_one_zone = request.nodes > 1 and resources.efa > 0 and not (request.queue and pod.topology)
+    is_in_one_zone = job.nodes > 1 and resources.efa > 0 and not (job.queue and pod.topology)
     # Before values are filled in: a run whose command has {training.max_steps} may continue with more steps.
     program = config.program
     command = values_sha256({config.recipe: [program.command, program.script, program.preset]})
-    plan = JobPlan(
-        name=request.name,
-        namespace=request.namespace,
-        kind=kind,
-        image=request.image,
-        program=Program("", request.command),
-        nodes=request.nodes,
-        processes_per_node=processes,
+    plan = replace(
+        job,
+        kind=DEFAULT_JOB_KIND if job.kind == "auto" else job.kind,
+        processes_per_node=job.processes_per_node or _processes(config, job, gpus),
+        gpus_per_node=gpus,
         resources=resources,
         instance_type=label,
         on_hyperpod=bool(room and room.on_hyperpod) or label.startswith("ml."),
-        node_selector=request.node_selector,
-        zone=request.zone if is_in_one_zone else None,
+        zone=job.zone if is_in_one_zone else None,
         network=config.compute.network,
-        environment=_environment(config, request, resources, label),
-        secrets=_secrets(request),
-        secret_environment=request.secret,
-        claim=cluster.volume.claim or "",
-        shared_claim=bool(cluster.volume.claim) and (request.nodes > 1 or request.shared_claim),
-        mount_path=workspace_of(config) if cluster.volume.claim else "",
-        queue=request.queue,
-        priority_class=request.priority_class,
+        claim=claim,
+        shared_claim=bool(claim) and (job.nodes > 1 or job.shared_claim),
+        mount_path=workspace_of(config) if claim else "",
         topology=pod.topology or "",
-        service_account=request.service_account,
-        tolerations=request.tolerations,
         run_as_user=pod.run_as_user,
         grace_seconds=pod.grace_seconds,
         restarts=pod.restarts,
-        auto_retry=request.auto_retry,
         ray_version=pod.ray_version or "",
-        ray_cluster=request.ray_cluster,
-        run_id=request.run_id,
-        owner=f"{request.namespace}/{request.creator}/{command[:16]}",
-        provenance={**request.provenance, "config-sha256": config_sha256(settled)},
+        owner=f"{job.namespace}/{job.creator}/{command[:16]}",
+        provenance={**job.provenance, "config-sha256": config_sha256(settled)},
     )
-    return plan, settled
+    variables = network_environment(variable_scope(plan))
+    if find_job_recipe(config, own=bool(job.program.command)) is trainyard_trainer:
+        variables.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
+    return replace(plan, environment={**variables, **job.environment}), settled
 
 
 def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
     return nodes > 1 and gpus > 0 and config.compute.network != "tcp"
 
 
-def _processes(config: Config, request: JobRequest, gpus: int) -> int:
+def _processes(config: Config, job: JobSpec, gpus: int) -> int:
     """Return the processes per node: `program.processes` of any program, else one per GPU."""
-    any_program_starts = not request.command and kind_in_job(config.recipe) is RunKind.PROGRAM
+    any_program_starts = not job.program.command and kind_in_job(config.recipe) is RunKind.PROGRAM
     return config.program.processes if any_program_starts else max(1, gpus)
 
 
-def _with_volume(config: Config, request: JobRequest) -> Config:
+def _with_volume(config: Config, job: JobSpec) -> Config:
     """`config` with the volume that the command line names."""
-    volume = config.cluster.volume
-    changes = {"claim": request.claim or volume.claim, "mount_path": request.mount_path or volume.mount_path}
-    cluster = config.cluster.model_copy(update={"volume": volume.model_copy(update=changes)})
+    changes = {"claim": job.claim or None, "mount_path": job.mount_path or None}
+    volume = config.cluster.volume.model_copy(update=changes)
+    cluster = config.cluster.model_copy(update={"volume": volume})
     return config.model_copy(update={"cluster": cluster})
-
-
-def _environment(config: Config, request: JobRequest, resources: PodResources, label: str) -> dict[str, str]:
-    place = VariableScope(
-        instance=instance_called(label),
-        nodes=request.nodes,
-        efa=resources.efa,
-        gpus=resources.gpus,
-        network=config.compute.network,
-    )
-    found = network_environment(place)
-    if find_job_recipe(config, own=bool(request.command)) is trainyard_trainer:
-        found.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
-    return {**found, **request.environment}
-
-
-def _secrets(request: JobRequest) -> tuple[SecretVariable, ...]:
-    if not request.token_secret:
-        return ()
-    name, _, key = request.token_secret.partition(":")
-    return (SecretVariable("HF_TOKEN", name, key or _DEFAULT_KEY),)
 
 
 def pod_resources(room: NodeRoom | None, settings: ClusterPodConfig, *, gpus: int, efa: bool) -> PodResources:

@@ -18,8 +18,8 @@ from trainyard.cluster.object_path import path_part
 from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects
-from trainyard.jobs.job_labels import JOB_LABEL, MANAGED_BY, PLAN
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_object import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
@@ -70,10 +70,10 @@ class FoundJob:
         return {"namespace": self.namespace, "name": self.name, "kind": self.kind.name}
 
     @property
-    def plan(self) -> JobPlan | None:
+    def plan(self) -> JobSpec | None:
         """The plan in its annotations; None if we did not send it."""
         try:
-            return plan_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
+            return spec_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
         except (ValueError, DamagedFileError):
             return None
 

@@ -7,10 +7,11 @@ its labels.
 import json
 from typing import Any
 
-from trainyard.cluster.demand import EFA, GPU, TOLERATED
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.cluster.snapshot import ZONE
-from trainyard.jobs.job_labels import EFA_LABEL, JOB_LABEL, make_labels
-from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, PodResources
+from trainyard.jobs.job_object import EFA_LABEL, JOB_LABEL, make_labels
+from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, PodResources
+from trainyard.plan.instances import EFA, GPU
 
 Json = dict[str, Any]
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -37,7 +38,7 @@ _LAST_SECONDS = 5
 """The time between torchrun ending its workers and the end of the pod."""
 
 
-def pod_template(plan: JobPlan, container: str, *, command: bool = True, in_pair: bool = False) -> Json:
+def pod_template(plan: JobSpec, container: str, *, command: bool = True, in_pair: bool = False) -> Json:
     """Return the template of the job's pods; without `command` the image or the operator chooses it.
 
     `in_pair`: the job has another template, of one pod, and Kueue must place both together.
@@ -53,19 +54,21 @@ def pod_template(plan: JobPlan, container: str, *, command: bool = True, in_pair
         metadata["annotations"][f"{_KUEUE}-{how}-topology"] = plan.topology
         if plan.is_joined_by_efa and in_pair:  # else Kueue requires it of each template by itself
             metadata["annotations"][f"{_KUEUE}-group-name"] = "trainyard"
-    return {"metadata": metadata, "spec": _pod_spec(plan, _container(plan, container, command=command))}
+    spec = _pod_spec(plan, _container(plan, container, command=command))
+    template = merge_fragment({"metadata": metadata, "spec": spec}, plan.template, container)
+    if plan.zone is not None:  # also in the node affinity of the fragment
+        set_zone(template["spec"]["affinity"], plan.zone)
+    return template
 
 
-def _pod_spec(plan: JobPlan, container: Json) -> Json:
+def _pod_spec(plan: JobSpec, container: Json) -> Json:
     spec: Json = {
         "containers": [container],
         "terminationGracePeriodSeconds": plan.grace_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _pod_security(plan),
-        "tolerations": [
-            {"key": key, "operator": "Exists"} for key in dict.fromkeys((*TOLERATED, *plan.tolerations))
-        ],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated_taints],
         "volumes": [{"name": name, **source} for name, source, _ in _volumes(plan)],
     }
     if selector := _node_selector(plan):
@@ -79,7 +82,7 @@ def _pod_spec(plan: JobPlan, container: Json) -> Json:
     return spec
 
 
-def _container(plan: JobPlan, name: str, *, command: bool) -> Json:
+def _container(plan: JobSpec, name: str, *, command: bool) -> Json:
     """Return the container that runs the program."""
     container: Json = {
         "name": name,
@@ -119,7 +122,7 @@ def resources_of(resources: PodResources) -> dict[str, dict[str, str]]:
     return {"requests": amounts, "limits": dict(amounts)}
 
 
-def _environment(plan: JobPlan) -> list[Json]:
+def _environment(plan: JobSpec) -> list[Json]:
     """Return the container's variables, sorted by name; secrets are references."""
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home
@@ -143,7 +146,7 @@ def _environment(plan: JobPlan) -> list[Json]:
     return sorted(found, key=lambda entry: str(entry["name"]))
 
 
-def _network_facts(plan: JobPlan) -> dict[str, str]:
+def _network_facts(plan: JobSpec) -> dict[str, str]:
     """Return the variables that decide which network the logs of several pods must show."""
     if not plan.several_nodes:
         return {}
@@ -151,7 +154,7 @@ def _network_facts(plan: JobPlan) -> dict[str, str]:
     return {"TRAINYARD_EFA_INTERFACES": str(plan.resources.efa), **kind}
 
 
-def _pod_security(plan: JobPlan) -> Json:
+def _pod_security(plan: JobSpec) -> Json:
     found: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if plan.run_as_user is None:
         return found
@@ -163,7 +166,7 @@ def _pod_security(plan: JobPlan) -> Json:
     return found
 
 
-def _volumes(plan: JobPlan) -> list[tuple[str, Json, str]]:
+def _volumes(plan: JobSpec) -> list[tuple[str, Json, str]]:
     """Return the volumes of a pod: name, source, and the place where they are mounted."""
     shared = {"medium": "Memory", "sizeLimit": f"{plan.resources.shared_memory_mib}Mi"}
     volumes: list[tuple[str, Json, str]] = [
@@ -171,7 +174,7 @@ def _volumes(plan: JobPlan) -> list[tuple[str, Json, str]]:
         ("scratch", {"emptyDir": {}}, SCRATCH),
     ]
     if plan.program.files:
-        volumes.append(("files", {"configMap": {"name": files_name(plan)}}, FILES_DIRECTORY))
+        volumes.append(("files", {"configMap": {"name": plan.files_name}}, FILES_DIRECTORY))
     if plan.claim:
         claim = {"persistentVolumeClaim": {"claimName": plan.claim}}
         volumes.append(("checkpoints", claim, plan.mount_path))
@@ -180,17 +183,12 @@ def _volumes(plan: JobPlan) -> list[tuple[str, Json, str]]:
     return volumes
 
 
-def files_name(plan: JobPlan) -> str:
-    """Return the ConfigMap with the program's files."""
-    return f"{plan.name}-files"
-
-
-def _node_selector(plan: JobPlan) -> dict[str, str]:
+def _node_selector(plan: JobSpec) -> dict[str, str]:
     found = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
     return {**plan.node_selector, **found, **(HYPERPOD if plan.on_hyperpod else {})}
 
 
-def _affinity(plan: JobPlan) -> Json:
+def _affinity(plan: JobSpec) -> Json:
     """Require one zone of pods that EFA joins. Prefer nodes that are close together, and a node per pod."""
     ours = {"matchLabels": {JOB_LABEL: plan.name}}
     near = [
@@ -206,7 +204,6 @@ def _affinity(plan: JobPlan) -> Json:
         # The scheduler admits the first pod, which matches its own term.
         joined = {"matchLabels": {**ours["matchLabels"], EFA_LABEL: "true"}}
         affinity["podAffinity"][_REQUIRED] = [{"topologyKey": ZONE, "labelSelector": joined}]
-        set_zone(affinity, plan.zone)
     return affinity
 
 

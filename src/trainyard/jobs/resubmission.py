@@ -21,7 +21,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind
-from trainyard.jobs.job_labels import (
+from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
     FIRST_NAME,

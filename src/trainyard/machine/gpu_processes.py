@@ -7,7 +7,8 @@ waits (TRAINYARD_GPU_LOCK), or one that is ending. Nothing is killed.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, format_bytes
+from trainyard.machine.preflight import format_bytes
+from trainyard.plan.finding import Finding, Severity
 
 VARIABLES = {
     "TRAINYARD_RUN_ID": "run",
@@ -34,7 +35,7 @@ class GpuProcess:
     """Those of VARIABLES that it has; None if they may not be read."""
 
 
-def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[PreflightFinding]:
+def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[Finding]:
     """Yield a finding that names the processes."""
     if not processes:
         return
@@ -45,9 +46,9 @@ def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[PreflightFi
     more = len(processes) - _SHOWN
     what = "another process is" if len(processes) == 1 else f"{len(processes)} other processes are"
     pids = " ".join(str(each.pid) for each in processes[:_SHOWN])
-    yield PreflightFinding(
+    yield Finding(
         "gpu processes",
-        PreflightVerdict.DEGRADED,
+        Severity.WARNING,
         f"{what} on the GPU: {'; '.join(named)}{f'; and {more} more' if more > 0 else ''}",
         f"if nobody needs it: kill {pids}; trainings of several repositories wait for each other with "
         "TRAINYARD_GPU_LOCK",

@@ -10,13 +10,15 @@ operations; a machine is refused only if it lacks more than that estimate's poss
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Any
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.registries import optimizer_bytes
 from trainyard.config.schema import Config
+from trainyard.machine.checklist import markdown_cell
+from trainyard.plan.finding import Finding, Severity
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """The first and the last minor release for which the lock is resolved."""
@@ -27,14 +29,6 @@ _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 
 docs.nvidia.com/deploy/cuda-compatibility
 """
-
-
-class PreflightVerdict(StrEnum):
-    """The result of a check, the worst last; the values are the words that people see."""
-
-    OK = "ok"
-    DEGRADED = "degraded"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -111,28 +105,23 @@ class MachineFacts:
     """Whether git, or the image, knows the commit of the code."""
 
 
-@dataclass(frozen=True)
-class PreflightFinding:
-    """The result of one check."""
-
-    check: str
-    verdict: PreflightVerdict
-    found: str
-    fix: str | None = None
-    """The fix; None when there is nothing to do."""
-
-
-def success(check: str, found: str) -> PreflightFinding:
+def success(check: str, found: str) -> Finding:
     """The finding of a check that passed."""
-    return PreflightFinding(check, PreflightVerdict.OK, found)
+    return Finding.success(found, check)
 
 
-def failure(check: str, found: str, fix: str) -> PreflightFinding:
+def failure(check: str, found: str, fix: str) -> Finding:
     """The finding of a check that failed."""
-    return PreflightFinding(check, PreflightVerdict.FAILED, found, fix)
+    return Finding.error(found, fix, check)
 
 
-def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding, ...]:
+def _record_of(finding: Finding) -> dict[str, str | None]:
+    """Return the finding as plain data."""
+    words = {"check": finding.subject, "verdict": finding.severity.verdict}
+    return {**words, "found": finding.evidence, "fix": finding.remedy or None}
+
+
+def judge_machine(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
         _python(facts),
@@ -147,10 +136,15 @@ def judge_machine(config: Config, facts: MachineFacts) -> tuple[PreflightFinding
     )
 
 
-def worst_verdict(findings: tuple[PreflightFinding, ...]) -> PreflightVerdict:
-    """The worst verdict of all findings: failed, then degraded, then ok."""
-    verdicts = (finding.verdict for finding in findings)
-    return max(verdicts, key=list(PreflightVerdict).index, default=PreflightVerdict.OK)
+def findings_record(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return the worst verdict and the findings as plain data."""
+    found = [*findings]
+    return {"verdict": worst_severity(found).verdict, "findings": [*map(_record_of, found)]}
+
+
+def worst_severity(findings: Iterable[Finding]) -> Severity:
+    """The worst severity of all findings; passed if there is none."""
+    return min((each.severity for each in findings), key=list(Severity).index, default=Severity.PASSED)
 
 
 def gpu_bytes_needed(config: Config) -> int:
@@ -192,7 +186,7 @@ def _checkpoints_held(config: Config) -> int:
     return saving.keep_last + 1 + permanent
 
 
-def _python(facts: MachineFacts) -> PreflightFinding:
+def _python(facts: MachineFacts) -> Finding:
     first, last = SUPPORTED_PYTHON
     if first <= _numbers(facts.python)[:2] <= last:
         return success("python", f"Python {facts.python}")
@@ -204,7 +198,7 @@ def _python(facts: MachineFacts) -> PreflightFinding:
     )
 
 
-def _packages(facts: MachineFacts) -> PreflightFinding:
+def _packages(facts: MachineFacts) -> Finding:
     if not facts.lock_differences:
         return success("packages", "every package is the one of the lock")
     shown = ", ".join(facts.lock_differences[:5])
@@ -217,25 +211,25 @@ def _packages(facts: MachineFacts) -> PreflightFinding:
     )
 
 
-def _commit(facts: MachineFacts) -> Iterator[PreflightFinding]:
+def _commit(facts: MachineFacts) -> Iterator[Finding]:
     if facts.has_commit:
         return
-    yield PreflightFinding(
+    yield Finding(
         "commit",
-        PreflightVerdict.DEGRADED,
+        Severity.WARNING,
         "this copy of the code belongs to no commit, so its runs will not be proven repeatable",
         "use a git clone (not a ZIP), or an image that was built from a commit without changes",
     )
 
 
-def _torch(facts: MachineFacts) -> PreflightFinding:
+def _torch(facts: MachineFacts) -> Finding:
     if facts.torch is None:
         return failure("torch", "torch cannot be imported", "install the lock again: make install")
     built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "for the CPU"
     return success("torch", f"torch {facts.torch}, built {built}")
 
 
-def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
+def _compiler(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     if not config.compute.compile:
         return
     if not facts.missing_for_compiling:
@@ -249,7 +243,7 @@ def _compiler(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]
     )
 
 
-def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
+def _gpu(device: str, facts: MachineFacts) -> Iterator[Finding]:
     if device == "cpu":
         yield success("gpu", "not requested (model.device is cpu)")
         return
@@ -259,9 +253,7 @@ def _gpu(device: str, facts: MachineFacts) -> Iterator[PreflightFinding]:
         return
     found, fix = problem
     # With `auto` the run can train on the CPU, slower than its owner expects: report that, do not refuse it.
-    yield PreflightFinding(
-        "gpu", PreflightVerdict.DEGRADED if device == "auto" else PreflightVerdict.FAILED, found, fix
-    )
+    yield Finding("gpu", Severity.WARNING if device == "auto" else Severity.ERROR, found, fix)
 
 
 def _gpu_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
@@ -311,7 +303,7 @@ def _torch_problem(device: str, facts: MachineFacts) -> tuple[str, str] | None:
     )
 
 
-def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
+def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     index = _device_index(config.model.device)
     if config.model.device == "cpu" or index >= len(facts.torch_gpu_bytes):
         return
@@ -329,7 +321,7 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[PreflightFindin
     )
 
 
-def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]:
+def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
     if memory is None:
         return
     has, needs = format_bytes(memory.available), format_bytes(memory.needed)
@@ -346,9 +338,7 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[PreflightFinding]
         f"{has} of main memory available; {needs} are needed for tensors, and about "
         f"{format_bytes(memory.reserve)} beside them ({of})"
     )
-    yield PreflightFinding(
-        "memory", PreflightVerdict.DEGRADED, found, f"if the run is killed: {_memory_fix(config, memory)}"
-    )
+    yield Finding("memory", Severity.WARNING, found, f"if the run is killed: {_memory_fix(config, memory)}")
 
 
 def _memory_fix(config: Config, memory: Memory) -> str:
@@ -366,7 +356,7 @@ def _memory_fix(config: Config, memory: Memory) -> str:
     )
 
 
-def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
+def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     """One finding per file system: all data that will be written to it is added up."""
     run = ExpectedWrites(
         f"{_checkpoints_held(config)} checkpoints",
@@ -379,7 +369,7 @@ def _disks(config: Config, facts: MachineFacts) -> Iterator[PreflightFinding]:
         yield _disk(tuple(room for room in (run, *facts.rooms) if room.file_system == number))
 
 
-def _disk(rooms: tuple[ExpectedWrites, ...]) -> PreflightFinding:
+def _disk(rooms: tuple[ExpectedWrites, ...]) -> Finding:
     free, needs = rooms[0].free, sum(room.needed for room in rooms)
     if free >= needs:
         return success("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
@@ -414,3 +404,38 @@ def format_bytes(size: int) -> str:
     if 0 < size < 0.1e9:
         return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"
+
+
+def summarize_machine(config: Config, facts: MachineFacts) -> str:
+    """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
+    torch = f"torch {facts.torch}" if facts.torch else "no torch"
+    gpus, free = _gpus_in_words(config, facts), format_bytes(facts.disk_free_bytes)
+    return f"Python {facts.python}, {torch}, {gpus}, {free} free"
+
+
+def refusal_text(findings: tuple[Finding, ...]) -> str:
+    """Every failed check with its fix, and that nothing was started."""
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.remedy}" for finding in failed]
+    count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
+    return "\n".join([*lines, f"{count} failed. Nothing was started."])
+
+
+def refusal_line(findings: tuple[Finding, ...]) -> str:
+    """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
+    failed = (f"{f.subject}: {f.evidence}" for f in findings if f.severity is Severity.ERROR)
+    return " ".join("; ".join(failed).split())
+
+
+def refusal_markdown(findings: tuple[Finding, ...]) -> str:
+    """The refusal as a job summary."""
+    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
+    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.remedy)} |" for f in failed]
+    title = f"### ❌ Not started: {', '.join(f.subject for f in failed)}"
+    return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
+
+
+def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
+    if config.model.device == "cpu" or not facts.torch_gpu_bytes:
+        return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
+    return gpu_names(facts)

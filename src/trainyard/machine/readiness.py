@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict, failure, success
+from trainyard.machine.preflight import failure, success
+from trainyard.plan.finding import Finding, Severity
 
 _ROOM = 52
 """The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
@@ -55,7 +56,7 @@ class Answers:
     """The seconds that a stop takes, as the run's last segment measured it; 0 if it is not known."""
 
 
-def judge_readiness(answers: Answers) -> tuple[PreflightFinding, ...]:
+def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
         *_role(answers),
@@ -94,7 +95,7 @@ def number_text(answers: Answers) -> str:
     return f"run {answers.number} {words}"
 
 
-def _role(answers: Answers) -> Iterator[PreflightFinding]:
+def _role(answers: Answers) -> Iterator[Finding]:
     if answers.role_problem:
         again = f"{answers.again} {shlex.quote(answers.url)}"
         yield failure("role", answers.role_problem, f"fix that, then check again in seconds: {again}")
@@ -102,7 +103,7 @@ def _role(answers: Answers) -> Iterator[PreflightFinding]:
         yield success("role", f"{answers.role} can be assumed")
 
 
-def _store(answers: Answers) -> Iterator[PreflightFinding]:
+def _store(answers: Answers) -> Iterator[Finding]:
     if answers.role_problem:
         return
     fix = f"fix that, then check again in seconds: {answers.again} {shlex.quote(answers.url)}"
@@ -118,7 +119,7 @@ def _store(answers: Answers) -> Iterator[PreflightFinding]:
         yield success("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
 
 
-def _number(answers: Answers) -> Iterator[PreflightFinding]:
+def _number(answers: Answers) -> Iterator[Finding]:
     if answers.number is None:
         return
     if answers.owner in (None, answers.run_id):
@@ -133,20 +134,20 @@ def _number(answers: Answers) -> Iterator[PreflightFinding]:
     )
 
 
-def _signing(answers: Answers) -> Iterator[PreflightFinding]:
+def _signing(answers: Answers) -> Iterator[Finding]:
     if answers.signing_problem:
-        verdict = PreflightVerdict.DEGRADED if answers.signing_is_away else PreflightVerdict.FAILED
+        verdict = Severity.WARNING if answers.signing_is_away else Severity.ERROR
         fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
-        yield PreflightFinding("signing", verdict, answers.signing_problem, fix)
+        yield Finding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
         yield success("signing", answers.signing)
 
 
-def _grace(answers: Answers) -> Iterator[PreflightFinding]:
+def _grace(answers: Answers) -> Iterator[Finding]:
     if answers.grace_needed > answers.grace_seconds:
-        yield PreflightFinding(
+        yield Finding(
             "grace",
-            PreflightVerdict.DEGRADED,
+            Severity.WARNING,
             f"a stop of this run takes up to {answers.grace_needed:,.0f} s (its slowest step and its saves), "
             f"and the trainer is killed {answers.grace_seconds:,.0f} s after a signal",
             f"set --grace {math.ceil(1.5 * answers.grace_needed)}s and the pod's "

@@ -1,4 +1,4 @@
-"""The one table of hardware: GPUs, and the instance types that training can be planned for.
+"""The one table of hardware: GPUs, the instance types that training can be planned for, the room on a node.
 
 GPUs, memory and prices of the types come from Karpenter's AWS provider (aws/karpenter-provider-aws, commit
 1d927085: `website/content/en/preview/reference/instance-types.md` and `zz_generated.pricing_aws.go`). Types
@@ -13,8 +13,17 @@ from trainyard.errors import ConfigError
 
 PRICES_AS_OF = "2026-07-20"
 """Date of the prices: us-east-1, on demand, in US dollars."""
+# The resources by which pods request GPUs and EFA interfaces; taints of such nodes have the same names.
+GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 HYPERPOD = "ml."
 """HyperPod's names are EC2's with this prefix; its prices differ and are not known here."""
+_HUGEPAGES_MIB_PER_CPU = 220
+"""Memory that the EFA setup reserves as pages of 2 MiB (bottlerocket-core-kit issue 141)."""
+_SYSTEM_MIB, _SYSTEM_SHARE = 1536, 0.07
+"""Memory left to the kubelet, the system and DaemonSets, the same as HyperPod's own command line leaves."""
+_DAEMONS_MIB = 500
+"""Memory of the usual DaemonSets, which Karpenter adds to the pod's."""
+_SYSTEM_MILLIS, _SYSTEM_CPU_SHARE = 700, 0.02
 
 
 @dataclass(frozen=True)
@@ -142,20 +151,29 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | 
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
 """All types, by family, smaller ones first."""
+# Instance type -> bus bandwidth of an all-reduce over two machines, and line rate of one machine; in GB/s.
+# Bandwidth: the rows of 1 GiB, float, out of place, of all_reduce_perf in aws-samples/
+# awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd, read on 2026-11-27.
+# Line rate: 3,200 and 400 Gbit/s of https://aws.amazon.com/ec2/instance-types/.
+ALL_REDUCE = {"p5.48xlarge": (436.95, 400.0), "p4de.24xlarge": (76.79, 50.0)}
+
+
+def plain_type(name: str) -> str:
+    """Return an instance type without HyperPod's prefix."""
+    return name.removeprefix(HYPERPOD)
 
 
 def find_instance(name: str) -> InstanceType:
     """Return the type called `name`, with or without HyperPod's `ml.`. ConfigError names the nearest one."""
     instance = instance_called(name)
     if instance is None:
-        raise ConfigError(f"{name}: unknown instance type{_suggestion(name.removeprefix(HYPERPOD))}")
+        raise ConfigError(f"{name}: unknown instance type{_suggestion(plain_type(name))}")
     return instance if name == instance.name else replace(instance, name=name, usd_per_hour=None)
 
 
 def instance_called(name: str) -> InstanceType | None:
     """Return the type of this EC2 or HyperPod name; None if it is not in the catalogue."""
-    plain = name.removeprefix(HYPERPOD)
-    return next((instance for instance in CATALOGUE if instance.name == plain), None)
+    return next((instance for instance in CATALOGUE if instance.name == plain_type(name)), None)
 
 
 def _suggestion(name: str) -> str:
@@ -163,3 +181,39 @@ def _suggestion(name: str) -> str:
     near = difflib.get_close_matches(name, names, n=1) if len(name) < 100 else []
     families = ", ".join(dict.fromkeys(known.partition(".")[0] for known in names))
     return f"; did you mean {near[0]}?" if near else f"; known families: {families}"
+
+
+@dataclass(frozen=True)
+class NodeRoom:
+    """The room of one pod, if each node gets one, on every node that it may be scheduled to."""
+
+    gpus: int
+    cpu_millis: int
+    memory_mib: int
+    efa: int
+    hugepages_mib: int = 0
+    instance_type: str = ""
+    """The value of the nodes' label; empty where they differ or have none."""
+    on_hyperpod: bool = False
+
+
+def room_of_type(name: str) -> NodeRoom | None:
+    """Return a lower bound of the room on a node of this type; None if the catalogue lacks the type.
+
+    The kubelet reserves memory by the number of pods that a node may hold, and the EFA setup reserves pages
+    of 2 MiB; both depend on the node, not on its type. So the room is less than a node really has, and less
+    than Karpenter, which starts nodes for waiting pods, expects it to have.
+    """
+    instance = instance_called(name)
+    if instance is None:
+        return None
+    pages = _HUGEPAGES_MIB_PER_CPU * instance.vcpus if instance.efa else 0
+    memory = round(instance.memory_gib * 1024 * (1 - _SYSTEM_SHARE)) - pages - _SYSTEM_MIB
+    return NodeRoom(
+        instance.gpus,
+        max(500, round(instance.vcpus * 1000 * (1 - _SYSTEM_CPU_SHARE)) - _SYSTEM_MILLIS),
+        min(memory, instance.allocatable_mib - _DAEMONS_MIB),
+        instance.efa,
+        instance_type=name,
+        on_hyperpod=name != instance.name,
+    )

@@ -6,16 +6,9 @@ differs by tens of percent, and a wrong one (TCP, a missing interface) by severa
 
 from dataclasses import dataclass
 
-from trainyard.plan.instances import HYPERPOD
+from trainyard.plan.instances import ALL_REDUCE, plain_type
 
 SHARE = 0.5
-PUBLISHED = {"p5.48xlarge": (436.95, 400.0), "p4de.24xlarge": (76.79, 50.0)}
-"""Instance type -> bus bandwidth of an all-reduce over two machines, and line rate of one machine; in GB/s.
-
-Bandwidth: the rows of 1 GiB, float, out of place, of all_reduce_perf in aws-samples/
-awsome-distributed-training, micro-benchmarks/nccl-tests/README.md, commit 0162aacd, read on 2026-11-27.
-Line rate: 3,200 and 400 Gbit/s of https://aws.amazon.com/ec2/instance-types/.
-"""
 # Message size of the published rows, in bytes; smaller messages are slower.
 PUBLISHED_BYTES = 1 << 30
 
@@ -36,7 +29,7 @@ def bandwidth_floor(instance_type: str, nodes: int) -> float | None:
     Over two machines NCCL's trees pass the line rate of one machine; over more they do not, so there the
     floor is at most half of the line rate.
     """
-    found = PUBLISHED.get(instance_type.removeprefix(HYPERPOD))
+    found = ALL_REDUCE.get(plain_type(instance_type))
     if found is None or nodes < 2:
         return None
     return SHARE * (found[0] if nodes == 2 else min(found))

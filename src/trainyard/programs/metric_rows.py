@@ -27,6 +27,7 @@ from trainyard.programs.metrics.figure_names import JUDGED
 from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.records import RecordWriter, Row, append_rows, line_of_row, read_rows
+from trainyard.run.source_words import describe_count
 
 ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 """The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
@@ -130,6 +131,14 @@ class MetricRows:
         self._shifts: dict[Source, int] = {}
         """The sources whose steps are those of the axis, with what is added to theirs."""
         self._changed: set[tuple[Source, int]] = set()
+        self.is_anew = False
+        """Whether it was seen that the program did not resume, unless it declares its steps itself."""
+        self._is_forgotten = False
+
+    def forget(self, source: Source) -> None:
+        """Drop the rows of a source."""
+        self.tables[source], self._is_forgotten = SourceTable(), True
+        self._changed = {each for each in self._changed if each[0] is not source}
 
     def add_all(self, rows: Iterable[Row], source: Source, moment: float) -> int:
         """Add rows that came at a time in Unix seconds, if they have none; return how many."""
@@ -163,6 +172,8 @@ class MetricRows:
     @property
     def first(self) -> int | None:
         """The first step of this attempt; None if it is not known: a file may repeat earlier steps."""
+        if self.is_anew and self.axis is not Source.DECLARED:
+            return 1
         if self.axis in (None, Source.STRUCTURED) or self.counts_epochs:
             return None
         assert self.axis is not None
@@ -189,18 +200,15 @@ class MetricRows:
     def optimizer_shift(self) -> int | None:
         """What is added to the steps of an optimizer to get those of the record; None for another unit."""
         if self.axis is None:
-            return self._resumed_at
+            return 0 if self.is_anew else self._resumed_at
         return None if self.counts_epochs else self._shifts.get(Source.OBSERVED)
 
     def step_before(self, moment: float) -> int:
         """Return the last step that had come at a time in Unix seconds, a guess; 0 if none had."""
-        if (
-            self.axis is None
-            or self.counts_epochs
-            or not (before := self.tables[self.axis].steps_at(moment)[0])
-        ):
+        if self.axis is None or self.counts_epochs:
             return 0
-        return before + self._shifts[self.axis]
+        before = self.tables[self.axis].steps_at(moment)[0]
+        return before + self._shifts[self.axis] if before else 0
 
     def changed_steps(self, limit: int) -> list[int]:
         """Return the steps whose rows have changed since the last call; those beyond `limit` stay changed."""
@@ -208,9 +216,13 @@ class MetricRows:
         self._changed = {each for each, step in known.items() if step > limit}
         return sorted({step for step in known.values() if step <= limit})
 
-    def settle(self) -> bool:
-        """Decide what counts and which figures come from where; return whether that has changed."""
+    def settle(self, *, is_over: bool) -> bool:
+        """Decide what counts and which figures come from where; return whether that has changed.
+
+        At the end (`is_over`) it depends on what came from each source, and not on the order of the sources.
+        """
         before = self.axis, self.counts_epochs, self._owners, self._shifts
+        is_other, self._is_forgotten = self._is_forgotten, False
         counting = [source for source in ORDER if self.tables[source].rows]
         self.axis, self._shifts = (counting[0] if counting else None), {}
         whole = [s for s in ORDER if (epochs := self.tables[s].epochs) and all(e == int(e) for e in epochs)]
@@ -218,7 +230,7 @@ class MetricRows:
         if self.counts_epochs:
             self.axis = whole[0]
         for source in counting:
-            if (shift := self._shift_of(source)) is not None:
+            if (shift := self._shift_of(source, is_over=is_over)) is not None:
                 self._shifts[source] = shift
         self._owners = {}
         for source in ORDER:
@@ -229,31 +241,29 @@ class MetricRows:
             self._owners = dict.fromkeys(names - _PLACES, source) | self._owners
         for source in reversed(self._shifts):  # a figure of steps goes before one of epochs
             self._owners |= dict.fromkeys(self.tables[source].names, source)
-        return (self.axis, self.counts_epochs, self._owners, self._shifts) != before
+        return is_other or (self.axis, self.counts_epochs, self._owners, self._shifts) != before
 
-    def _shift_of(self, source: Source) -> int | None:
+    def _shift_of(self, source: Source, *, is_over: bool) -> int | None:
         """Return what is added to the steps of a source to get those of the axis; None for another unit.
 
-        A process counts the steps of its optimizer from its own start.
+        A process counts the steps of its optimizer from its own start. When a line was printed is not known,
+        only when it was read, so printed steps are of the unit if they end where the axis ends.
         """
         assert self.axis is not None
         table = self.tables[source]
         if source is not self.axis:
             axis, base = self.tables[self.axis], self._shifts[self.axis]
-            shifts = (0, self._resumed_at) if source is Source.OBSERVED else (0,)
-            apart = abs(axis.newest + base - table.newest) - _CLOSE * (axis.newest + base)
-            if source is Source.PRINTED and apart > max(axis.gap, table.gap):
-                return None  # it was of the first steps, such as those of an evaluation before the training
+            if source is Source.PRINTED:
+                return 0 if _end_together(axis, base, table) else None
+            shifts = (0, self._resumed_at) if source is Source.OBSERVED and not self.is_anew else (0,)
             fits = [shift for shift in shifts if _are_of_one_unit(axis, base, table, shift)]
             # Both fit where the rows of a file come together: the one that is nearer now is right.
             return min(fits, key=lambda shift: abs(axis.newest + base - table.newest - shift), default=None)
-        if source is not Source.OBSERVED or not self._resumed_at or self._repeats_start(table):
+        if source is not Source.OBSERVED or self.is_anew or self._repeats_start(table):
             return 0
         printed = self.tables[Source.PRINTED]  # it may show that the program started anew
-        is_anew = _are_of_one_unit(table, 0, printed, 0)
-        return (
-            0 if is_anew and not _are_of_one_unit(table, self._resumed_at, printed, 0) else self._resumed_at
-        )
+        is_anew = is_over and _end_together(table, 0, printed)
+        return 0 if is_anew and not _end_together(table, self._resumed_at, printed) else self._resumed_at
 
     def _repeats_start(self, table: SourceTable) -> bool:
         """Return whether the first losses equal those of the run's first steps: it did not resume."""
@@ -339,8 +349,6 @@ class MetricRowWriter:
         """The last step in the file, and the one that waits."""
         self._beside: list[Row] = []
         """The rows without a step in the file."""
-        self._is_undecided = False
-        """Whether printed rows differ from earlier ones, which counts if nothing better appears."""
         self.fault: str | None = None
         """The first fault that a row of this attempt shows; one of a step goes before those without."""
         self._fault_has_step = False
@@ -359,7 +367,7 @@ class MetricRowWriter:
             self._earlier = read_rows(self._path)
             self._written = max((row["step"] for row in self._earlier if "step" in row), default=0)
             self.merged.earlier_losses = losses_by_step(self._earlier)
-        is_other, limit = self.merged.settle(), self.merged.newest
+        is_other, limit = self.merged.settle(is_over=is_over), self.merged.newest
         if limit != self._held and not is_over:
             self._held, limit = limit, limit - 1
         beside = list(self.merged.rows_beside())
@@ -367,7 +375,8 @@ class MetricRowWriter:
         new = self.merged.changed_steps(limit)
         known = len(self._beside)
         is_other = is_other or self.merged.counts_epochs or beside[:known] != self._beside
-        if is_other or (new and new[0] <= self._written) or (is_over and self._is_undecided):
+        # At the end all is written anew: then nothing depends on when which part was read.
+        if is_over or is_other or (new and new[0] <= self._written):
             self._write_anew(beside, limit, is_over=is_over)
         else:
             rows = [row for step in new if (row := self.merged.row(step)) is not None]
@@ -385,7 +394,6 @@ class MetricRowWriter:
         )
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
-        self._is_undecided = other is not None and not is_certain
         if other is not None and is_certain and self._resumed_at and other <= self._resumed_at:
             self._on_other_row(other)
             self._resumed_at = 0
@@ -462,6 +470,12 @@ def _are_of_one_unit(one: SourceTable, more: int, other: SourceTable, more_of_ot
     return apart <= max(one.gap, other.gap, _CLOSE * (high + more))
 
 
+def _end_together(axis: SourceTable, more: int, printed: SourceTable) -> bool:
+    """Return whether the last printed step is about that of the axis."""
+    last = axis.newest + more
+    return bool(printed.rows) and abs(last - printed.newest) <= max(axis.gap, printed.gap, _CLOSE * last)
+
+
 def _has_other_loss(known: Row, row: Row) -> bool:
     """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     return "loss" in known and "loss" in row and known["loss"] != row["loss"]
@@ -483,7 +497,7 @@ def row_fault(row: Row) -> str | None:
         if not isinstance(value, int | float) or not math.isfinite(value):
             return f"{place}: the {words} is {value}, which is not finite"
     if row.get("nan_steps"):
-        return f"{place}: {row['nan_steps']} steps had a loss that is not finite"
+        return f"{place}: {describe_count(row['nan_steps'], 'step')} had a loss that is not finite"
     return None
 
 

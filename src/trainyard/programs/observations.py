@@ -9,7 +9,7 @@ It reads no file and no process: both are passed in.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,18 @@ class ProgramError:
     type: str
     message: str = ""
     place: str = ""
-    """FILE:LINE, relative to the repository."""
+    """FILE:LINE of what caused it, relative to the repository."""
+    cause: str = ""
+    """`TYPE: MESSAGE` of the exception that caused it."""
+    code: str = ""
+    """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
 
     def __str__(self) -> str:
         text = ": ".join(filter(None, (self.type or "an exception", self.message.split("\n")[0])))
         return f"{text} ({self.place})" if self.place else text
 
     def to_json(self) -> dict[str, str]:
-        return {"type": self.type, "message": self.message, "place": self.place}
+        return {name: text for name, text in asdict(self).items() if text or name not in ("cause", "code")}
 
 
 @dataclass
@@ -63,6 +67,8 @@ class _Process:
     script: str = ""
     parents: tuple[int, ...] = ()
     steps: int = 0
+    of_passes: bool = True
+    """Whether these are backward passes, because no optimizer has stepped."""
     last_step: int = -1
     """The place of its last step among all events."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -79,6 +85,8 @@ class Observations:
     """SHA-256 by absolute path of the files of the repository that were imported."""
     unobserved: list[str] = field(default_factory=list)
     """Why Pythons of the program had no observer, a reason each."""
+    reads: list[Path | None] = field(default_factory=list)
+    """What torch.load has read before the second step; None for another thing than a path."""
     _processes: dict[int, _Process] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
     _count: int = 0
@@ -87,11 +95,11 @@ class Observations:
         """Take an event; one that was declared says nothing here."""
         if isinstance(event, LoggedFigures | WrittenCheckpoint):
             if event.source is Source.OBSERVED:
-                self._note_step(event.pid, event.rank, event.step)
+                self._note_step(event)
             return
         if not isinstance(event, ObservedFact):
             return
-        self._note_step(event.pid, event.rank, event.step)
+        self._note_step(event)
         process, facts = self._processes[event.pid], dict(event.facts)
         match event.kind:
             case "loaded":
@@ -106,26 +114,37 @@ class Observations:
                 self.modules |= known if len(self.modules) < _MOST_MODULES else {}
             case "exception":
                 process.error_at = self._count
-                named = (facts.get(name) for name in ("type", "message", "place"))
+                named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
                 process.error = ProgramError(*map(_text, named))
+            case "read" if (event.step or 0) <= 1:  # later ones come after a resume
+                self.reads.append(Path(path) if (path := _text(facts.get("path"))) else None)
             case "exit":
                 process.ended_at = self._count
 
-    def _note_step(self, pid: int, rank: int, step: int | None) -> None:
+    def _note_step(self, event: LoggedFigures | WrittenCheckpoint | ObservedFact) -> None:
         self._count += 1
-        process = self._processes.setdefault(pid, _Process())
-        process.rank = rank
-        if step is not None and step > process.steps:
+        process, step = self._processes.setdefault(event.pid, _Process()), event.step
+        process.rank = event.rank
+        if step is not None and process.of_passes and not event.of_passes:
+            process.steps, process.of_passes = 0, False
+        if step is not None and step > process.steps and process.of_passes == event.of_passes:
             process.steps, process.last_step = step, self._count
 
     def leads(self, pid: int) -> bool:
         """Return whether this process has as many steps as any: its rows are those of the run."""
-        return self._processes.setdefault(pid, _Process()).steps == (self.steps or 0)
+        process = self._processes.setdefault(pid, _Process())
+        return process.steps == (self.steps or 0) and process.of_passes == self.are_passes
+
+    @property
+    def are_passes(self) -> bool:
+        """Whether the steps are backward passes: no optimizer has stepped in any process."""
+        return all(each.of_passes for each in self._processes.values())
 
     @property
     def steps(self) -> int | None:
-        """The optimizer steps of the process that has the most; None if none was observed."""
-        return max((each.steps for each in self._processes.values()), default=0) or None
+        """The steps of the process that has the most; None if none was observed."""
+        counts = (each.steps for each in self._processes.values() if each.of_passes == self.are_passes)
+        return max(counts, default=0) or None
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -185,7 +204,7 @@ class Observations:
     def close(self, *, is_on: bool) -> None:
         """Say at the end why no step was observed, if nothing else does."""
         if self.steps is None and not self.unobserved:
-            reported = "no optimizer of torch stepped" if self._processes else "no Python reported"
+            reported = "no step was seen in a library" if self._processes else "no Python reported"
             self.unobserved.append(reported if is_on else "program.observe is false")
 
     def to_json(self) -> dict[str, Any]:

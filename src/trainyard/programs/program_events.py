@@ -15,12 +15,15 @@ write the file, and so does the observer, whose lines have `"source": "observed"
      "files": {NAME: [size, mtime_ns, device, inode]}}
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
+    {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
     {"event": "exit", "step": 7}
 
-An observed row is of the optimizer steps of its process; `accumulated` counts the backward passes between
-two of them, if several: then `loss` is that of the last one. The first 99 steps have a row each, then every
-second one, from 200 every fourth, and so on; of the others at most two a second, and the last one. A process
-that has not stepped an optimizer has events without a step.
+An observed row is of the optimizer steps of its process, or, with `"passes": true`, of its backward passes,
+as long as no optimizer has stepped. `accumulated` counts the passes between two steps, if several: then
+`loss` is that of the last one, times their number if the program divides it by that. `nan_steps` says that
+another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
+from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
+not stepped has events without a step.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
@@ -41,8 +44,8 @@ _MOST_NAME = 200
 _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
-_PROTOCOL = {"event", "step", "time", "source", "pid", "rank"}
-_FACTS = ("loaded", "machine", "modules", "exception", "exit")
+_PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
+_FACTS = ("loaded", "machine", "modules", "exception", "read", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
 
 
@@ -69,6 +72,8 @@ class LoggedFigures:
     rank: int = 0
     """The process that logged them; only that of rank 0 counts."""
     pid: int = 0
+    of_passes: bool = False
+    """Whether the step counts backward passes, as of the next."""
 
     def row(self) -> Row:
         """Return the figures by the names of `metrics.jsonl`; a name that it does not know is kept."""
@@ -92,6 +97,7 @@ class WrittenCheckpoint:
     """The function that was observed, such as `torch.save`."""
     rank: int = 0
     pid: int = 0
+    of_passes: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,14 @@ class ObservedFact:
     """A fact that the observer reports of one process."""
 
     kind: str
-    """`loaded`, `machine`, `modules`, `exception` or `exit`."""
+    """One of _FACTS."""
     pid: int
     rank: int
     facts: dict[str, Any]
     """The event's other members, unchecked."""
     step: int | None = None
     time: float | None = None
+    of_passes: bool = False
 
 
 ProgramEvent = TrainingSpan | LoggedFigures | WrittenCheckpoint | ObservedFact
@@ -159,18 +166,18 @@ def parse_event(line: bytes) -> ProgramEvent | None:
     kind, is_observed = found.get("event"), found.get("source") == Source.OBSERVED
     source = Source.OBSERVED if is_observed else Source.DECLARED
     step, steps, time = _count(found.get("step")), _count(found.get("steps")), _time(found.get("time"))
-    pid, rank = _count(found.get("pid")) or 0, _count(found.get("rank")) or 0
+    pid, rank, of_passes = _count(found.get("pid")) or 0, _count(found.get("rank")) or 0, "passes" in found
     if is_observed and kind in _FACTS:
         facts = {name: value for name, value in found.items() if name not in _PROTOCOL}
-        return ObservedFact(str(kind), pid, rank, facts, step, time)
+        return ObservedFact(str(kind), pid, rank, facts, step, time, of_passes)
     if kind == "saved" and (step is not None or is_observed):
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
-            return WrittenCheckpoint(step, path, files, time, source, call, rank, pid)
+            return WrittenCheckpoint(step, path, files, time, source, call, rank, pid, of_passes)
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
-            return LoggedFigures(step, figures, time, source, rank, pid)
+            return LoggedFigures(step, figures, time, source, rank, pid, of_passes)
     elif kind in ("begin", "end") and step is not None:
         return TrainingSpan(step, steps, time, kind == "end")
     return None

@@ -253,13 +253,11 @@ def note_checkpoint(
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
 
-def weights_fault(
-    directory: RunDirectory, taken: TakenCheckpoint, first: Tensors | None, *, is_complete: bool
-) -> str | None:
+def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complete: bool) -> str | None:
     """Return why the tensors of the last checkpoint cannot be a trained model; None if they can.
 
-    `first` are those of an earlier save that was not copied. Only a run that is complete (`is_complete`) must
-    have changed them. An infinity counts only where an earlier save had none: masks may hold some.
+    Only a run that is complete (`is_complete`) must have changed them. An infinity counts only where an
+    earlier save had none: masks may hold some.
     """
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
@@ -271,7 +269,6 @@ def weights_fault(
         return None
     (last, step), count = mine[-1], mine[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
-    earlier = [*([first] if first and first.count == count else []), *earlier]
     where = f"the checkpoint of step {taken.step:,}"
     new = [name for name in last.infinite if any(name not in each.infinite for each in earlier)]
     if bad := list(last.nan) or new:

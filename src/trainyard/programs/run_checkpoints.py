@@ -15,6 +15,7 @@ import glob
 import itertools
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -69,8 +70,8 @@ LOCAL_STORE = "trainyard-store"
 """The folder of the store that `trainyard run` uses where none is named."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
-_NO_NEWS = ("in progress", "open for writing", "has written nothing")
-"""Texts of notes that may be gone at the next search."""
+_NO_NEWS = re.compile(r"in progress|open for writing|that this run has written$")
+"""In notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
@@ -119,7 +120,7 @@ class RunCheckpoints:
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
-        self._finder = UnitFinder(self._has_written, program.formats)
+        self._finder = UnitFinder(self.has_written, program.formats)
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
@@ -132,11 +133,8 @@ class RunCheckpoints:
         """The last step on record when a checkpoint without a step was found, by its state."""
         self._kept: dict[int, str] = {}
         self.taken: TakenCheckpoint | None = None
-        self.taken_format: CheckpointFormat | None = None
         self.skipped: tuple[str, ...] = ()
         """Why newer checkpoints were not copied, a line each."""
-        self.first: Tensors | None = None
-        """The tensors of the first save, if it was not copied."""
         self.is_waiting = False
         """Whether a checkpoint is not complete yet, and will be if it stays as it is."""
 
@@ -158,7 +156,7 @@ class RunCheckpoints:
                 notes.append(self._nothing_matches(pattern))
         for folder, ignored in ((ours.path, ours.own_paths), (program.searched, own_folders(ours))):
             if program.checkpoints == AUTO and folder is not None and not found:
-                files, read = _search(folder, self._has_written, ignored, is_over=is_over)
+                files, read = _search(folder, self.has_written, ignored, is_over=is_over)
                 found = finder.searched(files, folder)
                 if read is not None:
                     notes.append(
@@ -179,7 +177,8 @@ class RunCheckpoints:
         files = [Path(os.path.realpath(one.base / name)) for name in one.files()]
         return any(file.is_relative_to(place) for file in files for place in places)
 
-    def _has_written(self, path: Path) -> bool:
+    def has_written(self, path: Path) -> bool:
+        """Return whether the run has written a file."""
         return self.own is None or self.own.has_written(path)
 
     def _is_data(self, one: ProgramCheckpoint) -> bool:
@@ -193,24 +192,13 @@ class RunCheckpoints:
         return any(fnmatch.fnmatch(path, each) or one.path.is_relative_to(each) for each in patterns)
 
     def _nothing_matches(self, pattern: str) -> str:
-        """Return what program.checkpoints does not name, and what lies near it."""
+        """Return what program.checkpoints does not name, and what the program was seen to save instead."""
         directory = self._program.directory
-        if any(glob.iglob(pattern, root_dir=directory, recursive=True)):  # noqa: PTH207  # may be absolute
-            return (
-                f"program.checkpoints: {pattern} names nothing that this run has written: it was there before"
-            )
-        folder = directory / glob.escape(pattern).partition("[")[0]
-        while not folder.is_dir():
-            folder = folder.parent
-        ours = {*own_folders(self._directory), *self._directory.path.parents}
-        near = [
-            path
-            for path in sorted(folder.iterdir())
-            if path not in ours and path.name not in _NEVER_CHECKPOINTS and self._has_written(path)
-        ]
-        names = ", ".join(path.name + "/" * path.is_dir() for path in near[:_MOST_NEAR])
-        lies = f"{folder} has {names} of this run" if names else f"this run has written nothing in {folder}"
-        return f"program.checkpoints: {pattern} names nothing in {directory}; {lies}"
+        is_there = any(glob.iglob(pattern, root_dir=directory, recursive=True))  # noqa: PTH207  # may be absolute
+        why = ": it was there before" if is_there else ""
+        saved = dict.fromkeys(os.path.relpath(each.path, directory) for each in self.saved)
+        more = f"; it has saved {', '.join(list(saved)[-_MOST_NEAR:])}" if saved else ""
+        return f"program.checkpoints: {pattern} names nothing that this run has written{why}{more}"
 
     def _judge(self, found: ProgramCheckpoints, end: "Ending | None", last_sign: float) -> ProgramCheckpoints:
         """Return the checkpoints as partial of which a sign of the end is missing."""
@@ -382,7 +370,7 @@ class RunCheckpoints:
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
         every = RunCheckpoints(self._directory, self._program, keep_last=self._keep_last).find().complete
-        older = [one for one in every if is_numbered(one.path) and not all(map(self._has_written, one.paths))]
+        older = [one for one in every if is_numbered(one.path) and not all(map(self.has_written, one.paths))]
         if older:
             LOG.warning(
                 "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
@@ -398,7 +386,7 @@ class RunCheckpoints:
         end: "Ending | None" = None,
         last_sign: float | None = None,
     ) -> None:
-        """Copy the newest complete checkpoint into the run directory, unless that was done, and record it.
+        """Copy the complete checkpoints that were not copied yet into the run directory, and record them.
 
         `step_before` returns the last step on record at a time: the guess for a checkpoint that shows none,
         which it keeps until it is written again. None beyond `reach`, the step up to which rows show that the
@@ -409,47 +397,47 @@ class RunCheckpoints:
         found = self._stepped(self.find(is_over=end is not None), step_before, last)
         found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
         self.skipped = found.rejections()
-        for note in self.skipped:
-            if not any(text in note for text in _NO_NEWS):
+        for note in self.skipped if end is None else ():  # the verdict has the last ones
+            if not _NO_NEWS.search(note):
                 self._warn_once(note)
         newest = found.newest
-        if newest is None or ((state := state_of(newest)) == self._state and end is None):
+        if newest is None or (state_of(newest) == self._state and end is None):
             return
+        older = [each for each in found.complete if each.found.source.proves and each is not newest]
+        for each in reversed(older[: self._keep_last - 1]):  # several may have been saved since the last time
+            if state_of(each) not in self._known and each.written_at < newest.written_at:
+                self._copy(each, is_over=end is not None)
+        if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
+            self._state = state_of(newest)
+
+    def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
+        """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""
+        state, step, source = state_of(one), one.step or 0, one.found.source
         if has_other_rows(self._directory, state):
-            LOG.error("%s: not copied, because its steps were trained again after it was saved", newest.path)
-            return
+            LOG.error("%s: not copied, because its steps were trained again after it was saved", one.path)
+            return True
+        if source is Source.GUESSED:
+            used = set(self._directory.checkpoint_steps())
+            unused = next(number for number in itertools.count(step) if number not in used)
+            step = self._known.setdefault(state, (unused, source))[0]
+        if not is_over and self._kept.get(step, state) != state:
+            self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
+            return True
         run_id = str(read_run(self._directory.run_file)["run_id"])
-        for each in found.complete:  # an older one if the newest cannot be copied
-            if each is not newest and not each.found.source.proves:
-                continue
-            state, step, source = state_of(each), each.step or 0, each.found.source
-            if source is Source.GUESSED:
-                used = set(self._directory.checkpoint_steps())
-                unused = next(number for number in itertools.count(step) if number not in used)
-                step = self._known.setdefault(state, (unused, source))[0]
-            if end is None and self._kept.get(step, state) != state:
-                self._warn_once(f"step {step:,} was saved by an earlier attempt: its first save is kept")
-                return
-            try:
-                taken = take_checkpoint(each, self._directory, run_id, step=step, source=source)
-            except (OSError, CheckpointError) as error:
-                LOG.error("%s: the checkpoint was not taken into the run directory (%s)", each.path, error)
-                self.skipped = (*self.skipped, f"{each.path.name} was not taken: {error}")
-                continue
-            is_first = self.taken is None
-            self.taken, self._state, self.taken_format = taken, state_of(newest), each.found.format
-            is_guess = state in self._by_silence
-            note_checkpoint(self._directory, taken, state, each.step, is_guess=is_guess)
-            remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
-            if end is not None and is_first:  # it ended within seconds, and has saved several times before
-                first = min(found.complete, key=lambda each: each.written_at)
-                with suppress(CheckpointError, OSError):
-                    self.first = tensors_of(first) if (first.step or 0) < (each.step or 0) else None
-            return
+        try:
+            taken = take_checkpoint(one, self._directory, run_id, step=step, source=source)
+        except (OSError, CheckpointError) as error:
+            LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
+            self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
+            return False
+        self.taken, self._known[state] = taken, (step, source)
+        note_checkpoint(self._directory, taken, state, one.step, is_guess=state in self._by_silence)
+        remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
+        return True
 
     def _warn_once(self, note: str) -> None:
-        if note not in self._told:
-            self._told.add(note)
+        if (about := note.partition(";")[0]) not in self._told:
+            self._told.add(about)
             LOG.warning("%s", note)
 
 

@@ -6,14 +6,15 @@ Two threads call this while the program runs: one reads its output, one polls an
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.config.kind import RunKind
 from trainyard.errors import TrainyardError
+from trainyard.programs.checkpoints.taken_checkpoint import is_of_torch
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
@@ -22,6 +23,7 @@ from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
     LoggedFigures,
+    ProgramEvent,
     ProgramEvents,
     TrainingSpan,
     WrittenCheckpoint,
@@ -45,7 +47,58 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class RunRows:
+class AttemptRows:
+    """Puts together what one attempt prints and reports: its rows, its saves, and what was observed."""
+
+    def __init__(
+        self, merged: MetricRows, events: Path, *, form: str = AUTO, is_planned: bool = False
+    ) -> None:
+        """`form` is that of its log. Of a planned program no step that was observed counts."""
+        self.merged, self.observations = merged, Observations()
+        self.are_recorded = True
+        """Whether rows are kept."""
+        self.count = 0
+        """The number of rows that were read."""
+        self._log, self._events, self._is_planned = LogReader(form), ProgramEvents(events), is_planned
+        self._saved: list[WrittenCheckpoint] = []
+
+    @property
+    def saved(self) -> list[WrittenCheckpoint]:
+        """The checkpoints that the program has reported as complete, and saves that the observer saw end."""
+        are_passes = self.observations.are_passes
+        return [
+            replace(each, step=None) if each.of_passes and not are_passes else each for each in self._saved
+        ]
+
+    def keep(self, rows: Iterable[Row], source: Source, moment: float) -> None:
+        """Keep rows that came at a time in Unix seconds."""
+        if self.are_recorded:
+            self.count += self.merged.add_all(rows, source, moment)
+
+    def read_output(self, text: str, moment: float) -> None:
+        self.keep(self._log.take(text), Source.PRINTED, moment)
+
+    def read_events(self, moment: float) -> list[ProgramEvent]:
+        """Read and return the new events."""
+        events = self._events.poll()
+        for event in events:
+            were_passes = self.observations.are_passes
+            self.observations.note(event)
+            if were_passes and not self.observations.are_passes:
+                self.merged.forget(Source.OBSERVED)
+            if isinstance(event, WrittenCheckpoint):
+                self._saved.append(event)
+            elif isinstance(event, LoggedFigures) and not event.rank:
+                of_unit = event.of_passes == self.observations.are_passes and not self._is_planned
+                if event.source is Source.DECLARED or (of_unit and self.observations.leads(event.pid)):
+                    self.keep([event.row()], event.source, moment)
+        return events
+
+    def close_log(self, moment: float) -> None:
+        self.keep(self._log.close(), Source.PRINTED, moment)
+
+
+class RunRows(AttemptRows):
     """Reads and records the rows of a program on this node."""
 
     def __init__(
@@ -56,39 +109,45 @@ class RunRows:
         *,
         found: ResumePoint | None,
         is_first: bool,
+        has_written: Callable[[Path], bool],
     ) -> None:
-        """`found` is the checkpoint that it resumes from. Raises ConfigError for a wrong program.metrics."""
-        self._directory = directory
-        self._is_planned = program.kind is RunKind.PLANNED
-        self._prometheus_file = monitoring.prometheus_file
-        self._are_recorded = is_first or not program.rows_on_first_node
-        self._log = LogReader(program.log_form or AUTO)
-        self._files = self._metric_files(program, found)
-        self._events = ProgramEvents(directory.logs / EVENTS_FILE)
-        self.observations = Observations()
-        self.saved: list[WrittenCheckpoint] = []
-        """The checkpoints that the program has reported as complete, and saves that the observer saw end."""
-        self.last_sign = 0.0
-        """When the program last printed or reported anything, in Unix seconds."""
+        """`found` is the checkpoint that it resumes from, `has_written` says which files the run has written.
+
+        Raises ConfigError for a wrong program.metrics.
+        """
+        is_planned = program.kind is RunKind.PLANNED
         self._resumed_at = found.step if found else 0
         self.writer = MetricRowWriter(
             directory.metrics_file,
-            log_steps=monitoring.log_steps if self._is_planned else 1,
+            log_steps=monitoring.log_steps if is_planned else 1,
             last=program.steps or 0,
             resumed_at=self._resumed_at,
             on_other_row=self._note_trained_again,
         )
-        self.merged = self.writer.merged
+        events, form = directory.logs / EVENTS_FILE, program.log_form or AUTO
+        super().__init__(self.writer.merged, events, form=form, is_planned=is_planned)
+        self.are_recorded = is_first or not program.rows_on_first_node
+        self._directory, self._has_written = directory, has_written
+        self._prometheus_file = monitoring.prometheus_file
+        self._files = self._metric_files(program, found)
+        self._needs_load = found is not None and is_of_torch(found.path)
+        self.last_sign = 0.0
+        """When the program last printed or reported anything, in Unix seconds."""
         self._declared_steps: int | None = None
+        self._declared_end: int | None = None
         self._is_closed = False
         self._lock = threading.RLock()
-        self.count = 0
-        """The number of rows that were read."""
 
     @property
     def announced(self) -> int | None:
         """The total of steps that the program states in an event or a file; None if its plan sets them."""
         return None if self._is_planned else self._declared_steps or self._files.steps_asked
+
+    @property
+    def ended_at(self) -> int | None:
+        """The last step, if the program says that it has ended its training there, early or not."""
+        ended = self._declared_end or self._files.ended_at
+        return ended if ended == self.merged.newest else None
 
     def step_before(self, moment: float) -> int:
         """Return the last step on record at a time in Unix seconds, a guess; 0 if there was none."""
@@ -99,18 +158,18 @@ class RunRows:
         """Return a text for people if there is no row: why files were not read, and what to do."""
         return "\n".join((f"No row was found: {PRINT_STEPS}.", *self._files.notes))
 
-    def read(self, text: str) -> None:
-        """Read output of the program."""
+    def read(self, text: str, moment: float) -> None:
+        """Read output that the program has written by a time in Unix seconds."""
         self.last_sign = time.time()
         with self._lock:
             if not self._is_closed:  # a daemon of the program may print on
-                self._keep(self._log.take(text), Source.PRINTED)
+                self.read_output(text, moment)
 
     def poll(self) -> bool:
         """Read events and files, and write; return whether the program has reported a checkpoint."""
         with self._lock:
-            has_saved = self._read_events()
-            self._keep(self._files.poll(), Source.STRUCTURED)
+            has_saved = self._poll_events()
+            self.keep(self._files.poll(), Source.STRUCTURED, time.time())
             self.writer.write()
             self._export()
         return has_saved
@@ -118,9 +177,9 @@ class RunRows:
     def close(self) -> None:
         """Record the last rows."""
         with self._lock:
-            self._read_events()
-            self._keep(self._files.poll(at_end=True), Source.STRUCTURED)
-            self._keep(self._log.close(), Source.PRINTED)
+            self._poll_events()
+            self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
+            self.close_log(time.time())
             self.writer.write(is_over=True)
             self._note_first(self.merged.first)
             self._export()
@@ -144,28 +203,27 @@ class RunRows:
             resumed_from=found.path if found else None,
         )
 
-    def _read_events(self) -> bool:
+    def _poll_events(self) -> bool:
         """Read the events of the program; return whether it has saved a checkpoint."""
-        has_saved = False
-        for event in self._events.poll():
-            self.observations.note(event)
+        events = self.read_events(time.time())
+        for event in events:
             if not isinstance(event, WrittenCheckpoint):  # it says nothing of what comes after it
                 self.last_sign = max(self.last_sign, event.time or 0.0)
             if isinstance(event, TrainingSpan):
                 self._declared_steps = event.steps or self._declared_steps
+                self._declared_end = event.step if event.has_ended else None
                 self._note_first(None if event.has_ended else event.step)
-            elif isinstance(event, LoggedFigures) and not event.rank:
-                is_observed = not self._is_planned and self.observations.leads(event.pid)
-                if event.source is Source.DECLARED or is_observed:
-                    self._keep([event.row()], event.source)
-            elif isinstance(event, WrittenCheckpoint):
-                self.saved.append(event)
-                has_saved = True
-        return has_saved
+        self.merged.is_anew = self._is_anew()
+        return any(isinstance(event, WrittenCheckpoint) for event in events)
 
-    def _keep(self, rows: Iterable[Row], source: Source) -> None:
-        if self._are_recorded:
-            self.count += self.merged.add_all(rows, source, time.time())
+    def _is_anew(self) -> bool:
+        """Return whether the program stepped without reading its checkpoint, one of torch.save.
+
+        A file that was there before the run is none of it; what was read from memory may be one.
+        """
+        seen = self.observations
+        is_known = self._needs_load and seen.steps is not None and not seen.unobserved
+        return is_known and not any(path is None or self._has_written(path) for path in seen.reads)
 
     def _export(self) -> None:
         """Write the last figures for Prometheus."""
@@ -179,7 +237,7 @@ class RunRows:
 
     def _note_first(self, step: int | None) -> None:
         """Take the first step that the program trains, which shows whether it resumed."""
-        if step is not None and self._are_recorded and step < self._resumed_at:
+        if step is not None and self.are_recorded and step < self._resumed_at:
             self._note_trained_again(step)
 
     def _note_trained_again(self, step: int) -> None:
@@ -187,22 +245,11 @@ class RunRows:
             LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
 
 
-@dataclass(frozen=True)
-class EarlierAttempt:
-    """The last attempt of a run, read again, because its command may have been killed with its program."""
+def earlier_attempt(directory: RunDirectory, program: Program) -> AttemptRows | None:
+    """Return the last attempt of the run, read again, because its command may have been killed with it.
 
-    merged: MetricRows
-    saved: tuple[WrittenCheckpoint, ...]
-
-    def rows_before(self, directory: RunDirectory, found: ResumePoint | None) -> list[Row]:
-        """Return its rows if a start from `found` continues it: the last ones may not be recorded."""
-        if found is None or found.parent_sha256 is not None or has_other_rows(directory, found.state):
-            return []
-        return list(self.merged.rows())
-
-
-def earlier_attempt(directory: RunDirectory, program: Program) -> EarlierAttempt | None:
-    """Return the last attempt of the run in a directory, from its output and events; None without any."""
+    None without any.
+    """
     path = directory.logs / "node-0.log"
     if program.kind is RunKind.PLANNED or not path.is_file() or not directory.run_file.is_file():
         return None
@@ -210,15 +257,18 @@ def earlier_attempt(directory: RunDirectory, program: Program) -> EarlierAttempt
     has_resumed = bool(starts) and not trains_again(directory)
     merged = MetricRows(resumed_at=int(starts[-1].get("step") or 0) if has_resumed else 0)
     merged.earlier_losses = losses_by_step(read_rows(directory.metrics_file))
-    log, changed, saved = LogReader(), path.stat().st_mtime, list[WrittenCheckpoint]()
+    found, changed = AttemptRows(merged, directory.logs / EVENTS_FILE), path.stat().st_mtime
     with path.open(encoding="utf-8", errors="replace", newline="") as text:
         while piece := text.read(1 << 20):
-            merged.add_all(log.take(piece), Source.PRINTED, changed)
-    merged.add_all(log.close(), Source.PRINTED, changed)
-    for event in ProgramEvents(directory.logs / EVENTS_FILE).poll():
-        if isinstance(event, LoggedFigures) and not event.rank:
-            merged.add_all([event.row()], event.source, changed)
-        elif isinstance(event, WrittenCheckpoint):
-            saved.append(event)
-    merged.settle()
-    return EarlierAttempt(merged, tuple(saved))
+            found.read_output(piece, changed)
+    found.close_log(changed)
+    found.read_events(changed)
+    merged.settle(is_over=True)
+    return found
+
+
+def rows_before(earlier: AttemptRows | None, directory: RunDirectory, found: ResumePoint | None) -> list[Row]:
+    """Return the rows of an attempt if a start from `found` continues it: the last may not be recorded."""
+    if earlier is None or found is None or found.parent_sha256 is not None:
+        return []
+    return [] if has_other_rows(directory, found.state) else list(earlier.merged.rows())

@@ -18,7 +18,6 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import read_data
 from trainyard.programs.metric_rows import MetricRows, add_missing_rows
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
@@ -34,10 +33,10 @@ from trainyard.programs.program_records import (
     weights_fault,
 )
 from trainyard.programs.run_checkpoints import Ending, ResumePoint, RunCheckpoints, copy_of
-from trainyard.programs.run_rows import RunRows, earlier_attempt
+from trainyard.programs.run_rows import RunRows, earlier_attempt, rows_before
 from trainyard.run.atomic_files import make_folder, sha256_of_file, write_json_atomically
 from trainyard.run.identity import collect_provenance, read_run
-from trainyard.run.records import append_event, keep_rows_up_to, read_rows
+from trainyard.run.records import append_event
 from trainyard.run.run_lock import note_session
 from trainyard.run.waiting import describe_wait
 
@@ -113,10 +112,15 @@ class ProgramRun:
         self.checkpoints.resume_from(found)
         # Raises for a wrong program.metrics before there is a record.
         self.rows = RunRows(
-            self.directory, self.program, self.config.monitoring, found=found, is_first=self.is_first
+            self.directory,
+            self.program,
+            self.config.monitoring,
+            found=found,
+            is_first=self.is_first,
+            has_written=self.checkpoints.has_written,
         )
         if self.is_first:
-            lost = earlier.rows_before(self.directory, found) if earlier is not None else []
+            lost = rows_before(earlier, self.directory, found)
             self._write_start(run_id)
             if found is None:
                 self.checkpoints.warn_of_other_runs()
@@ -130,10 +134,10 @@ class ProgramRun:
             self.network.remove_earlier_logs()
         self._started = time.monotonic()
 
-    def read(self, text: str) -> None:
-        """Read output of the program."""
+    def read(self, text: str, moment: float) -> None:
+        """Read output that the program has written by a time in Unix seconds."""
         self._hang.note_output(time.monotonic())
-        self.rows.read(text)
+        self.rows.read(text, moment)
 
     def poll(self) -> str | None:
         """Read what the program has written, and copy its checkpoints; return a reason if it must stop."""
@@ -216,12 +220,9 @@ class ProgramRun:
         is_well = ended.exit_code == 0
         is_complete = is_well and ended.stopped_by is None
         others = self._wait_for_others() if is_well else None
-        has_steps = self.rows.observations.steps is not None
-        self._take(Ending(is_well=is_well, last=None if has_steps else self.rows.merged.last))
-        if is_complete:
-            self._drop_unsaved_iteration()
-        taken, first = self.checkpoints.taken, self.checkpoints.first
-        weights = weights_fault(self.directory, taken, first, is_complete=is_complete) if taken else None
+        self._take(Ending(is_well=is_well, last=self.rows.merged.last))
+        taken = self.checkpoints.taken
+        weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,
@@ -229,7 +230,7 @@ class ProgramRun:
             checkpoint=taken or copy_of(self.directory, self.found),
             skipped=self.checkpoints.skipped,
             resumed_at=self.found.step if self.found else 0,
-            announced=self.rows.announced,
+            announced=(self.rows.ended_at if is_complete else None) or self.rows.announced,
             fault=self.rows.writer.fault,
             sources=self.rows.merged.sources or self._earlier_sources,
             unit="epochs" if self.rows.merged.counts_epochs else "steps",
@@ -240,18 +241,25 @@ class ProgramRun:
             hang=hang,
             changed=self._changed_inputs(),
             failure=failure,
-            error=None if ended.stopped_by else self._error(has_failed=not is_well),
-            optimizer_steps=self.rows.observations.steps,
+            error=None if ended.stopped_by else self.error(has_failed=not is_well),
+            optimizer_steps=self._optimizer_steps(),
         )
         self._write_observed()
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
 
-    def _error(self, *, has_failed: bool) -> ProgramError | None:
+    def _optimizer_steps(self) -> int | None:
+        """Return the optimizer steps of the run; None if those before a resume are not known."""
+        seen, merged = self.rows.observations, self.rows.merged
+        shift = 0 if self.found is None or merged.is_anew else merged.optimizer_shift
+        return None if seen.steps is None or seen.are_passes or shift is None else seen.steps + shift
+
+    def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program, as observed, else as its last output shows it."""
         observed = self.rows.observations
         error = observed.error(has_failed=has_failed)
         if error is not None:
-            return replace(error, message=self.secrets.mask_under("", error.message))
+            hidden = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
+            return replace(error, **dict(zip(("message", "cause"), hidden, strict=True)))
         if observed.has_clean_end and not has_failed:
             return None
         with suppress(OSError), self._log.open("rb") as file:
@@ -341,20 +349,6 @@ class ProgramRun:
         with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
             others = range(1, self.launch.node.nodes)
             return wait_for_ends(self.directory, others, seconds=_ENDS_SECONDS)
-
-    def _drop_unsaved_iteration(self) -> None:
-        """Drop the row of nanoGPT's last iteration: the script ends after it, and never saves its result.
-
-        It evaluates and saves at `max_iters`, then trains once more. All other rows are of the saved model.
-        """
-        rows, taken = read_rows(self.directory.metrics_file)[-2:], self.checkpoints.taken
-        if taken is None or self.checkpoints.taken_format is not CheckpointFormat.NANOGPT or len(rows) < 2:
-            return
-        saved, last = rows
-        evaluated = saved.get("step") == taken.step and "val_loss" in saved
-        if evaluated and last.get("step") == taken.step + 1 and "val_loss" not in last:
-            keep_rows_up_to(self.directory.metrics_file, taken.step)
-            LOG.info("step %s is not in the record: nanoGPT does not save it", f"{taken.step + 1:,}")
 
 
 def _without_none(facts: Mapping[str, Any]) -> dict[str, Any]:

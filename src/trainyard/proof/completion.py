@@ -18,6 +18,7 @@ from trainyard.proof.recorded_facts import (
 from trainyard.proof.recorded_rows import Cadence, cadence_of, judge_rows
 from trainyard.run.failure import short_reason, where_it_ended
 from trainyard.run.run_settings import setting
+from trainyard.run.source_words import describe_steps
 
 _FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
 
@@ -79,7 +80,7 @@ def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
         return "; ".join(filter(None, ("no step is on record", unknown_step(outcome))))
     stated = planned if planned is not None else integer_or_none(outcome.get("announced_steps"))
     if stated is not None and (counted := steps_of_program(outcome)) < stated:
-        return f"{counted:,} of {stated:,} steps"
+        return f"{counted:,} of {describe_steps(outcome, stated)}"
     return None
 
 

@@ -97,6 +97,11 @@ class Curves:
                 return
 
     @property
+    def last_validated(self) -> float | None:
+        """The step of the last validation loss; None without any."""
+        return max(self.by_name["val_loss"].steps, default=None)
+
+    @property
     def judged(self) -> str:
         """The name of the figure that decides; one that has steps goes before one of epochs."""
         logged = (name for name, curve in self.by_name.items() if curve.values)

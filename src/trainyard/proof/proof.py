@@ -37,11 +37,12 @@ from trainyard.proof.stored_checkpoints import (
     changed_record,
     checkpoint_problem,
     leftover_problem,
+    saved_before_last_step,
     store_problem,
 )
 from trainyard.run.failure import next_step
 from trainyard.run.run_settings import setting
-from trainyard.run.source_words import source_in_words, unit_of_steps
+from trainyard.run.source_words import describe_count, describe_steps, source_in_words
 from trainyard.run.suggested_commands import again_command, sync_command, trainyard_command
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def prove(
             _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
-            _stored_part(run, course, found, again=again, place=at),
+            _stored_part(run, course, found, again=again, place=at, validated=curves.last_validated),
             _repeatable_part(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
@@ -268,8 +269,9 @@ def _seen_weights(run: RecordedFacts, course: Course) -> str:
     unread = [str(each) for each in tensors.get("unread") or ()]
     count = integer_or_none(tensors.get("count")) or 0
     words = "without NaN" if tensors.get("infinite") else "finite"
-    tensors_read = f"{count:,} tensor{'' if count == 1 else 's'}"
-    read = f", last weights {words} ({tensors_read})" if count else ", last weights not read"
+    read = (
+        f", last weights {words} ({describe_count(count, 'tensor')})" if count else ", last weights not read"
+    )
     more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
     return f"{read} (unread: {unread[0]}{more})" if unread else read
 
@@ -288,14 +290,17 @@ def _program_length(run: RecordedFacts) -> str:
     outcome = section_or_empty(run, "outcome")
     requested = integer_or_none(section_or_empty(run, "plan").get("steps"))
     announced = integer_or_none(outcome.get("announced_steps"))
-    done, unit = f"{steps_of_program(outcome):,}", unit_of_steps(outcome)
-    source = source_in_words(outcome, "steps")
+    done, source = steps_of_program(outcome), source_in_words(outcome, "steps")
     if requested is not None:
-        return f"{done} of {requested:,} {unit}{source}"
+        return f"{done:,} of {describe_steps(outcome, requested)}{source}"
     if announced is None:
-        return f"{done} {unit}{source}, and the program ended with exit code 0"
-    of = f"of the {announced:,} {unit} that the program announced{source}"
-    return f"{done} {of}, and it ended with exit code 0"
+        return f"{describe_steps(outcome, done)}{source}, and the program ended with exit code 0"
+    planned = integer_or_none(section_or_empty(run, "plan").get("announced_steps"))
+    if planned is not None and planned > announced:
+        of = f"of at most {planned:,}: the program itself ended its training there"
+        return f"{describe_steps(outcome, done)}{source} {of}"
+    of = f"of the {describe_steps(outcome, announced)} that the program announced{source}"
+    return f"{done:,} {of}, and it ended with exit code 0"
 
 
 def _network_part(
@@ -315,7 +320,13 @@ def _network_part(
 
 
 def _stored_part(
-    run: RecordedFacts, course: Course, found: "Inspection", *, again: Recomputed, place: ProofPlace
+    run: RecordedFacts,
+    course: Course,
+    found: "Inspection",
+    *,
+    again: Recomputed,
+    place: ProofPlace,
+    validated: float | None,
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
@@ -330,7 +341,7 @@ def _stored_part(
         step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
-    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints)
+    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints, validated=validated)
     problem = (
         store_problem(run, found.verification)
         or leftover_problem(course.saved, found.verification)
@@ -350,7 +361,12 @@ def _stored_part(
         return Part("stored", False, f"{objects} verified; {other}", place.again)
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
     left = len(found.verification.leftovers)
-    note = f"; {left} leftovers of an interrupted sync or removal were not verified" if left else ""
+    leftovers = describe_count(left, "leftover")
+    note = f"; not verified: {leftovers} of an interrupted sync or removal" if left else ""
+    if (saved := saved_before_last_step(run, validated)) is not None:
+        note += (
+            f"; the last checkpoint is of step {saved:,}, which was validated: the step after it is not saved"
+        )
     return Part("stored", True, f"{objects}: {found.verification.compared}{read}{note}")
 
 
@@ -373,7 +389,7 @@ def _other_state(run: RecordedFacts, again: Recomputed) -> str | None:
 
 def _format_count(verification: "Verification") -> str:
     verified = integer_or_none(verification.objects_verified) or 0
-    return f"{verified:,} of {integer_or_none(verification.objects_total) or 0:,} objects"
+    return f"{verified:,} of {describe_count(integer_or_none(verification.objects_total) or 0, 'object')}"
 
 
 def _fixing_step(

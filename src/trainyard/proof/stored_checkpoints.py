@@ -38,11 +38,19 @@ class CheckpointProblem:
 
 
 def checkpoint_problem(
-    run: RecordedFacts, saved: Mapping[int, Any], checkpoints: Mapping[int, "StoredCheckpoint"]
+    run: RecordedFacts,
+    saved: Mapping[int, Any],
+    checkpoints: Mapping[int, "StoredCheckpoint"],
+    *,
+    validated: float | None = None,
 ) -> CheckpointProblem | None:
-    """Return the first checkpoint that is missing or not the run's; `saved` has its events' manifests."""
+    """Return the first checkpoint that is missing or not the run's; `saved` has its events' manifests.
+
+    `validated` is the step of the last validation.
+    """
     outcome = section_or_empty(run, "outcome")
     last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
+    last = saved_before_last_step(run, validated) or last
     written = digest_or_none(named.get("manifest_sha256"))
     newest = integer_or_none(named.get("step"))
     if (unknown := unknown_step(outcome)) is not None:
@@ -68,6 +76,17 @@ def checkpoint_problem(
         if difference is not None:
             return CheckpointProblem(f"the stored checkpoint of step {step:,} {difference}", step, *names[:1])
     return None
+
+
+def saved_before_last_step(run: RecordedFacts, validated: float | None) -> int | None:
+    """Return the step of the last checkpoint if it is the one before the last, and was validated last.
+
+    Some loops, such as nanoGPT's, validate and save before a step, and end after one more. None for others.
+    """
+    outcome = section_or_empty(run, "outcome")
+    step = integer_or_none(section_or_empty(outcome, "checkpoint").get("step"))
+    is_before = step is not None and step == validated and integer_or_none(outcome.get("steps")) == step + 1
+    return step if is_before else None
 
 
 def _difference(run: RecordedFacts, step: int, stored: "StoredCheckpoint", written: list[Any]) -> str | None:

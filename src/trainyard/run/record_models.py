@@ -160,6 +160,10 @@ class ProgramException(Section):
     message: Text | None = None
     place: Text | None = None
     """FILE:LINE."""
+    cause: Text | None = None
+    """`TYPE: MESSAGE` of the exception that caused it."""
+    code: Text | None = None
+    """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
 
 
 class Observed(Section):
@@ -188,7 +192,7 @@ class Outcome(Section):
     unit: Text | None = None
     """`epochs` if they are the steps, because nothing else was counted."""
     optimizer_steps: Whole | None = None
-    """Steps of torch's optimizers that were observed inside a program."""
+    """Steps of optimizers, or rounds or batches of a library, that were observed inside a program."""
     exception: ProgramException | None = None
     """The exception that ended a program; its exit code may be 0."""
     first_loss: Number | None = None

@@ -13,6 +13,11 @@ _WORDS = {
 }
 
 
+def describe_count(number: int, noun: str) -> str:
+    """Return `1 step` or `1,000 steps`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def source_in_words(outcome: Mapping[str, Any], fact: str) -> str:
     """Return ` (printed by the program)` for `steps` or a figure of a run; empty where none is on record."""
     sources = outcome.get("sources")
@@ -20,6 +25,6 @@ def source_in_words(outcome: Mapping[str, Any], fact: str) -> str:
     return f" ({words})" if words else ""
 
 
-def unit_of_steps(outcome: Mapping[str, Any]) -> str:
-    """Return what the steps of a run are: `steps`, or `epochs` if nothing else was counted."""
-    return "epochs" if outcome.get("unit") == "epochs" else "steps"
+def describe_steps(outcome: Mapping[str, Any], steps: int) -> str:
+    """Return a number of steps of a run in words; they are epochs if nothing else was counted."""
+    return describe_count(steps, "epoch" if outcome.get("unit") == "epochs" else "step")

@@ -20,6 +20,12 @@ def median_of(values: Iterable[float]) -> float:
     return ordered[len(ordered) // 2]
 
 
+def longest_pause(durations: Iterable[float], *, factor: float, least: float) -> float:
+    """Return the seconds without progress that are a hang: `factor` times the usual, at least `least`."""
+    known = list(durations)
+    return max(least, factor * float(median_of(known)) if known else 0.0)
+
+
 def usual_value(values: Iterable[float]) -> tuple[float, float]:
     """Return the median and a standard deviation on which single high values have little effect."""
     values = list(values)

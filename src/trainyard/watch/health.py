@@ -14,7 +14,14 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trainyard.run.usual_value import KEPT_VALUES, LEAST_VALUES, median_of, noise_limit, usual_value
+from trainyard.run.usual_value import (
+    KEPT_VALUES,
+    LEAST_VALUES,
+    longest_pause,
+    median_of,
+    noise_limit,
+    usual_value,
+)
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
@@ -342,4 +349,4 @@ def _is_number(value: object) -> bool:
 def silence_limit(times: Sequence[float]) -> float:
     """Return the seconds for which a run with rows at these times may write nothing."""
     intervals = [after - before for before, after in pairwise(times[-20:])]
-    return max(_SILENT_SECONDS, _SILENT_ROWS * float(median_of(intervals)) if intervals else 0.0)
+    return longest_pause(intervals, factor=_SILENT_ROWS, least=_SILENT_SECONDS)

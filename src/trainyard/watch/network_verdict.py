@@ -10,15 +10,18 @@ Forms: NCCL 2.4 to 2.31, aws-ofi-nccl before 1.4 to 1.21 (NCCL `src/transport/ne
 aws-ofi-nccl `src/nccl_ofi_net.cpp`). Lines may be coloured, prefixed by a collector, interleaved or cut.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import resources
 from typing import Any, BinaryIO
 
 from pydantic.dataclasses import dataclass as record_dataclass
 
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.run.record_models import OF_A_FILE, Count, Text, Truth
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -34,81 +37,33 @@ _CONNECTED = re.compile(r"Connected (?:all (?:rings|trees)|NVLS tree)")
 _PROVIDER = re.compile(
     r"NET/OFI Selected [Pp]rovider is (?P<name>[\w;-]+)(?:.*\(found (?P<nics>\d+) nics\))?"
 )
+# The plugin of EFA, or its tuner, was loaded; that says that EFA was expected, and not that it is used.
+_PLUGIN = re.compile(
+    r"NET/OFI |(?:NET|TUNER)/Plugin ?: (?!Could not|Failed|No |Plugin name).*(?:[_-]ofi\b|ofi_|libfabric)",
+    re.I,
+)
 _WISH = re.compile(r"NCCL_(?P<name>NET|NET_PLUGIN|IB_DISABLE) set by environment to (?P<value>[^.\n]*)")
 _EFA = ("aws libfabric", "libfabric", "ofi")
 _WITHIN = ("P2P", "SHM", "direct")
 
-_CAUSES = (
-    (
-        r"RC: -12\b",
-        "EFA could not lock memory (error -12)",
-        "raise the limit of locked memory: ulimit -l unlimited, or capability IPC_LOCK for the pod",
-    ),
-    (
-        r"RC: -22\b",
-        "the EFA installer is too old for this NCCL (error -22)",
-        "build the image with EFA installer 1.29.1 or newer: NCCL 2.19 and later need it",
-    ),
-    (
-        r"GDR disabled on GDR-supported instance type|FI_EFA_USE_DEVICE_RDMA.*(?:=|to )0\b",
-        "FI_EFA_USE_DEVICE_RDMA=0 makes the plugin fail on this instance type",
-        "remove FI_EFA_USE_DEVICE_RDMA: RDMA is detected",
-    ),
-    (
-        r"FI_EFA_USE_DEVICE_RDMA=1 was set by user, but",
-        "FI_EFA_USE_DEVICE_RDMA=1 is set, and the device cannot read remote memory",
-        "remove FI_EFA_USE_DEVICE_RDMA",
-    ),
-    (
-        r"Unreachable remote|Unresponsive receiver.*handshake failed",
-        "EFA could not reach the other machine",
-        "let the nodes' security group allow all traffic from and to itself, and keep the nodes in one zone",
-    ),
-    (
-        r"NET/OFI No eligible providers were found|NET/OFI Only EFA provider is supported|"
-        r"NET/OFI Unable to find a protocol that worked",
-        "the plugin found no EFA device",
-        "request vpc.amazonaws.com/efa for each pod, on nodes that have EFA interfaces attached",
-    ),
-    (
-        r"NET/OFI aws-ofi-nccl initialization failed|Failed to initialize NET plugin|"
-        r"Failed to initialize any NET plugin",
-        "the plugin of EFA did not start",
-        "read the NET/OFI lines before it; a plugin and an NCCL of one EFA installer release fit each other",
-    ),
-    (
-        r"NET/Plugin ?: (?:dlerror=.* )?No plugin found|NET/Plugin: Using internal network plugin|"
-        r"NET/Plugin: Could not find:|Error: network .+ not found",
-        "NCCL did not find the plugin of EFA (aws-ofi-nccl)",
-        "install aws-ofi-nccl in the image and put its lib folder into LD_LIBRARY_PATH",
-    ),
-    (
-        r"Failed to open libibverbs",
-        "libibverbs is not installed",
-        "install rdma-core in the image",
-    ),
-    (
-        r"NET/IB : No device found",
-        "NCCL sees no InfiniBand device",
-        "give the container the devices in /dev/infiniband, and an unlimited memlock",
-    ),
-)
-"""Pattern, cause and fix, the certain ones first. Healthy logs have some of these lines: none decides.
-
-The last two explain InfiniBand that is not used, the others EFA.
-"""
-_FIRST_OF_INFINIBAND = len(_CAUSES) - 2
 _BY_VARIABLE = (
     "NCCL_NET=Socket or NCCL_NET_PLUGIN=none in the environment forbids EFA, which compute.network requests",
     "remove that variable, or set compute.network=tcp",
 )
 _CAUSE_WORDS = ("RC: -", "NET/", "FI_EFA", "Unreachable", "receiver", "network", "NET plugin", "libibverbs")
-_COMPILED = tuple((re.compile(pattern), cause, fix) for pattern, cause, fix in _CAUSES)
+
+
+@functools.cache
+def _causes() -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
+    """Return the rows of network_causes.yaml with their patterns, in its order."""
+    file = resources.files(__package__) / "network_causes.yaml"
+    rows: list[dict[str, str]] = parse_yaml(file.read_bytes(), str(file))["causes"]
+    return tuple((re.compile(row["match"]), row) for row in rows)
 
 
 def _causes_of(line: str) -> list[int]:
-    """Return the places in `_CAUSES` of the causes that a line shows."""
-    return [number for number, (pattern, _, _) in enumerate(_COMPILED) if pattern.search(line)]
+    """Return the places in the table of the causes that a line shows."""
+    return [number for number, (pattern, _) in enumerate(_causes()) if pattern.search(line)]
 
 
 _NO_CHANNEL = "no channel between machines is in the logs"
@@ -295,6 +250,8 @@ class NetworkFacts:
     """What the environment requested from NCCL: NET, NET_PLUGIN, IB_DISABLE."""
     causes: tuple[str, ...] = ()
     """The first line of each known cause."""
+    plugin: Truth = False
+    """Whether the plugin of EFA, or its tuner, was loaded."""
 
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on these facts."""
@@ -345,8 +302,7 @@ class NetworkFacts:
             or wishes.get("NET_PLUGIN") == "none"
             or (not expected.efa and wishes.get("IB_DISABLE", "0") != "0")
         )
-        has_plugin = bool(self.providers) or any("NET/OFI" in line for line in self.causes)
-        has_better = bool(expected.efa) or expected.infiniband or has_plugin
+        has_better = bool(expected.efa) or expected.infiniband or self.plugin
         if expected.requested == "efa":
             why = _BY_VARIABLE if by_variable else self._cause(expected)
             return self._verdict(Network.TCP_FALLBACK, *lines, why=why)
@@ -408,16 +364,14 @@ class NetworkFacts:
 
     def _cause(self, expected: Expectation, *, direct: bool = False) -> tuple[str, str]:
         """Return why EFA, or with `direct` its GPUDirect, is not used, and the fix."""
-        is_infiniband = expected.infiniband and not expected.efa
-        numbers = [
-            number for number in self.numbered_causes() if (number >= _FIRST_OF_INFINIBAND) is is_infiniband
-        ]
-        if not numbers:
-            if direct:
-                return "the channels copy through the memory of the host", _DIRECT_FIX
-            return _NO_CAUSE, _NO_CAUSE_FIX
-        _, cause, fix = _COMPILED[min(numbers)]
-        return cause, fix
+        network = "infiniband" if expected.infiniband and not expected.efa else "efa"
+        found = (_causes()[number][1] for number in sorted(self.numbered_causes()))
+        row = next((row for row in found if row["of"] == network), None)
+        if row is not None:
+            return row["cause"], row["fix"]
+        if direct:
+            return "the channels copy through the memory of the host", _DIRECT_FIX
+        return _NO_CAUSE, _NO_CAUSE_FIX
 
 
 class NetworkLog:
@@ -430,6 +384,7 @@ class NetworkLog:
         self._wishes: dict[str, str] = {}
         self._providers: Counter[str] = Counter()
         self._nics: int | None = None
+        self._plugin = False
 
     def read(self, lines: Iterable[str]) -> None:
         """Read lines of a log. The last one may be cut: without its newline it shows no end of a channel."""
@@ -472,6 +427,7 @@ class NetworkLog:
             if provider["nics"] is not None:
                 nics = int(provider["nics"])
                 self._nics = nics if self._nics is None else min(self._nics, nics)
+        self._plugin |= _PLUGIN.match(text) is not None
         if (wish := _WISH.match(text)) is not None:
             self._wishes[wish["name"]] = wish["value"].strip().lower()
 
@@ -495,6 +451,7 @@ class NetworkLog:
             providers=dict(self._providers),
             wishes=self._wishes,
             causes=tuple(self._causes.values()),
+            plugin=self._plugin,
         )
         return merge_facts([of_all, *(each.facts(host) for (host, *_), each in self._processes.items())])
 
@@ -532,6 +489,7 @@ def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
         providers=dict(sum((Counter(part.providers) for part in every), Counter())),
         wishes={name: value for part in every for name, value in part.wishes.items()},
         causes=tuple(causes[number] for number in sorted(causes)),
+        plugin=any(part.plugin for part in every),
     )
 
 

@@ -146,9 +146,8 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
     before = record.attempts[-1] if record.attempts else None
     progress = _is_progress(before, this)
     # A wrong no costs the run, a wrong yes one start: the second equal failure without progress stops.
-    is_unknown = failure.recovers is None and failure.failure_class is FailureClass.UNKNOWN
-    if not failure.retryable and not (is_unknown and progress):
-        new = " without a new checkpoint" if is_unknown else ""
+    if not failure.retryable and not (failure.is_unknown and progress):
+        new = " without a new checkpoint" if failure.is_unknown else ""
         return Stop(f"no retry recovers from {failure.failure_class.value}{new}")
     if before is not None and before.signature == this.signature and not progress:
         return Stop(f"it failed in the same way twice in a row without progress: {this.signature}")
@@ -157,13 +156,14 @@ def decide_retry(state: "JobState", record: RetryRecord, *, step: int | None, ji
         return Stop(f"{record.spent} of {record.allowed} retries are spent")
     unknown = "and it starts again from its newest checkpoint, or from the beginning"
     start = unknown if step is None else f"from step {step:,}"
+    can = "may" if failure.is_unknown else "can"
     attempts = (*record.attempts, this)
     spent = record.spent if free else record.spent + 1
     return Retry(
         seconds=pause_before(_without_progress(attempts), jitter),
         record=RetryRecord(record.allowed, spent, attempts[-_MOST_ATTEMPTS:]),
         avoided=_nodes_to_avoid(attempts),
-        why=f"a retry {'may' if is_unknown else 'can'} recover from {failure.failure_class.value}, {start}",
+        why=f"a retry {can} recover from {failure.failure_class.value}, {start}",
     )
 
 

@@ -132,6 +132,145 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
     assert len(digests) == 1, "the observer changes no bit"
 
 
+OF_TORCH = """
+import os, torch
+
+def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1):
+    net = torch.nn.Linear(2, 1)
+    stepper = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(steps):
+        for _ in range(parts):
+            loss = net(torch.ones(1, 2)).square().mean() * (float("nan") if step == nan_at else 1)
+            (loss / parts if divide else loss).backward()
+        printed.append(loss.item())
+        if optimizer:
+            stepper.step()
+            stepper.zero_grad()
+    torch.save(net.state_dict(), f"{name}.pt")
+
+torch.save({}, "given.pt")
+for name, more in MODES.items():
+    if not (child := os.fork()):
+        printed = []
+        torch.load("given.pt")
+        train(**more)
+        torch.load("given.pt")
+        print(name, os.getpid(), *printed, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+MODES: dict[str, dict[str, object]] = {
+    "divided": {"steps": 6, "parts": 4},
+    "not divided": {"steps": 6, "parts": 4, "divide": False},
+    "by hand": {"steps": 6, "optimizer": False},
+    "NaN between rows": {"steps": 1200, "nan_at": 1155},
+}
+
+
+def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_path: Path) -> None:
+    """All in one process that forks, because torch is imported once. A loss is the one that is printed."""
+    start, wrong = Start(tmp_path / "modes"), dict[str, object]()
+    (start.folder / "modes.py").write_text(f"MODES = {MODES!r}\n{OF_TORCH}")
+    output = start.run((PYTHON, "modes.py"))
+    for name in MODES:
+        [words] = [
+            line.removeprefix(name).split() for line in output.splitlines() if line.startswith(f"{name} ")
+        ]
+        pid, printed = int(words[0]), [float(word) for word in words[1:]]
+        rows = [row for row in start.rows if row.pid == pid and row.of_passes == (name == "by hand")]
+        exact = all(row.figures["loss"] == pytest.approx(printed[row.step - 1], nan_ok=True) for row in rows)
+        saved = [(save.step, save.of_passes) for save in start.saves if save.pid == pid]
+        found = (exact, rows[-1].step, saved, 1156 in [row.step for row in rows])
+        if found != (True, len(printed), [(len(printed), name == "by hand")], name == "NaN between rows"):
+            wrong[name] = (found, output[-2000:])
+    assert wrong == {}
+    assert start.observed.reads == [start.folder / "given.pt"] * len(MODES), "those at the end are no resume"
+
+
+LIBRARIES = {
+    "xgboost/core.py": """
+class Booster:
+    def update(self, dtrain, iteration=0, fobj=None): self.rounds = iteration
+    def eval_set(self, evals, iteration=0):
+        texts = [f"{name}-{metric}:{1 / (iteration + 1)}" for _, name in evals for metric in ("auc", "rmse")]
+        return "\\t".join([f"[{iteration}]", *texts])
+    def save_model(self, fname): open(fname, "w").write("{}")
+""",
+    "lightgbm/basic.py": """
+class Booster:
+    def update(self, train_set=None, fobj=None): self.rounds = getattr(self, "rounds", 0) + 1
+    def eval_valid(self, feval=None):
+        return [("valid_0", "auc", 0.5, True), ("valid_0", "l2", 1 / self.rounds, False)]
+    def eval_train(self, feval=None): return [("training", "l2", 0.5 / self.rounds, False)]
+    def save_model(self, filename): open(filename, "w").write("{}")
+""",
+    "keras/src/callbacks/callback_list.py": """
+class CallbackList:
+    def on_train_batch_end(self, batch, logs=None): pass
+    def on_epoch_end(self, epoch, logs=None): pass
+""",
+    "keras/src/saving/saving_api.py": "def save_model(model, filepath): open(filepath, 'w').write('{}')",
+    "sklearn/base.py": """
+def _fit_context(*, prefer_skip_nested_validation):
+    def decorator(method):
+        def wrapper(estimator, *args): return method(estimator, *args)
+        return wrapper
+    return decorator
+""",
+    "joblib/numpy_pickle.py": "def dump(value, filename): open(filename, 'w').write('{}')",
+}
+"""The part of each library that the observer hooks into, in its shape; the libraries are not in the lock."""
+PROGRAMS: dict[str, tuple[str, list[object]]] = {
+    "xgboost": (
+        "from xgboost.core import Booster\ntrain, other = object(), object()\nbooster = Booster()\n"
+        "for n in range(3):\n    booster.update(train, iteration=n)\n"
+        "    booster.eval_set([(other, 'test'), (train, 'train')], n)\nbooster.save_model('m.json')",
+        [3, {"test-auc", "test-rmse", "train-auc", "train-rmse", "loss", "val_loss"}, [(3, "m.json")]],
+    ),
+    "lightgbm": (
+        "from lightgbm.basic import Booster\nbooster = Booster()\nfor n in range(3):\n    booster.update()\n"
+        "    booster.eval_train(), booster.eval_valid()\nbooster.save_model('m.txt')",
+        [3, {"valid_0 auc", "valid_0 l2", "training l2", "loss", "val_loss"}, [(3, "m.txt")]],
+    ),
+    "keras": (
+        "from keras.src.callbacks.callback_list import CallbackList\n"
+        "from keras.src.saving import saving_api\n"
+        "calls = CallbackList()\nfor epoch in range(2):\n    for batch in (3, 7, 9):\n"
+        "        calls.on_train_batch_end(batch)\n"
+        "    calls.on_epoch_end(epoch, {'loss': 1.0, 'val_loss': 2.0})\n"
+        "saving_api.save_model(calls, 'm.keras')",
+        [20, {"loss", "val_loss"}, [(20, "m.keras")]],
+    ),
+    "sklearn": (
+        "from sklearn.base import _fit_context\nfrom joblib.numpy_pickle import dump\nclass Model:\n"
+        "    @_fit_context(prefer_skip_nested_validation=True)\n"
+        "    def partial_fit(self, x): self.loss_ = 1.0 / x\n"
+        "    @_fit_context(prefer_skip_nested_validation=True)\n"
+        "    def predict(self, x): return x\n"
+        "model = Model()\nfor n in (1, 2, 3):\n    model.partial_fit(n), model.predict(n)\n"
+        "dump(model, 'm.joblib')",
+        [3, {"loss"}, [(3, "m.joblib")]],
+    ),
+}
+
+
+def test_libraries_without_an_optimizer_of_torch_count_their_own_steps(tmp_path: Path) -> None:
+    wrong = {}
+    for name, (program, wanted) in PROGRAMS.items():
+        start = Start(tmp_path / name)
+        for path, text in LIBRARIES.items():
+            file = start.folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        (start.folder / "fit.py").write_text(program)
+        output = start.run((PYTHON, "fit.py"))
+        figures = set().union(*(row.figures for row in start.rows))
+        saves = [(save.step, save.path.name) for save in start.saves]
+        if [start.observed.steps, figures, saves] != wanted:
+            wrong[name] = (start.observed.steps, figures, saves, output)
+    assert wrong == {}
+
+
 @pytest.mark.process
 def test_a_python_without_the_observer_says_why(tmp_path: Path) -> None:
     for name, (words, reason) in UNOBSERVED.items():

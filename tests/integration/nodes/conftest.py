@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.integration.conftest import ACCESS_KEY, SECRET_KEY, Endpoint
-from tests.integration.control_plane import kit
+from tests.integration.control_plane import kit, operator
 from tests.integration.job_world import NAMESPACE, World, eventually
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,10 +75,8 @@ class Nodes(World):
         for name in OPERATORS[kind]:
             if name not in self.operators:
                 environment = self.plane.environment if name == "kuberay" else None
-                start = importlib.import_module("operators").start
-                running = start(
-                    name, self.plane.kubeconfig, self.directory / name, environment=environment, timeout=300
-                )
+                folder = self.directory / name
+                running = operator(name, self.plane, folder, environment=environment, timeout=300)
                 self.operators[name] = self.held.enter_context(running)
 
     def claim(self, name: str, path: Path | None = None) -> Path:
@@ -153,7 +151,7 @@ class Nodes(World):
 
     def wait_for_step(self, job: str, step: int) -> None:
         rows = self.folder / NAMESPACE / job / "metrics.jsonl"
-        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=400)
+        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=1200)
 
     def node_of(self, pod: str) -> str:
         return str(self.request("GET", f"{SPACE}/pods/{pod}")["spec"]["nodeName"])

@@ -69,7 +69,6 @@ def writer(nodes: Nodes, claim: None) -> Iterator[None]:
 
 
 CREATE = ("create-volume", "--claim", "fsx", "--size", "1200Gi", "--storage-class", "fsx")
-HELPED = ("--claim", "fsx", "--image", IMAGE, "--python", sys.executable)
 
 
 def copy_line(nodes: Nodes, *words: str) -> list[str]:
@@ -88,22 +87,26 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes, volume: Path) -> None:
-    assert "would be created" in nodes.manage(*CREATE, "--dry-run", name=COMMAND)
+def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes) -> None:
+    create = ("create-volume", "--claim", "once", "--storage-class", "none", "--size")
+    assert "would be created" in nodes.manage(*create, "1200Gi", "--dry-run", name=COMMAND)
     with pytest.raises(RuntimeError):
-        nodes.request("GET", f"{SPACE}/persistentvolumeclaims/fsx")
+        nodes.request("GET", f"{SPACE}/persistentvolumeclaims/once")
     for answer in ("created", "is there already"):
-        assert answer in nodes.manage(*CREATE, name=COMMAND)
-    nodes.manage(*CREATE[:4], "9600Gi", *CREATE[5:], name=COMMAND, code=2)
+        assert answer in nodes.manage(*create, "1200Gi", name=COMMAND)
+    nodes.manage(*create, "9600Gi", name=COMMAND, code=2)
 
 
-@pytest.mark.usefixtures("volume", "claim")
-def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes) -> None:
-    assert nodes.manage("find", "--claim", "fsx", name=COMMAND, code=2) == "", "no image to read it with"
-    found = json.loads(nodes.manage("find", *HELPED, "--json", name=COMMAND))
+def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes, volume: Path) -> None:
+    nodes.claim("alone", volume)  # no pod mounts it, also where the writer runs
+    alone = ("--claim", "alone")
+    assert nodes.manage("find", *alone, name=COMMAND, code=2) == "", "no image to read it with"
+    helped = (*alone, "--image", IMAGE, "--python", sys.executable)
+    found = json.loads(nodes.manage("find", *helped, "--json", name=COMMAND))
     assert {each["path"]: each["format"] for each in found["checkpoints"]} == NEWEST
-    eventually(lambda: not nodes.request("GET", f"{SPACE}/pods")["items"], "the helper to go")
-    assert nodes.manage("list", *HELPED, name=COMMAND).count("partial") == 5
+    helpers = f"{SPACE}/pods?labelSelector=trainyard.dev%2Fhelper"
+    eventually(lambda: not nodes.request("GET", helpers)["items"], "the helper to go")
+    assert nodes.manage("list", *helped, name=COMMAND).count("partial") == 5
 
 
 @pytest.mark.usefixtures("writer")

@@ -51,7 +51,8 @@ def crash_the_node_of_the_worker(nodes: Nodes, job: str) -> None:
 
 
 FAILURES = {
-    "memory": Failure(FailureClass.HOST_MEMORY, "memory"),
+    # A busy machine needs longer to fill the memory than the others wait for a step.
+    "memory": Failure(FailureClass.HOST_MEMORY, "memory", {"monitoring__hang_seconds": 300}),
     "image": Failure(FailureClass.IMAGE_PULL, options=("--image-uri", NO_IMAGE)),
     "raises": Failure(FailureClass.USER_CODE, "raises"),
     "diverges": Failure(
@@ -59,6 +60,7 @@ FAILURES = {
     ),
     "disk": Failure(FailureClass.DISK_FULL, settings={"claim": "small"}),
     "hangs": Failure(FailureClass.HANG, "hangs"),
+    "killed": Failure(FailureClass.UNKNOWN, "killed"),
     "crash": Failure(FailureClass.NODE_LOST, "slow", disturb=crash_the_node_of_the_worker),
 }
 """In this order: the last one takes a node."""
@@ -94,7 +96,7 @@ def test_a_watcher_that_is_killed_between_two_retries_is_replaced_and_the_budget
     for job in ("watched", "watched-2"):
         with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as watcher:
             claimed = partial(is_claimed, nodes, job)
-            eventually(claimed, f"the claim of the retry of {job}", within=400)
+            eventually(claimed, f"the claim of the retry of {job}", within=1200)
             watcher.kill()
         assert nodes.jobs("watched")[-1] == job, "it died in its back-off"
     told = nodes.deploy("watched", "pytorchjob", *options, **SETTINGS)
@@ -122,7 +124,7 @@ def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Node
             nodes.wait_for_step(name, FAULT_STEP)
             failure.disturb(nodes, name)
         told, _ = watcher.communicate(timeout=1200)
-    recovers = failure.expected in RECOVERABLE
+    recovers = failure.expected in (*RECOVERABLE, FailureClass.UNKNOWN)  # unknown: once, as steps were made
     expected = (0, [name, f"{name}-2"]) if recovers else (1, [name])
     assert (watcher.returncode, nodes.jobs(name)) == expected, told
     if recovers:

@@ -1,6 +1,7 @@
 """Jobs whose pods really run: exit codes, memory limits, images, logs of dead pods, followers."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -54,7 +55,7 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
     "stops": ({"command": "echo saved; exit 75"}, "preempted", 75, "saved"),
     "greedy": (
         {
-            "command": f"{sys.executable} -c 'x = bytearray(400 << 20); print(len(x))'",
+            "command": f"{shlex.quote(sys.executable)} -c 'x = bytearray(400 << 20); print(len(x))'",
             "restart": "Never",
             "resources": {"limits": {"memory": "64Mi"}},
         },
@@ -135,7 +136,8 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_
     def restarted() -> bool:
         pods = nodes.pods("again").values()
         statuses = [s for pod in pods for s in pod["status"].get("containerStatuses") or ()]
-        return any(s["restartCount"] == 1 and "running" in s["state"] for s in statuses)
+        # Its kubelet may report the new container before the end of the old one.
+        return any("running" in s["state"] and "terminated" in s["lastState"] for s in statuses)
 
     eventually(restarted, "the container to start again")
     title = "again-master-0/pytorch"

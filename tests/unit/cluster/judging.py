@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import Demand
-from trainyard.cluster.verdict import Verdict, judge_cluster, verdict_record
-from trainyard.command.cluster_options import demand_values
+from trainyard.cluster.verdict import Verdict, verdict_record
+from trainyard.command.cluster_options import job_values
 from trainyard.config.cluster import ClusterConfig
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.run.untrusted_files import read_yaml
 
@@ -28,22 +28,20 @@ def script() -> ModuleType:
 
 def look_at(kubeconfig: Path, *options: str, call_seconds: float = 20.0) -> ClusterQuery:
     api = Api(access_by_kubeconfig(kubeconfig, "", read=read_yaml, environment={}), call_seconds=call_seconds)
-    demand = demand_of(["--kubeconfig", str(kubeconfig), *options], namespace=api.access.namespace)
-    return ClusterQuery(api, demand)
+    job = demand_of(["--kubeconfig", str(kubeconfig), *options], namespace=api.access.namespace)
+    return ClusterQuery(api, job, tuple(KINDS.values()))
 
 
 def demand_of(
     options: Sequence[str], settings: ClusterConfig | None = None, *, namespace: str = "", **given: Any
-) -> Demand:
-    """The demand of a command line, of a configuration, and of values that no option has."""
-    values = {**demand_values(script().parse_args(["check", *options])), **given}
-    demand = Demand(kinds=tuple(KINDS.values()), **values)
-    return demand.with_settings(settings or ClusterConfig(), namespace=namespace)
+) -> JobSpec:
+    """The job of a command line, of a configuration, and of values that no option has."""
+    values = {**job_values(script().parse_args(["check", *options])), **given}
+    return JobSpec(**values).with_settings(settings or ClusterConfig(), namespace=namespace)
 
 
 def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
-    look = look_at(kubeconfig, *options)
-    return judge_cluster(look.snapshot(lambda **_: None), look.demand)
+    return look_at(kubeconfig, *options).judge(lambda **_: None)
 
 
 def without_target(text: str) -> str:

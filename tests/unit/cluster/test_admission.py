@@ -11,8 +11,8 @@ from trainyard.cluster.admission import AdmissionTime, outlook
 from trainyard.cluster.capacity import Capacity, Fit
 from trainyard.cluster.check_definition import Facts
 from trainyard.cluster.checks import gang, queue
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.snapshot import ClusterQueue, Flavor, FlavorQuota, MissingData, Queue, Snapshot
+from trainyard.jobs.job_spec import JobSpec
 
 GPU = "nvidia.com/gpu"
 NOT_SEEN = MissingData("not asked")
@@ -37,7 +37,7 @@ def snapshot(*queues: ClusterQueue, **changes: Any) -> Snapshot:
     return Snapshot(**(empty | changes))
 
 
-DEMAND = Demand(nodes=2, gpus_per_node=8, instance_type="p5.48xlarge", queue="main")
+DEMAND = JobSpec(nodes=2, gpus_per_node=8, instance_type="p5.48xlarge", queue="main")
 
 
 @each_case(("nominal", "used"), list(itertools.product((0, 8, 16, 32), (0, 8, 16, 32))))
@@ -59,7 +59,7 @@ def test_a_queue_of_a_cohort_is_not_refused_for_its_own_quota() -> None:
         found = outlook(cluster, DEMAND, ())
         assert (found.when, "cohort all" in found.evidence) == (AdmissionTime.NOT_CHECKED, True)
         capacity = Capacity((), Fit.LATER, (), ())
-        facts = Facts(cluster, DEMAND, kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
+        facts = Facts(cluster, DEMAND, kinds=(), kind=None, fits=(), capacity=capacity, outlook=found)  # type: ignore[arg-type]
         outcomes = [*queue.CHECK.judge(facts), *gang.CHECK.judge(facts)]
         assert [outcome.severity for outcome in outcomes] == ["skipped", "warning"]
         assert outcomes[0].evidence.startswith("not checked: ClusterQueue own")

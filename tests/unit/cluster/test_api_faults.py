@@ -43,7 +43,7 @@ def outcomes_of(recorded: Recorded, folder: Path, *options: str) -> tuple[Readin
     verdict = verdict_of(recorded.kubeconfig(folder), *PLAN, *options)
     found: dict[str, list[Any]] = {}
     for finding in verdict.findings:
-        found.setdefault(finding.check.name, []).append(finding.outcome)
+        found.setdefault(finding.subject, []).append(finding)
     return verdict.state, found
 
 

@@ -27,8 +27,9 @@ from trainyard.cluster.checks import device_plugin
 from trainyard.cluster.checks import efa as efa_check
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.job_preflight import room_for
-from trainyard.cluster.verdict import Readiness, judge_cluster, verdict_record
+from trainyard.cluster.verdict import Readiness, verdict_record
 from trainyard.config.cluster import ClusterConfig, ClusterPodConfig
+from trainyard.jobs.job_spec import token_variable
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -104,7 +105,7 @@ def test_the_secret_of_the_token_is_looked_for_beside_the_other(
     given: str, recorded: Recorded, tmp_path: Path
 ) -> None:
     def found() -> dict[str, str]:
-        return errors_of_job(recorded, tmp_path, token_secret=given, secret="store")
+        return errors_of_job(recorded, tmp_path, secrets=token_variable(given), secret_environment="store")
 
     secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     assert [text.split()[-1] for text in found()["namespace"].splitlines()] == ["store", "hf"]
@@ -122,13 +123,12 @@ def test_the_service_account_of_the_pods_must_exist(recorded: Recorded, tmp_path
 
 
 def errors_of_job(
-    recorded: Recorded, folder: Path, settings: ClusterConfig | None = None, **given: str
+    recorded: Recorded, folder: Path, settings: ClusterConfig | None = None, **given: Any
 ) -> dict[str, str]:
     """The errors for a job that `trainyard job deploy` plans, by check."""
     look = look_at(recorded.kubeconfig(folder), *PLAN)
-    demand = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
-    job = ClusterQuery(look.api, demand)
-    verdict = judge_cluster(job.snapshot(lambda **_: None), demand)
+    job = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
+    verdict = ClusterQuery(look.api, job, look.kinds).judge(lambda **_: None)
     told: dict[str, str] = {}
     for entry in verdict_record(verdict)["findings"]:
         if entry["severity"] == "error":
@@ -206,7 +206,7 @@ def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: st
     with serving(changed(cluster, bare)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    advised = {finding.outcome.remedy for finding in verdict.findings}
+    advised = {finding.remedy for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
     assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
     # EFA is checked only on nodes that are fit, and a node without GPUs is not.
@@ -225,7 +225,7 @@ def test_what_is_not_judged_is_not_checked_and_never_red(tmp_path: Path) -> None
         with serving(cluster.state) as recorded:
             recorded.groups |= groups
             verdict = verdict_of(recorded.kubeconfig(tmp_path), *options)
-        skipped = {f.check.name for f in verdict.findings if f.outcome.evidence.startswith("not checked")}
+        skipped = {f.subject for f in verdict.findings if f.evidence.startswith("not checked")}
         if not checks <= skipped or verdict.state is not Readiness.READY:
             wrong.append((cluster.name, options, verdict.state, skipped))
     assert wrong == []
@@ -235,7 +235,7 @@ def test_a_job_on_nodes_whose_gpus_are_not_counted_asks_for_those_of_their_type(
     cluster = CLUSTERS["dra"]()
     with serving(cluster.state) as recorded:
         facts = verdict_of(recorded.kubeconfig(tmp_path), *PLAN).facts
-    room = room_for(facts.snapshot, facts.demand)
+    room = room_for(facts.snapshot, facts.job)
     assert room is not None
     assert room.gpus == 8
 

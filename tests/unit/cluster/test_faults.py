@@ -9,8 +9,8 @@ from tests.unit.cluster.generated import CLUSTERS, changed
 from tests.unit.cluster.judging import findings_of, verdict_of, without_target
 from tests.unit.cluster.recorded import serving
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
+from trainyard.plan.finding import Severity
 
 
 def in_turn() -> list[tuple[str, Fault]]:

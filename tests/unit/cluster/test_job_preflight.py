@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.capacity import choose_zone
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.image_digest import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.snapshot import Condition, Image, MissingData, Node, Pod, Snapshot, Volume
+from trainyard.jobs.job_spec import JobSpec
 
 DIGEST = "sha256:" + "a" * 64
 MIB = 2**20 * 1000
@@ -60,7 +60,7 @@ def test_the_least_of_all_nodes_counts_without_what_runs_there_anyway() -> None:
         pod("b", **{"nvidia.com/gpu": 8000, "cpu": 99_000}),
     )
     snapshot = snapshot_of(node("a"), node("b", memory=1_900_000, efa=31), pods=(daemon, training))
-    room = room_for(snapshot, Demand(nodes=2, instance_type="p5.48xlarge"))
+    room = room_for(snapshot, JobSpec(nodes=2, instance_type="p5.48xlarge"))
     assert room is not None
     assert (room.gpus, room.efa, room.cpu_millis, room.memory_mib) == (8, 31, 188_000, 1_900_000)
     assert room.hugepages_mib == 42_242
@@ -69,11 +69,11 @@ def test_the_least_of_all_nodes_counts_without_what_runs_there_anyway() -> None:
 
 def test_nodes_that_are_not_meant_or_not_fit_do_not_count() -> None:
     tainted = replace(node("b", cpu=1), cordoned=True)
-    room = room_for(snapshot_of(node("a"), tainted), Demand(instance_type="p5.48xlarge"))
+    room = room_for(snapshot_of(node("a"), tainted), JobSpec(instance_type="p5.48xlarge"))
     assert room is not None
     assert room.cpu_millis == 190_000
-    assert room_for(snapshot_of(tainted), Demand()) is None
-    assert room_for(snapshot_of(node("a")), Demand(instance_type="p4d.24xlarge")) is None
+    assert room_for(snapshot_of(tainted), JobSpec()) is None
+    assert room_for(snapshot_of(node("a")), JobSpec(instance_type="p4d.24xlarge")) is None
 
 
 def test_only_nodes_with_the_labels_of_the_configuration_count() -> None:
@@ -84,7 +84,7 @@ def test_only_nodes_with_the_labels_of_the_configuration_count() -> None:
         node("b", labels={**kind, group: "small"}, cpu=1000),
     ]
     for names, found in (({group: "workers"}, 190_000), ({group: "small"}, 1_000), ({group: "x"}, None)):
-        room = room_for(snapshot_of(*several), Demand(node_selector=names))
+        room = room_for(snapshot_of(*several), JobSpec(node_selector=names))
         assert (room and room.cpu_millis) == found
 
 
@@ -94,7 +94,7 @@ def test_nodes_of_hyperpod_are_known_by_their_label() -> None:
         "sagemaker.amazonaws.com/compute-type": "hyperpod",
     }
     room = room_for(
-        snapshot_of(node("a", labels=labels), pods=MissingData("no")), Demand(instance_type="p5.48xlarge")
+        snapshot_of(node("a", labels=labels), pods=MissingData("no")), JobSpec(instance_type="p5.48xlarge")
     )
     assert room is not None
     assert (room.instance_type, room.on_hyperpod) == ("ml.p5.48xlarge", True)
@@ -129,7 +129,7 @@ def test_the_zone_is_one_that_fits_all_pods_by_rule() -> None:
         for reached, avoided in itertools.product((("a", "b"), ("b",)), ((), ("b0",))):
             volume = Volume("fsx", "Bound", ("ReadWriteMany",), "fsx", 1, zones=reached)
             snapshot = replace(snapshot_of(*nodes, pods=tuple(pods)), volume=volume)
-            found = choose_zone(snapshot, Demand(nodes=wanted), job="llama", avoided=avoided)
+            found = choose_zone(snapshot, JobSpec("llama", nodes=wanted), avoided=avoided)
             free_b_now = free_b - (avoided == ("b0",) and free_b > 0)
             all_b = free_b + used_b - (avoided == ("b0",) and free_b + used_b > 0)
             now = {"a": free_a if "a" in reached else 0, "b": free_b_now}
@@ -148,5 +148,5 @@ def test_the_zone_is_one_that_fits_all_pods_by_rule() -> None:
 
 def test_equal_zones_are_shared_among_jobs_that_are_sent_at_once() -> None:
     there = [node(f"{z}{n}", labels={"topology.kubernetes.io/zone": z}) for z in "ab" for n in range(3)]
-    chosen = {choose_zone(snapshot_of(*there), Demand(nodes=2), job=f"job-{n}") for n in range(8)}
+    chosen = {choose_zone(snapshot_of(*there), JobSpec(f"job-{n}", nodes=2)) for n in range(8)}
     assert chosen == {"a", "b"}

@@ -18,11 +18,10 @@ from tests.unit.cluster.generated import NAMESPACE, Json, State, plain_eks, put
 from tests.unit.cluster.judging import look_at
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness as Verdict
-from trainyard.cluster.verdict import judge_cluster
 from trainyard.errors import CredentialsRefusedError, ServiceError
 from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.plan.finding import Severity
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLAN = (
@@ -164,9 +163,9 @@ def judge(
 ) -> tuple[Verdict, dict[str, list[Severity]]]:
     """The verdict, and the severities of each check's findings that did not pass."""
     look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
-    verdict = judge_cluster(look.snapshot(lambda **_: None), look.demand)
+    verdict = look.judge(lambda **_: None)
     said: dict[str, list[Severity]] = {}
     for finding in verdict.findings:
-        if finding.severity is not Severity.PASSED and finding.check.name != "image":
-            said.setdefault(finding.check.name, []).append(finding.severity)
+        if finding.severity is not Severity.PASSED and finding.subject != "image":
+            said.setdefault(finding.subject, []).append(finding.severity)
     return verdict.state, said

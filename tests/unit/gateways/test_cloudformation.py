@@ -1,4 +1,4 @@
-"""A stack against scripted answers, where moto has none; each request is checked with AWS's own model."""
+"""A stack against scripted answers, where moto has no answer; AWS's own model checks each request."""
 
 import json
 import logging

@@ -68,7 +68,7 @@ class Supervisor:
     def python(self, code: str, *words: str, **options: Any) -> ProgramExit:
         return self.run(sys.executable, "-c", code, *words, **options)
 
-    def _read(self, text: str) -> None:
+    def _read(self, text: str, _moment: float) -> None:
         self.output.append(text)
         if "ready" in text:
             self._ready.set()

@@ -29,7 +29,7 @@ from trainyard.gateways.supervised_process import Supervision, run_supervised
 folder = Path(sys.argv[1])
 received = []
 ended = run_supervised(
-    sys.argv[2:], lambda text: None, log=folder / "log", environment={}, directory=folder,
+    sys.argv[2:], lambda text, moment: None, log=folder / "log", environment={}, directory=folder,
     secrets=SecretFilter(),
     supervision=Supervision(
         grace=float((folder / "grace").read_text()),

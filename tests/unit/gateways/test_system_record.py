@@ -31,9 +31,11 @@ def test_kills_of_this_cgroup_since_the_start_are_counted(
     monkeypatch.setattr(system_record, "_CGROUPS", tmp_path)
     monkeypatch.setattr(system_record, "_OWN_CGROUP", tmp_path / "own")
     record = SystemRecord(())
-    assert record.changes(was_killed=True) == ()
+    assert record.changes(was_killed=True) == () and record.memory_kills() == 0
     counter.write_text(text.format(5))
     assert "ended 3 processes of this cgroup" in record.changes(was_killed=True)[0]
+    counter.unlink()
+    assert record.memory_kills() is None and record.changes(was_killed=True) == ()
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

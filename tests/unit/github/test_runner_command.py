@@ -76,8 +76,9 @@ def run(tmp_path: Path) -> Run:
 
 def command_of(archive: Path, *folders: str, checksum: str = "", token: str = TOKEN) -> str:
     digest = checksum or hashlib.sha256(archive.read_bytes()).hexdigest()
+    labels = ("self-hosted", "gpu", "h100")
     downloads = dict.fromkeys(MACHINES.values(), (archive.as_uri(), digest))
-    return runner_command(PAGE, ("self-hosted", "gpu", "h100"), downloads, token, folders)
+    return runner_command(PAGE, labels, downloads, token=token, folders=folders)
 
 
 def notes(tmp_path: Path) -> list[str]:

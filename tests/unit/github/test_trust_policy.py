@@ -108,7 +108,7 @@ def test_a_subject_that_is_none_or_many_is_refused() -> None:
         ({"environment": "", "ref": "main"}, "is not a ref such as refs/heads/main"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):
-            Subject(**({"repository": "me/lab", "environment": "training"} | changed))
+            Subject(**({"repository": "me/lab", "environment": "training"} | changed))  # type: ignore[arg-type]
 
 
 def test_what_is_missing_or_impossible_is_named() -> None:

@@ -12,9 +12,9 @@ from tests.cases import each_case
 
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import fix
+from trainyard.image.conflict.conflict_rule import TargetMachine
 from trainyard.image.conflict.container_rules import _JUDGED, judge_versions
 from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
-from trainyard.image.conflict.finding import ImageFinding, TargetMachine
 from trainyard.image.conflict.version_facts import (
     MOST_DAYS,
     TABLES,
@@ -29,6 +29,7 @@ from trainyard.image.conflict.version_facts import (
 from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
+from trainyard.plan.finding import Finding
 from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +46,7 @@ def declared(text: str, lock: str = "") -> DeclaredVersions:
     return declare(parsed, "Dockerfile", lambda paths: ("lock.txt", lock) if "lock.txt" in paths else None)
 
 
-def findings(text: str, lock: str = "", machine: TargetMachine | None = None) -> list[ImageFinding]:
+def findings(text: str, lock: str = "", machine: TargetMachine | None = None) -> list[Finding]:
     return judge_versions(declared(text, lock), machine or TargetMachine())
 
 
@@ -266,9 +267,9 @@ def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: b
     found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
     judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
     if name in _JUDGED:
-        assert bool(found) is (judged is not None and judged.severity.value in ("error", "warning"))
+        assert bool(found) is (judged is not None and judged.severity in ("error", "warning"))
     if found and name != "FI_EFA_USE_DEVICE_RDMA":
-        assert judged and [(f.severity, f.why) for f in found] == [(judged.severity.value, judged.reason)]
+        assert judged and [(f.severity, f.evidence) for f in found] == [(judged.severity, judged.evidence)]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
 def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> None:
     found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
     assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")]
-    assert all((f.what, f.why, f.remedy) for f in found)
+    assert all((f.subject, f.evidence, f.remedy) for f in found)
 
 
 @each_case(

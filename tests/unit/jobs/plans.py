@@ -6,9 +6,8 @@ from typing import Any
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
-from trainyard.jobs.job_request import JobRequest
+from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +28,13 @@ def config(*overrides: str) -> Config:
     return load_config(ROOT / "configs" / "smoke.yaml", ["cluster.pod.hyperpodrun=true", *overrides]).config
 
 
-def request(**changes: Any) -> JobRequest:
+def request(
+    *,
+    command: tuple[str, ...] = (),
+    token_secret: str = "",
+    processes_per_node: int | None = None,
+    **changes: Any,
+) -> JobSpec:
     given: dict[str, Any] = {
         "name": "llama",
         "namespace": "team",
@@ -37,12 +42,15 @@ def request(**changes: Any) -> JobRequest:
         "instance_type": "p5.48xlarge",
         "claim": "fsx",
         "provenance": PROVENANCE,
+        "program": Program("", command),
+        "secrets": token_variable(token_secret),
+        "processes_per_node": processes_per_node or 0,
         **changes,
     }
-    return JobRequest(**given)
+    return JobSpec(**given)
 
 
-def plan(*overrides: str, **changes: Any) -> JobPlan:
+def plan(*overrides: str, **changes: Any) -> JobSpec:
     return plan_job(config(*(overrides or ("compute.strategy=ddp",))), request(**changes))
 
 
@@ -51,7 +59,7 @@ def instance_for(kind: str, name: str) -> str:
     return f"ml.{name}" if kind == "hyperpod" else name
 
 
-def objects(wanted: JobPlan) -> list[dict[str, Any]]:
+def objects(wanted: JobSpec) -> list[dict[str, Any]]:
     return list(KINDS[wanted.kind].render(wanted).all)
 
 

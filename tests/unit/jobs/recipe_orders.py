@@ -7,8 +7,8 @@ from tests.unit.jobs.plans import ROOT, request
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 
 NODES = (1, 2, 16)
 _COMMON = (
@@ -38,6 +38,6 @@ def recipe_config(recipe: str, *overrides: str) -> Config:
     return load_config(ROOT / "configs" / "models" / "llama-3.1-8b.yaml", given).config
 
 
-def recipe_plan(recipe: str, *overrides: str, **changes: Any) -> JobPlan:
+def recipe_plan(recipe: str, *overrides: str, **changes: Any) -> JobSpec:
     kind = "rayjob" if recipe == "verl" else "pytorchjob"
     return plan_job(recipe_config(recipe, *overrides), request(**{"kind": kind, **changes}))

@@ -14,20 +14,19 @@ from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, re
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_environment import command_settings, job_findings, variable_scope
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.plan_problems import command_settings, job_findings, variable_scope
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import (
     RENAMED,
     RULES,
-    Judgement,
-    LintSeverity,
     judge_variable,
 )
+from trainyard.plan.finding import Finding, Severity
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
 OWN = ("torchrun", "train.py")
@@ -69,7 +68,7 @@ PLACES = (
 )
 
 
-def planned(network: str, **changes: Any) -> JobPlan | list[str]:
+def planned(network: str, **changes: Any) -> JobSpec | list[str]:
     """The plan, or the reasons why it is refused."""
     try:
         return plan_job(config("compute.strategy=ddp", f"compute.network={network}"), request(**changes))
@@ -86,7 +85,7 @@ def scopes() -> list[VariableScope]:
     ]
 
 
-def judged(name: str, scope: VariableScope) -> dict[Judgement | None, str]:
+def judged(name: str, scope: VariableScope) -> dict[Finding | None, str]:
     """Each judgement of the rules on a variable in this scope, with a value that gets it."""
     return {judge_variable(name, value, scope): value for value in VALUES}
 
@@ -107,15 +106,15 @@ def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
             assert name not in {finding.subject for finding in job_findings(found)}
             continue
         spoke += 1
-        if expected.severity is LintSeverity.ERROR:
+        if expected.severity is Severity.ERROR:
             flag = "--env " if way.startswith("--env") else ""
-            assert found == [f"{flag}{name}: {expected.reason}; {expected.remedy}"]
+            assert found == [f"{flag}{name}: {expected.evidence}; {expected.remedy}"]
         else:
             assert not isinstance(found, list), found
             (said,) = [finding for finding in job_findings(found) if finding.subject == name]
-            assert (said.severity, said.reason, said.remedy) == (
+            assert (said.severity, said.evidence, said.remedy) == (
                 expected.severity,
-                expected.reason,
+                expected.evidence,
                 expected.remedy,
             )
             assert said.value == value
@@ -142,17 +141,18 @@ def test_variables_that_a_recipe_sets_are_judged_too(name: str) -> None:
         there = replace(before, program=replace(before.program, files=files))
         expected = judge_variable(name, value, variable_scope(there))
         found = [each for each in job_findings(there) if each.subject == name]
-        assert [each.reason for each in found] == ([expected.reason] if expected else [])
+        is_stated = expected is not None and expected.severity is not Severity.INFO
+        assert [each.evidence for each in found] == ([expected.evidence] if expected and is_stated else [])
 
 
 def test_both_names_of_the_allocator_are_reported() -> None:
     both = {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_CUDA_ALLOC_CONF": "a:b"}
     (found,) = job_findings(plan(environment=both))
-    assert found.severity is LintSeverity.WARNING
-    assert "both names are set" in found.reason
+    assert found.severity is Severity.WARNING
+    assert "both names are set" in found.evidence
 
 
-def unchanged_plans() -> Iterator[JobPlan]:
+def unchanged_plans() -> Iterator[JobSpec]:
     for kind, nodes, network in itertools.product(KINDS, (1, 2, 16), ("auto", "tcp")):
         for instance in ("p5.48xlarge", "g6.12xlarge", "g6.xlarge"):
             place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
@@ -164,7 +164,7 @@ def unchanged_plans() -> Iterator[JobPlan]:
 
 def test_a_job_without_variables_of_its_own_is_told_nothing() -> None:
     for there in unchanged_plans():
-        found = [each for each in job_findings(there) if each.severity is not LintSeverity.INFO]
+        found = [each for each in job_findings(there) if each.severity is not Severity.INFO]
         assert found == [], (there.kind, there.program.name, there.nodes)
 
 
@@ -208,5 +208,5 @@ def test_a_plan_reports_what_the_linter_reports_of_its_printed_manifest(kind: st
         there = plan(**place, environment=given)
         text = kubernetes_yaml(objects(there))
         printed = lint([read_environment_file("job.yaml", text, VariableScope())])
-        told = {(found.subject, found.severity, found.reason) for found in job_findings(there)}
-        assert told == {(found.subject, found.severity, found.reason) for found in printed}
+        told = {(found.subject, found.severity, found.evidence) for found in job_findings(there)}
+        assert told == {(found.subject, found.severity, found.evidence) for found in printed}

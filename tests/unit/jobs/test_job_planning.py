@@ -11,13 +11,11 @@ from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, re
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.existing_job import is_deployed
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, PLAN
-from trainyard.jobs.job_plan import plan_from_json
-from trainyard.jobs.job_planning import plan_job, warnings_of
-from trainyard.jobs.job_request import name_from
+from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
+from trainyard.jobs.job_spec import spec_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.instances import CATALOGUE
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
 ROOM = NodeRoom(8, 180_000, 1_900_000, 31, 42242, instance_type="p5.48xlarge")
 
@@ -309,10 +307,10 @@ def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: b
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])
 def test_a_plan_that_cannot_be_read_is_damaged(value: object) -> None:
     with pytest.raises(DamagedFileError):
-        plan_from_json(value)
+        spec_from_json(value)
 
 
 def test_a_plan_is_the_same_after_its_json() -> None:
     made = plan(nodes=2, token_secret="hf", tolerations=("a",), environment={"A": "1"})
-    assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert spec_from_json(json.loads(json.dumps(made.to_json()))) == made
     assert made.image == IMAGE

@@ -25,14 +25,14 @@ from tests.unit.jobs.plans import (
 from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.section import Section
-from trainyard.jobs.job_labels import PLAN
-from trainyard.jobs.job_plan import JobPlan, plan_from_json
+from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
+from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE
 from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
 
@@ -42,7 +42,7 @@ FEW = ("g5.xlarge", "g5.8xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge",
 """No EFA; EFA without RDMA, with one GPU and with eight; RDMA."""
 
 
-def planned(kind: str, strategy: str, instance: str, nodes: int) -> JobPlan:
+def planned(kind: str, strategy: str, instance: str, nodes: int) -> JobSpec:
     gpus = next(known.gpus for known in CATALOGUE if known.name == instance)
     tensor = ("compute.replicas=2",) if strategy == "hsdp" and gpus * nodes > 1 else ()
     wanted = request(kind=kind, instance_type=instance_for(kind, instance), nodes=nodes)
@@ -57,7 +57,7 @@ def test_pods_have_what_their_instance_type_has(kind: str, instance: str) -> Non
         made = planned(kind, "ddp", instance, nodes)
         bodies = objects(made)
         noted = bodies[-1]["metadata"]["annotations"][PLAN]
-        assert plan_from_json(json.loads(noted)).to_json() == made.record()
+        assert spec_from_json(json.loads(noted)).to_json() == made.record()
         texts = (json.dumps(text)[1:-1] for text in made.program.files.values())
         assert [text for text in texts if text in noted] == [], "files are in the ConfigMap only"
         found = [container for body in bodies for container in containers(body)]
@@ -109,7 +109,7 @@ def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> Non
     for instance, nodes in itertools.product(FEW, (1, 4)):
         text = kubernetes_yaml(objects(planned(kind, "ddp", instance, nodes)))
         found = lint([read_environment_file("job.yaml", text, VariableScope())])
-        assert [f for f in found if f.severity is not LintSeverity.INFO] == []
+        assert [f for f in found if f.severity is not Severity.INFO] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -272,7 +272,7 @@ def test_a_shared_ray_cluster_holds_nothing_of_the_job_that_made_it() -> None:
     assert "/scratch/one-files/config.yaml" in one[1]["spec"]["entrypoint"]
 
 
-def variables_of_actors(made: JobPlan) -> dict[str, str]:
+def variables_of_actors(made: JobSpec) -> dict[str, str]:
     runtime = json.loads(objects(made)[-1]["spec"].get("runtimeEnvYAML", "{}"))
     return dict(runtime.get("env_vars", {}))
 
@@ -288,7 +288,7 @@ def test_processes_of_ray_on_all_nodes_keep_nccls_log_in_the_run_directory(
     log = {name: value for name, value in variables.items() if name.startswith("NCCL_")}
     kept = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/checkpoints/team/llama/logs/nccl-node-0-%h-%p.log"}
     assert log == (kept if nodes > 1 and not given else {})
-    assert plan_from_json(made.to_json()) == made
+    assert spec_from_json(made.to_json()) == made
     each = plan_job(recipe_config("megatron"), request(kind=kind, nodes=nodes, environment=given))
     variables = variables_of_actors(each)
     assert not any(name.startswith("NCCL_") for name in variables), "run_program sets it on each node"

@@ -13,7 +13,7 @@ FLAGS: dict[str, str] = {
     "--queue": "queue",
     "--priority-class": "priority_class",
     "--volume": "claim",
-    "--secret": "secret",
+    "--secret": "secret_environment",
     "--hf-token-secret": "token_secret",
     "--ray-cluster": "ray_cluster",
     "--job-name": "name",

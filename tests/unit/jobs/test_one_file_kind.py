@@ -15,7 +15,7 @@ from tests.unit.jobs.plans import IMAGE, ROOT
 NEW_KIND = '''
 """Job of Volcano, `batch.volcano.sh/v1alpha1`."""
 
-from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.cluster.needed_apis import Controller, NeededApi, choose_kind
 from trainyard.jobs.job_kind import JobKind, Manifests
 from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
 from trainyard.jobs.pod_template import pod_template
@@ -58,11 +58,12 @@ from trainyard.config.registries import JOB_KINDS, JobKindEntry
 
 JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
 
-from trainyard.cluster.demand import Demand, choose_kind
+from trainyard.jobs.job_spec import JobSpec
+from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.trial_objects import trial_job
 from trainyard.cluster.permissions import needed_permissions
 from trainyard.command import output
-from trainyard.command.cluster_options import demand_values
+from trainyard.command.cluster_options import job_values
 from trainyard.commands import job as job_command, job_deploy
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.keys import fragment_of
@@ -82,9 +83,9 @@ cluster = ["--kubeconfig", kubeconfig]
 words = ["--config", config, "--job-name", "llama", "--image-uri", image, "--instance-type", "p5.48xlarge"]
 words += ["--set", "compute.strategy=ddp", "--set", "cluster.kind=volcano", "--volume", "fsx"]
 plan = ran(job_deploy, *words, "--dry-run")
-given = demand_values(job_deploy.parse_args(words))
-demand = Demand(kinds=tuple(KINDS.values()), **given).with_settings(ClusterConfig(kind="volcano"))
-kind = choose_kind(demand, {})
+given = job_values(job_deploy.parse_args(words))
+spec = JobSpec(**given).with_settings(ClusterConfig(kind="volcano"))
+kind = choose_kind(spec.kind, tuple(KINDS.values()), {})
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
@@ -103,8 +104,8 @@ api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phas
 print(json.dumps({
     "schema": fragment_of("cluster.kind")["enum"],
     "plan": plan["data"]["plan"]["kind"],
-    "permissions": [p.resource for p in needed_permissions(demand, kind)][:2],
-    "trial": trial_job(kind, demand)["apiVersion"],
+    "permissions": [p.resource for p in needed_permissions(spec, kind)][:2],
+    "trial": trial_job(kind, spec)["apiVersion"],
     "states": states,
     "listed": [job["kind"] for job in ran(job_command, "ls", *cluster)["data"]["jobs"]],
     "cancelled": ran(job_command, "cancel", "llama", *cluster)["data"]["changes"],

@@ -16,8 +16,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.instances import CATALOGUE
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
 OWN = ("python", "work.py")
 
@@ -72,7 +71,9 @@ def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
     given = f"program.environment={{MY_API_KEY: {password}}}"
     (line,) = problems(given)
     assert line.startswith("program.environment: MY_API_KEY (or set MY_API_KEY)") and "--secret" in line
-    assert password not in json.dumps(objects(plan("compute.strategy=ddp", given, secret="study")))
+    assert password not in json.dumps(
+        objects(plan("compute.strategy=ddp", given, secret_environment="study"))
+    )
 
 
 TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")

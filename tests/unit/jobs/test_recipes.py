@@ -17,7 +17,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_pl
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import JobPlan, PodResources, Program, plan_from_json
+from trainyard.jobs.job_spec import JobSpec, PodResources, Program, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import find_job_recipe, own_command
 from trainyard.jobs.recipes.preset_recipe import _run_in_pods
@@ -29,7 +29,7 @@ RAY = ("rayjob", "raycluster")
 PAIRS = [(r, k) for r, k in itertools.product(GIVEN, KINDS) if k in RAY or r != "verl"]
 
 
-def sheet(plan: JobPlan) -> dict[str, Any]:
+def sheet(plan: JobSpec) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(plan.program.files["program.json"])
     return found
 
@@ -46,7 +46,7 @@ def refused(recipe: str, *overrides: str, **changes: Any) -> list[str]:
 def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str, kind: str) -> None:
     for nodes in NODES:
         made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
-        assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+        assert spec_from_json(json.loads(json.dumps(made.to_json()))) == made
         assert made.processes_per_node * made.nodes == 8 * nodes
         assert ("NCCL_DEBUG" in made.environment) is (nodes > 1)
         found = sheet(made)
@@ -192,9 +192,9 @@ def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str) -> None:
     assert len(planned) == len(keys) >= (0 if recipe == "nemo" else 4)
 
 
-def draft_of(config: Config) -> JobPlan:
+def draft_of(config: Config) -> JobSpec:
     kind = "rayjob" if config.recipe == "verl" else "pytorchjob"
-    return JobPlan("llama", "team", kind, "image", Program("", ()), 1, 8, PodResources(0, 0))
+    return JobSpec("llama", "team", kind, "image", Program("", ()), 1, 8, PodResources(0, 0))
 
 
 def problems(config: Config) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import FILES_DIRECTORY
+from trainyard.jobs.job_spec import FILES_DIRECTORY
 from trainyard.jobs.recipes.wrapped_program import ProgramDescription, read_description
 
 SHEET = ProgramDescription(

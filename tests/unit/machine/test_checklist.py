@@ -2,32 +2,19 @@
 
 from itertools import product
 
-import pytest
 from tests.cases import each_case
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.github.setup_step import SetupVerdict
 from trainyard.machine.checklist import (
-    CheckItem,
-    CheckState,
     checklist_rows,
     conclusion,
     is_ready,
-    items_of_cluster,
-    items_of_findings,
     items_of_setup,
     sign_off_page,
 )
-from trainyard.machine.preflight import PreflightFinding, PreflightVerdict
+from trainyard.plan.finding import Finding, Severity
 
-OK, DEGRADED, FAILED, UNKNOWN, UNUSED = CheckState
-
-
-@pytest.mark.parametrize("verdict", PreflightVerdict)
-def test_a_finding_keeps_its_verdict(verdict: PreflightVerdict) -> None:
-    (item,) = items_of_findings("machine", [PreflightFinding("disk", verdict, "2 GB", None)])
-    assert (item.area, item.name, item.found, item.fix) == ("machine", "disk", "2 GB", "")
-    assert item.state.name == verdict.name
+FAILED, DEGRADED, UNKNOWN, UNUSED, OK = (each for each in Severity if each is not Severity.INFO)
 
 
 @each_case("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
@@ -35,23 +22,15 @@ def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen(verdict: SetupVerdi
     step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
     (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
     expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
-    assert item.state is expected.get(verdict.name, FAILED)
-    assert item.fix == "gh api x\nsudo ./svc.sh start"
+    assert item.severity is expected.get(verdict.name, FAILED)
+    assert item.remedy == "gh api x\nsudo ./svc.sh start"
 
 
-@pytest.mark.parametrize("severity", Severity)
-def test_a_check_of_the_cluster_that_was_skipped_is_not_ok(severity: Severity) -> None:
-    check = {"check": "efa", "severity": severity.value, "evidence": "e", "remedy": "r"}
-    (item,) = items_of_cluster({"checks": [check]})
-    expected = {"ERROR": FAILED, "WARNING": DEGRADED, "SKIPPED": UNKNOWN}
-    assert item.state is expected.get(severity.name, OK)
-
-
-@each_case("states", list(product(CheckState, repeat=2)))
+@each_case("states", list(product((FAILED, DEGRADED, UNKNOWN, UNUSED, OK), repeat=2)))
 def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
-    states: tuple[CheckState, CheckState],
+    states: tuple[Severity, Severity],
 ) -> None:
-    items = [CheckItem("a", str(index), state, "f", "do it") for index, state in enumerate(states)]
+    items = [Finding(str(index), state, "f", "do it", "a") for index, state in enumerate(states)]
     assert is_ready(items) is (FAILED not in states)
     text = conclusion(items)
     assert text.startswith("Not ready: " if FAILED in states else "Ready: ")
@@ -65,7 +44,7 @@ def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
 
 
 def test_a_page_to_sign_has_every_item_and_what_it_refers_to() -> None:
-    items = [CheckItem("store", "run | number", FAILED, "line 1\nline 2", "a | b")]
+    items = [Finding("run | number", FAILED, "line 1\nline 2", "a | b", "store")]
     page = sign_off_page(items, {"commit": "0123"})
     assert page.startswith("# Not ready: 0 of 1 items are ok, 1 failed.\n")
     assert "- commit: 0123\n" in page

@@ -4,7 +4,7 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.machine.gpu_processes import GpuProcess, judge_gpu_processes, whose
-from trainyard.machine.preflight import PreflightVerdict
+from trainyard.plan.finding import Severity
 
 OWNERS = {
     "a workflow run": (
@@ -40,12 +40,12 @@ def test_otherwise_it_is_of_its_user(
 def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | None) -> None:
     processes = [GpuProcess(100 + n, f"python train.py {'x' * 200 * n}", memory) for n in range(count)]
     (finding,) = judge_gpu_processes(processes)
-    assert finding.verdict is PreflightVerdict.DEGRADED
-    assert "pid 100 (python train.py )" in finding.found
-    assert ("2.1 GB" if memory else "unknown memory") in finding.found
-    assert ("; and 1 more" in finding.found) is (count == 6)
-    assert len(finding.found) < 1000
-    assert "kill 100" in (finding.fix or "")
+    assert finding.severity is Severity.WARNING
+    assert "pid 100 (python train.py )" in finding.evidence
+    assert ("2.1 GB" if memory else "unknown memory") in finding.evidence
+    assert ("; and 1 more" in finding.evidence) is (count == 6)
+    assert len(finding.evidence) < 1000
+    assert "kill 100" in (finding.remedy or "")
 
 
 def test_a_gpu_without_others_gives_no_finding() -> None:

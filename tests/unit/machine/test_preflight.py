@@ -14,16 +14,18 @@ from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
-    PreflightFinding,
-    PreflightVerdict,
     disk_bytes_needed,
     format_bytes,
     gpu_bytes_needed,
     judge_machine,
+    refusal_line,
+    refusal_markdown,
+    refusal_text,
     store_bytes_needed,
-    worst_verdict,
+    summarize_machine,
+    worst_severity,
 )
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text, summarize_machine
+from trainyard.plan.finding import Finding, Severity
 
 GB = 10**9
 TINYLLAMA = ArchitectureConfig(
@@ -66,12 +68,12 @@ def config(device: str = "auto", shape: ArchitectureConfig | None = None, **trai
     )
 
 
-def finding(findings: tuple[PreflightFinding, ...], check: str) -> PreflightFinding:
-    return next(f for f in findings if f.check == check)
+def finding(findings: tuple[Finding, ...], check: str) -> Finding:
+    return next(f for f in findings if f.subject == check)
 
 
-def failed_checks(findings: tuple[PreflightFinding, ...]) -> list[str]:
-    return [f.check for f in findings if f.verdict == PreflightVerdict.FAILED]
+def failed_checks(findings: tuple[Finding, ...]) -> list[str]:
+    return [f.subject for f in findings if f.severity == Severity.ERROR]
 
 
 def old(driver: str, cuda: str, **more: Any) -> MachineFacts:
@@ -115,8 +117,8 @@ BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
 @each_case(("device", "facts"), GOOD)
 def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
     findings = judge_machine(config(device, TINYLLAMA if "cuda" in device else None), facts)
-    assert worst_verdict(findings) == PreflightVerdict.OK
-    assert {f.fix for f in findings} == {None}
+    assert worst_severity(findings) == Severity.PASSED
+    assert {f.remedy for f in findings} == {""}
 
 
 @each_case(("device", "check", "facts", "found", "fix"), BAD)
@@ -126,7 +128,7 @@ def test_a_machine_that_does_not_fit_is_refused_with_what_is_wrong_and_its_fix(
     findings = judge_machine(config(device, TINYLLAMA if check == "gpu memory" else None), facts)
     assert failed_checks(findings) == [check]
     bad = finding(findings, check)
-    assert found in bad.found and bad.fix is not None and fix in bad.fix
+    assert found in bad.evidence and bad.remedy is not None and fix in bad.remedy
 
 
 @pytest.mark.parametrize(
@@ -140,8 +142,8 @@ def test_a_machine_that_does_not_fit_is_refused_with_what_is_wrong_and_its_fix(
 )
 def test_with_auto_an_unusable_gpu_is_reported_but_the_cpu_may_train(broken: dict[str, Any]) -> None:
     findings = judge_machine(config("auto"), replace(UNUSABLE, **broken))
-    assert finding(findings, "gpu").verdict == PreflightVerdict.DEGRADED
-    assert worst_verdict(findings) == PreflightVerdict.DEGRADED
+    assert finding(findings, "gpu").severity == Severity.WARNING
+    assert worst_severity(findings) == Severity.WARNING
 
 
 def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
@@ -155,7 +157,7 @@ def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed_checks(findings) == ["disk"]
-    assert finding(findings, "disk").found.startswith(
+    assert finding(findings, "disk").evidence.startswith(
         "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
     )
 
@@ -241,11 +243,11 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
     given = config("cuda:0", TINYLLAMA)
     given = given.model_copy(update={"compute": given.compute.model_copy(update={"compile": compiles})})
     findings = judge_machine(given, replace(GPU_BOX, missing_for_compiling=missing))
-    assert (worst_verdict(findings) == PreflightVerdict.FAILED) is (compiles and bool(missing))
+    assert (worst_severity(findings) == Severity.ERROR) is (compiles and bool(missing))
     if compiles and missing:
         compiler = finding(findings, "compiler")
-        assert all(name in compiler.found for name in missing)
-        assert "--set compute.compile=false" in str(compiler.fix)
+        assert all(name in compiler.evidence for name in missing)
+        assert "--set compute.compile=false" in compiler.remedy
 
 
 def memory(available: int, **more: Any) -> Memory:
@@ -256,26 +258,26 @@ def memory(available: int, **more: Any) -> Memory:
 @each_case(
     ("available", "swap", "verdict"),
     [
-        (64 * GB, 0, PreflightVerdict.OK),
-        (12 * GB, 0, PreflightVerdict.OK),
-        (12 * GB - 1, 0, PreflightVerdict.DEGRADED),
-        (9 * GB, 0, PreflightVerdict.DEGRADED),
-        (9 * GB - 1, 0, PreflightVerdict.FAILED),
-        (0, 0, PreflightVerdict.FAILED),
-        (4 * GB, 5 * GB, PreflightVerdict.DEGRADED),
-        (4 * GB, 4 * GB, PreflightVerdict.FAILED),
-        (11 * GB, 64 * GB, PreflightVerdict.DEGRADED),
+        (64 * GB, 0, Severity.PASSED),
+        (12 * GB, 0, Severity.PASSED),
+        (12 * GB - 1, 0, Severity.WARNING),
+        (9 * GB, 0, Severity.WARNING),
+        (9 * GB - 1, 0, Severity.ERROR),
+        (0, 0, Severity.ERROR),
+        (4 * GB, 5 * GB, Severity.WARNING),
+        (4 * GB, 4 * GB, Severity.ERROR),
+        (11 * GB, 64 * GB, Severity.WARNING),
     ],
 )
-def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: PreflightVerdict) -> None:
+def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: Severity) -> None:
     """It is refused if memory and swap lack more than the tolerance; swap can never make it ok."""
     facts = replace(CPU_BOX, memory=memory(available, swap=swap))
     found = finding(judge_machine(config("cpu", batch_size=8), facts), "memory")
-    assert found.verdict is verdict
-    assert format_bytes(available) in found.found
-    if verdict is not PreflightVerdict.OK:
-        assert found.fix is not None
-        assert "--set training.batch_size=3 is the largest that fits" in found.fix
+    assert found.severity is verdict
+    assert format_bytes(available) in found.evidence
+    if verdict is not Severity.PASSED:
+        assert found.remedy is not None
+        assert "--set training.batch_size=3 is the largest that fits" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -293,13 +295,13 @@ def test_the_fix_for_too_little_memory(size: int | None, mode: str, fix: str) ->
     asked = config("cpu", batch_size=8)
     saving = asked.checkpointing.model_copy(update={"mode": mode})
     found = finding(judge_machine(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
-    assert found.fix is not None
-    assert fix in found.fix
-    assert ("batch_size=" in found.fix) is (size == 2)
+    assert found.remedy is not None
+    assert fix in found.remedy
+    assert ("batch_size=" in found.remedy) is (size == 2)
 
 
 def test_unknown_memory_is_not_judged() -> None:
-    assert "memory" not in [found.check for found in judge_machine(config("cpu"), CPU_BOX)]
+    assert "memory" not in [found.subject for found in judge_machine(config("cpu"), CPU_BOX)]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -309,13 +311,13 @@ def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, sto
     room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
     other = ExpectedWrites("records to be sent", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
     findings = judge_machine(config(), replace(CPU_BOX, rooms=(room, other)))
-    disks = [found for found in findings if found.check == "disk"]
+    disks = [found for found in findings if found.subject == "disk"]
     assert len(disks) == (1 if together else 3)
     fits = own + store + 40 * GB <= 71 * GB if together else store <= 71 * GB
-    assert (worst_verdict(findings) == PreflightVerdict.OK) is fits
+    assert (worst_severity(findings) == Severity.PASSED) is fits
     if not fits:
-        (bad,) = (found for found in disks if found.verdict == PreflightVerdict.FAILED)
-        assert ("/srv/store" in bad.found) is True
+        (bad,) = (found for found in disks if found.severity == Severity.ERROR)
+        assert ("/srv/store" in bad.evidence) is True
 
 
 @pytest.mark.parametrize(
@@ -354,6 +356,6 @@ def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
 def test_code_of_no_commit_is_told_before_the_training_and_does_not_stop_it() -> None:
     findings = judge_machine(config(), replace(CPU_BOX, has_commit=False))
     told = finding(findings, "commit")
-    assert (told.verdict, worst_verdict(findings)) == (PreflightVerdict.DEGRADED, PreflightVerdict.DEGRADED)
-    assert "git clone" in str(told.fix)
-    assert all(each.check != "commit" for each in judge_machine(config(), CPU_BOX))
+    assert (told.severity, worst_severity(findings)) == (Severity.WARNING, Severity.WARNING)
+    assert "git clone" in str(told.remedy)
+    assert all(each.subject != "commit" for each in judge_machine(config(), CPU_BOX))

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.machine.preflight import PreflightVerdict, worst_verdict
-from trainyard.machine.preflight_text import refusal_line, refusal_markdown, refusal_text
+from trainyard.machine.preflight import refusal_line, refusal_markdown, refusal_text, worst_severity
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness, store_line
+from trainyard.plan.finding import Severity
 
 READY = Answers("s3://ml-runs/phase2", "gh-1", "trainyard doctor --store", number=4)
 WRONG = {
@@ -29,9 +29,9 @@ WRONG = {
 )
 def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[str]) -> None:
     findings = judge_readiness(answers)
-    assert [found.check for found in findings] == checks
-    assert worst_verdict(findings) == PreflightVerdict.OK
-    assert {found.fix for found in findings} == {None}
+    assert [found.subject for found in findings] == checks
+    assert worst_severity(findings) == Severity.PASSED
+    assert {found.remedy for found in findings} == {""}
 
 
 def test_a_store_is_called_writable_only_after_a_write() -> None:
@@ -43,9 +43,9 @@ def test_a_store_is_called_writable_only_after_a_write() -> None:
 @pytest.mark.parametrize("check", WRONG)
 def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     findings = judge_readiness(WRONG[check])
-    (bad,) = (found for found in findings if found.verdict != PreflightVerdict.OK)
-    assert (bad.check, bad.verdict) == (check, PreflightVerdict.FAILED)
-    assert bad.fix
+    (bad,) = (found for found in findings if found.severity != Severity.PASSED)
+    assert (bad.subject, bad.severity) == (check, Severity.ERROR)
+    assert bad.remedy
     for text in (refusal_text(findings), refusal_line(findings), refusal_markdown(findings)):
         assert check in text
 
@@ -62,8 +62,8 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
 )
 def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_address: bool, asks: str) -> None:
     answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
-    (bad,) = (found for found in judge_readiness(answers) if found.check == "store")
-    assert str(bad.fix).endswith(f": {READY.again} {asks}")
+    (bad,) = (found for found in judge_readiness(answers) if found.subject == "store")
+    assert str(bad.remedy).endswith(f": {READY.again} {asks}")
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -77,11 +77,11 @@ def test_all_problems_are_reported_at_once() -> None:
 
 def test_an_unreachable_sigstore_is_reported_but_refuses_nothing() -> None:
     away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
-    assert worst_verdict(judge_readiness(away)) == PreflightVerdict.DEGRADED
+    assert worst_severity(judge_readiness(away)) == Severity.WARNING
 
 
 def test_a_store_that_was_not_asked_has_no_finding() -> None:
-    assert [found.check for found in judge_readiness(WRONG["role"])] == ["role"]
+    assert [found.subject for found in judge_readiness(WRONG["role"])] == ["role"]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_a_grace_period_that_was_too_short_before_is_said_with_a_longer_one(
     needed: float, given: float, is_short: bool
 ) -> None:
     findings = judge_readiness(replace(READY, grace_needed=needed, grace_seconds=given))
-    found = [finding for finding in findings if finding.check == "grace"]
+    found = [finding for finding in findings if finding.subject == "grace"]
     assert bool(found) is is_short
     for finding in found:
-        assert finding.verdict == PreflightVerdict.DEGRADED
-        assert "takes up to 42 s" in finding.found
-        assert "--grace 63s" in str(finding.fix)
+        assert finding.severity == Severity.WARNING
+        assert "takes up to 42 s" in finding.evidence
+        assert "--grace 63s" in str(finding.remedy)

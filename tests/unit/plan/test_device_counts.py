@@ -7,20 +7,18 @@ import yaml
 from tests.cases import each_case
 from tests.unit.jobs.plans import config, request
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.checks import efa, gpu
-from trainyard.cluster.demand import Demand
 from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot
 from trainyard.cluster.verdict import facts_of
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
-from trainyard.plan.environment.settings_reading import EFA, GPU, read_environment_file
+from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity
-from trainyard.plan.instances import CATALOGUE, InstanceType
-from trainyard.plan.node_room import NodeRoom, room_of_type
+from trainyard.plan.finding import Severity
+from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom, room_of_type
 
 WITH_EFA = [instance for instance in CATALOGUE if instance.efa]
 EVERY = [pytest.param(instance, id=instance.name) for instance in CATALOGUE]
@@ -89,7 +87,7 @@ def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: Instan
         }
         text = yaml.safe_dump({"kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
         found = lint([read_environment_file("pod.yaml", text, VariableScope())])
-        errors = {finding.subject for finding in found if finding.severity is LintSeverity.ERROR}
+        errors = {finding.subject for finding in found if finding.severity is Severity.ERROR}
         assert errors == ({{"gpus": GPU, "efa": EFA}[device]} if more > 0 else set())
 
 
@@ -116,7 +114,7 @@ def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> se
         )
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     snapshot = Snapshot(**{**fields, "nodes": tuple(nodes), "pods": (), "resources": {}})
-    facts = facts_of(snapshot, Demand(nodes=2, instance_type=instance.name, kinds=tuple(KINDS.values())))
+    facts = facts_of(snapshot, JobSpec(nodes=2, instance_type=instance.name), tuple(KINDS.values()))
     return {outcome.severity for outcome in check.judge(facts)}
 
 

@@ -9,18 +9,18 @@ import yaml
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
-from trainyard.plan.environment.environment_lint import LintFinding, lint
+from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import (
     RENAMED,
-    LintSeverity,
     judge_variable,
     network_environment,
 )
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import CATALOGUE, instance_called
 
-E, W, I = LintSeverity.ERROR, LintSeverity.WARNING, LintSeverity.INFO  # noqa: E741
+E, W, I = Severity.ERROR, Severity.WARNING, Severity.INFO  # noqa: E741
 NOWHERE = VariableScope()
 
 
@@ -33,7 +33,7 @@ def place(name: str, nodes: int | None = 4, **known: Any) -> VariableScope:
 
 RDMA, PLAIN_EFA, NO_EFA = place("p5.48xlarge"), place("g5.8xlarge"), place("g5.xlarge")
 BY_TCP = place("p5.48xlarge", efa=0, network="tcp")
-JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
+JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("FI_EFA_USE_DEVICE_RDMA", "1", RDMA, I),
     ("FI_EFA_USE_DEVICE_RDMA", "1", PLAIN_EFA, E),
     ("FI_EFA_USE_DEVICE_RDMA", "1", NO_EFA, W),
@@ -96,12 +96,12 @@ JUDGED: list[tuple[str, str, VariableScope, LintSeverity | None]] = [
 
 @each_case(("name", "value", "where", "severity"), JUDGED)
 def test_a_variable_is_judged_by_its_place(
-    name: str, value: str, where: VariableScope, severity: LintSeverity | None
+    name: str, value: str, where: VariableScope, severity: Severity | None
 ) -> None:
     found = judge_variable(name, value, where)
     assert (found.severity if found else None) == severity
     if found:
-        assert found.reason
+        assert found.evidence
         assert found.remedy
 
 
@@ -158,7 +158,7 @@ spec:
 """
 
 
-def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[LintFinding]:
+def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[Finding]:
     return lint([read_environment_file(name, text, where)])
 
 
@@ -166,7 +166,7 @@ def test_a_manifest_that_is_right_has_no_findings() -> None:
     assert findings(MANIFEST) == []
 
 
-CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
+CHANGES: list[tuple[str, str, Severity, str, str]] = [
     ("name: pytorch\n", "name: megatron\n", E, "containers", "no container is called pytorch"),
     ("efa: 32", "efa: 4", W, "vpc.amazonaws.com/efa", "4 of the 32"),
     ("efa: 32", "efa: 64", E, "vpc.amazonaws.com/efa", "the pod never starts"),
@@ -186,20 +186,56 @@ CHANGES: list[tuple[str, str, LintSeverity, str, str]] = [
         "volumes: [{name: c, hostPath: {path: /mnt/k8s-disks/0/checkpoints}}]\n          containers:",
         *(W, "volume c", "a disk of one node"),
     ),
+    ("replicas: 3", "replicas: 0", E, "Worker replicas", "refuses a role without pods"),
+    (
+        "containers:",
+        "volumes: [{name: ib, hostPath: {path: /dev/infiniband}}]\n          containers:",
+        *(W, "volume ib", "covers the EFA devices"),
+    ),
+    *(
+        ("image: a/b:1", f"image: a/b:1\n              args: [{words}]", W, "args", "is on no volume")
+        for words in ('"--checkpoint_dir=./checkpoints"', "--save, /checkpoints/x", '"--output_dir /shm/out"')
+    ),
 ]
+KEPT = (
+    'args: ["--checkpoint_dir=/data/checkpoints"]',
+    'args: ["--resume_from_checkpoint=/elsewhere", "--save_steps=4", "--checkpoint_freq 50"]',
+    'args: ["--save", "s3://bucket/x"]',
+    'args: ["--output_dir=out/."]',
+    'workingDir: /data/run\n              args: ["--save_dir", ./checkpoints]',
+    'args: ["--checkpoint_dir=./checkpoints"]',
+)
+
+
+def test_checkpoints_on_a_volume_are_not_found() -> None:
+    """A relative folder is below the working directory of the image, which may be on the volume."""
+    for words in KEPT:
+        text = MANIFEST.replace("image: a/b:1", f"image: a/b:1\n              {words}")
+        text = text.replace("[{name: shm", "[{name: fsx, mountPath: /data}, {name: shm")
+        assert [f for f in findings(text) if "on no volume" in f.evidence] == [], words
+
+
+def test_variables_of_efa_without_a_request_have_one_remedy() -> None:
+    """The manifest is told to request EFA, so no variable of EFA is to be removed as if there were none."""
+    text = MANIFEST.replace("ml.p5.48xlarge", "g5.8xlarge").replace(
+        "{nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32}", "{nvidia.com/gpu: 1}"
+    )
+    told = findings(text.replace("NCCL_NET, value: AWS Libfabric", "FI_PROVIDER, value: efa"))
+    assert [f.remedy for f in told if f.subject == "vpc.amazonaws.com/efa"] == ["request 1"]
+    assert not [f for f in told if "no EFA" in f.evidence], told
 
 
 @each_case(("old", "new", "severity", "subject", "words"), CHANGES)
 def test_each_fault_in_a_manifest_is_found_with_its_line(
-    old: str, new: str, severity: LintSeverity, subject: str, words: str
+    old: str, new: str, severity: Severity, subject: str, words: str
 ) -> None:
     assert old in MANIFEST
     text = MANIFEST.replace(old, new, 1)
-    found = [f for f in findings(text) if subject in f.subject and words in f.reason]
+    found = [f for f in findings(text) if subject in f.subject and words in f.evidence]
     assert found
     assert found[0].severity is severity
     assert 1 <= found[0].line <= len(text.splitlines())
-    assert "PyTorchJob train" in found[0].where
+    assert "PyTorchJob train" in found[0].area
 
 
 def test_ray_parameters_that_are_numbers_are_found() -> None:
@@ -220,7 +256,7 @@ def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"):
         (found,) = findings(f"{name}=hf_abcdef\n", ".env")
         assert found.severity is E
-        assert "hf_abcdef" not in str(found.to_json())
+        assert "hf_abcdef" not in str(found)
     for line in ("HF_TOKEN=", "HF_TOKEN=$TOKEN", "TOKENIZERS_PARALLELISM=false", "HF_TOKEN_PATH=/a"):
         assert findings(line, ".env") == []
     assert [f.severity for f in findings("PASSWORD=$uper9\n", ".env")] == [E]
@@ -272,7 +308,7 @@ def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
 def test_lists_and_configmaps_are_looked_into() -> None:
     body = {"kind": "ConfigMap", "metadata": {"name": "env"}, "data": {"NCCL_TIMEOUT": "1"}}
     (found,) = findings(yaml.safe_dump({"kind": "List", "items": [body]}))
-    assert (found.subject, found.where) == ("NCCL_TIMEOUT", "ConfigMap env")
+    assert (found.subject, found.area) == ("NCCL_TIMEOUT", "ConfigMap env")
 
 
 @pytest.mark.parametrize(

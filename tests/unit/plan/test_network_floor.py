@@ -3,7 +3,8 @@
 import pytest
 from tests.cases import each_case
 
-from trainyard.plan.network_floor import PUBLISHED, PUBLISHED_BYTES, bandwidth_floor, judge_bandwidth
+from trainyard.plan.instances import ALL_REDUCE
+from trainyard.plan.network_floor import PUBLISHED_BYTES, bandwidth_floor, judge_bandwidth
 
 GIB = 1 << 30
 
@@ -26,9 +27,9 @@ def test_a_floor_rests_on_a_published_figure(instance_type: str, nodes: int, flo
 
 
 @each_case("nodes", [2, 3, 64])
-@each_case("kind", PUBLISHED)
+@each_case("kind", ALL_REDUCE)
 def test_the_published_machines_are_fast_and_tcp_is_slow(kind: str, nodes: int) -> None:
-    speed, _ = PUBLISHED[kind]
+    speed, _ = ALL_REDUCE[kind]
     assert not judge_bandwidth(speed, instance_type=kind, nodes=2, size=GIB).is_slow
     assert judge_bandwidth(speed / 10, instance_type=kind, nodes=nodes, size=GIB).is_slow
 

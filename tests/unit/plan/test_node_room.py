@@ -3,8 +3,7 @@
 import pytest
 from tests.cases import each_case
 
-from trainyard.plan.instances import CATALOGUE
-from trainyard.plan.node_room import room_of_type
+from trainyard.plan.instances import CATALOGUE, room_of_type
 
 ALLOCATABLE = {
     "g5.xlarge": 14162,

@@ -5,6 +5,8 @@ import importlib.util
 import json
 from typing import Any
 
+from tests.cases import each_case
+
 from trainyard.programs.observations import OBSERVER, Observations, RunningPython, last_traceback
 from trainyard.programs.program_events import parse_event
 
@@ -110,7 +112,7 @@ def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> 
 def test_a_run_without_an_observed_step_says_why() -> None:
     for lines, is_on, reason in (
         ([], True, "no Python reported"),
-        ([loaded(1)], True, "no optimizer of torch stepped"),
+        ([loaded(1)], True, "no step was seen in a library"),
         ([], False, "program.observe is false"),
     ):
         found = observed(*lines)
@@ -173,19 +175,51 @@ def test_a_traceback_counts_where_it_is_the_last_output() -> None:
     assert {text: found and str(found) for text in cases if (found := last_traceback(text)) or True} == cases
 
 
-def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
+def observer_module() -> Any:
     spec = importlib.util.spec_from_file_location("observer", OBSERVER / "sitecustomize.py")
     assert spec is not None and spec.loader is not None
-    module, steps = importlib.util.module_from_spec(spec), list[int]()
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+class RefusedError(Exception):
+    """What a client of a service raises."""
+
+    def __init__(self, response: object) -> None:
+        super().__init__("refused")
+        self.response = response
+
+
+class Answer:
+    status_code = 503
+
+
+# name: (the exception that was handled, the one that was raised, whether `from` links them, cause, code)
+CHAINS: dict[str, tuple[Exception | None, Exception, bool, str, str]] = {
+    "alone": (None, ValueError("x"), False, "", ""),
+    "a full disk": (OSError(28, "full"), ValueError("x"), True, "OSError: [Errno 28] full", "[Errno 28]"),
+    "while handling it": (OSError(5, "bad"), ValueError("x"), False, "OSError: [Errno 5] bad", "[Errno 5]"),
+    "a fallback": (KeyError("x"), OSError(5, "bad"), False, "", "[Errno 5]"),
+    "requests": (RefusedError(Answer()), ValueError("x"), True, "RefusedError: refused", "HTTP 503"),
+    "botocore": (None, RefusedError({"Error": {"Code": "SlowDown"}}), False, "", "(SlowDown) when calling"),
+}  # fmt: skip
+
+
+@each_case("name", CHAINS)
+def test_the_cause_of_an_exception_and_its_code_are_reported(name: str) -> None:
+    first, last, is_linked, cause, code = CHAINS[name]
+    setattr(last, "__cause__" if is_linked else "__context__", first)
+    found, *texts = observer_module().find_cause(last)
+    assert (found, texts) == (first if cause else last, [cause, code])
+
+
+def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
+    module, steps = observer_module(), list[int]()
     observer: Any = object.__new__(module.Observer)  # without its hooks
-    known = {"_backwards": 1, "_loss": 1.0, "_rows": [], "_open": [], "_has_machine": True}
+    known: dict[str, Any] = {"_bad": None, "_loss": 1.0, "_rows": [], "_open": [], "_has_machine": True}
     vars(observer).update(known, _row_time=float("inf"), _begin_row=lambda: steps.append(observer.step))
-
-    class Optimizer:
-        param_groups = ({"lr": 0.1},)
-
     for observer.step in range(1, 1001):
-        observer._note_step(Optimizer())
+        observer._note_step(0.1, 1)
     assert steps[:99] == list(range(1, 100)) and 200 < len(steps) < 300
     assert min(steps[-len(steps) // 10 :]) > 650

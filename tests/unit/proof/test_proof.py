@@ -511,7 +511,21 @@ def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> N
     assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
-NO_MATCH = "program.checkpoints: out/*.pt names nothing in /work; /work/out has model.npz of this run"
+@each_case(("saved", "validated", "holds"), [(599, 599, True), (599, 500, False), (598, 598, False)])
+def test_what_was_validated_last_may_be_saved_one_step_before_the_end(
+    saved: int, validated: int, holds: bool
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "checkpoint": {**SAVED, "step": saved}}
+    rows = sorted(
+        [*whole_rows(), {"step": validated, "val_loss": 1.0, "loss": 1.0}], key=lambda row: row["step"]
+    )
+    found = Found(checkpoints={saved: Stored(step=saved)})
+    stored = part(judge(run, rows=rows, found=found, settings={}), "stored")
+    assert (stored.passed, "the step after it is not saved" in stored.evidence) == (holds, holds), stored
+
+
+NO_MATCH = "program.checkpoints: out/*.pt names nothing that this run has written; it has saved out/model.npz"
 
 
 @each_case(

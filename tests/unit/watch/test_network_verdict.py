@@ -82,6 +82,20 @@ class Case:
     answer: Network = Network.UNKNOWN
 
 
+PLUGIN_LINES = (
+    "NET/OFI Initializing aws-ofi-nccl 1.9.1-aws",
+    "NET/Plugin: Loaded net plugin AWS Libfabric (v8)",
+    "TUNER/Plugin: Using tuner plugin nccl_ofi_tuner",
+)
+"""Each shows that the plugin of EFA, or its tuner, was loaded, so that EFA was expected."""
+OTHER_LINES = (
+    "TUNER/Plugin: Could not find: libnccl-tuner.so",
+    "NET/Plugin: Plugin name set by env to libnccl-net-ofi.so",
+    "NET/Plugin: Could not find: libnccl-net-ofi.so",
+    "NET/Plugin: Loaded net plugin Spectrum (v8)",
+)
+
+
 def cases(version: Version) -> dict[str, Case]:
     efa = f"NET/{version.network}/0"
     direct = efa + version.direct + version.tail
@@ -100,6 +114,17 @@ def cases(version: Version) -> dict[str, Case]:
         "one way by socket": Case(direct, socket, chosen, P5, Network.TCP_FALLBACK),
         "sockets without EFA": Case(socket, socket, (version.missing,), Expectation(efa=0), Network.TCP),
         "sockets, type unknown": Case(socket, socket, (version.missing,), Expectation(), Network.TCP),
+        **{
+            f"sockets, {line}": Case(socket, socket, (line,), Expectation(), Network.TCP_FALLBACK)
+            for line in PLUGIN_LINES
+        },
+        **{
+            f"sockets, {line}": Case(socket, socket, (line,), Expectation(), Network.TCP)
+            for line in OTHER_LINES
+        },
+        "sockets requested, plugin": Case(
+            socket, socket, ("NCCL_NET set by environment to Socket.", PLUGIN_LINES[0]), P5, Network.TCP
+        ),
         "sockets requested": Case(
             socket, socket, ("NCCL_NET set by environment to Socket.",), P5, Network.TCP
         ),

@@ -17,6 +17,21 @@ from trainyard.run.judged_records import digests_now
 
 pytestmark = pytest.mark.act
 
+ROOT = Path(__file__).resolve().parents[3] / ".github" / "workflows"
+CALLER = """\
+name: theirs
+on: pull_request
+jobs:
+  train:
+    runs-on: ubuntu-24.04
+    steps:
+      - run: cp -R KEPT records
+      - uses: UPLOAD
+        with: { name: training-9-1, path: records }
+  comment:
+    needs: train
+    uses: ./.github/workflows/comment.yml
+"""
 JUDGED = """\
 on:
   workflow_call:
@@ -55,6 +70,61 @@ def branch(stage: Any, tmp_path: Path) -> Callable[..., str]:
     return change
 
 
+def record(folder: Path, *, run_number: int, validation_loss: float) -> Path:
+    """The records of a run that was proven."""
+    name = f"r{run_number}"
+    outcome = {"status": "succeeded", "exit_code": 0, "steps": 5000, "finished": 9.0}
+    parts = [{"name": part, "passed": True, "evidence": ""} for part in PARTS]
+    proof = {
+        "proven": True,
+        "parts": parts,
+        "time": 9.0,
+        "run_id": name,
+        "finished": 9.0,
+        "run_number": run_number,
+    }
+    (folder / "report").mkdir(parents=True)
+    run = {"run_id": name, "outcome": outcome | {"validation_loss": validation_loss}}
+    (folder / "run.json").write_text(json.dumps(run))
+    proof["records"] = digests_now(RunDirectory(folder))
+    (folder / "report" / "proof.json").write_text(json.dumps(proof))
+    return folder
+
+
+def record_gh(folder: Path, green: Path) -> None:
+    """A gh that has the records of the last green run, and records its calls."""
+    program = folder / "programs" / "gh"
+    runs = RUNS.replace("GREEN", str(green))
+    program.write_text(GH.replace("$*", "$* $(cat comparison.md 2>/dev/null)") + runs)
+    program.chmod(0o755)
+
+
+def test_any_repository_compares_the_training_of_a_pull_request_with_its_base(
+    stage: Any, branch: Callable[..., str], tmp_path: Path
+) -> None:
+    [upload] = {*re.findall(r"uses: (actions/upload-artifact@\S+)", (ROOT / "compare.yml").read_text())}
+    kept = record(tmp_path / "head", run_number=9, validation_loss=1.0)
+    branch({".github/workflows/theirs.yml": CALLER.replace("UPLOAD", upload).replace("KEPT", str(kept))})
+    record_gh(tmp_path, record(tmp_path / "green", run_number=8, validation_loss=1.1))
+    side = {"repo": {"full_name": "stage/trainyard"}}
+    played = replace(stage, repository=tmp_path / "own").play(
+        "pull_request",
+        payload={"number": 57, "pull_request": {"number": 57, "base": side, "head": side}},
+        environment={"GITHUB_REPOSITORY": "stage/trainyard", "GITHUB_BASE_REF": "main"},
+        workflow="theirs.yml",
+        job="comment",
+    )
+    assert played.green, played.log
+    listed, _, comment = (played.record / "gh").read_text().partition("pr comment ")
+    assert re.search(
+        "run list --workflow .+ --branch main --status success", listed
+    )  # act has the called one's name
+    assert comment.startswith(
+        "57 --edit-last --create-if-none --body-file comparison.md ### Compared: run 8 "
+    )
+    assert "| validation loss | 1.10 | 1.00 | −9.1 % |" in comment
+
+
 def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     stage: Any, branch: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -64,17 +134,7 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     head = branch(
         {"configs/smoke.yaml": tiny.replace("max_steps: 12", "max_steps: 12\n  learning_rate: 1.0e-9")}
     )
-    outcome = {"status": "succeeded", "exit_code": 0, "steps": 5000, "finished": 9.0, "validation_loss": 1.1}
-    parts = [{"name": name, "passed": True, "evidence": ""} for name in PARTS]
-    proof = {"proven": True, "parts": parts, "time": 9.0, "run_id": "g", "finished": 9.0, "run_number": 8}
-    (tmp_path / "green" / "report").mkdir(parents=True)
-    (tmp_path / "green" / "run.json").write_text(json.dumps({"run_id": "g", "outcome": outcome}))
-    proof["records"] = digests_now(RunDirectory(tmp_path / "green"))
-    (tmp_path / "green" / "report" / "proof.json").write_text(json.dumps(proof))
-    program = tmp_path / "programs" / "gh"
-    runs = RUNS.replace("GREEN", str(tmp_path / "green"))
-    program.write_text(GH.replace("$*", "$* $(cat comparison.md 2>/dev/null)") + runs)
-    program.chmod(0o755)
+    record_gh(tmp_path, record(tmp_path / "green", run_number=8, validation_loss=1.1))
     side = {"repo": {"full_name": "stage/trainyard"}}
     pull = {"number": 57, "base": {"sha": base, "ref": "main", **side}, "head": {"sha": head, **side}}
     played = replace(stage, repository=tmp_path / "own").play(
@@ -139,5 +199,5 @@ def test_a_tag_is_checked_built_attested_and_published(
     ]
     assert (played.record / "attested").read_text() == (dist / "SHA256SUMS").read_text()
     asked = (played.record / "gh").read_text().splitlines()
-    assert [line.split()[1] for line in asked] == ["view", "create", "repos/stage/trainyard/releases/latest"]
+    assert [line.split()[1] for line in asked] == ["view", "create", "repos/{owner}/{repo}/releases/latest"]
     assert "dist/SHA256SUMS --verify-tag" in asked[1]

@@ -6,26 +6,27 @@ If every node offers its GPUs, nothing is wrong, whoever installed the plugin.
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
-from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
+from trainyard.cluster.check_definition import Check, Facts, list_names
 from trainyard.cluster.checks.installers import describe_daemon, has_built_in_plugin, nvidia_plugins
-from trainyard.cluster.demand import GPU
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import MissingData, Workload
+from trainyard.plan.finding import Finding
+from trainyard.plan.instances import GPU
 
 INSTALL = "install the NVIDIA device plugin (github.com/NVIDIA/k8s-device-plugin) at a pinned version"
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
+def judge(facts: Facts) -> Iterator[Finding]:
     if not facts.wants_gpus or not facts.fits:
-        yield Outcome.not_applicable("there is no node with GPUs to check")
+        yield Finding.skipped("there is no node with GPUs to check")
         return
     if isinstance(facts.snapshot.daemons, MissingData):
-        yield Outcome.not_readable(facts.snapshot.daemons)
+        yield facts.snapshot.daemons.as_finding()
         return
     plugins = nvidia_plugins(facts.snapshot.daemons)
     counted = [fitness for fitness in facts.fits if not fitness.uncounted]
     if not counted:
-        yield Outcome.not_checked(UNCOUNTED)
+        yield Finding.skipped(f"not checked: {UNCOUNTED}")
         return
     without = [fitness for fitness in counted if fitness.gpus is None]
     bare = [fitness for fitness in without if "nvidia.com/" not in " ".join(fitness.node.allocatable)]
@@ -34,7 +35,7 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         nodes = list_names(fitness.node.name for fitness in bare)
         yield facts.error_unless_enough(f"{nodes}: {why}", remedy)
     else:
-        yield Outcome.success(_describe_provider(counted, plugins))
+        yield Finding.success(_describe_provider(counted, plugins))
 
 
 def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[Workload, ...]) -> tuple[str, str]:

@@ -7,28 +7,28 @@ network interface. That is not a finding if all nodes of the type are like this.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
+from trainyard.cluster.check_definition import Check, Facts, list_names
 from trainyard.cluster.checks.installers import describe_daemon, efa_plugins
-from trainyard.cluster.demand import EFA, EFA_DRIVER
 from trainyard.cluster.fitness import Fitness
-from trainyard.cluster.snapshot import MissingData
-from trainyard.plan.instances import instance_called
+from trainyard.cluster.snapshot import EFA_DRIVER, MissingData
+from trainyard.plan.finding import Finding
+from trainyard.plan.instances import EFA, instance_called
 
 INSTALL = "install the EFA device plugin (chart eks/aws-efa-k8s-device-plugin) at a pinned version"
 _TEMPLATE = "attach EFA interfaces in the launch template of the node group (eksctl: efaEnabled: true)"
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
-    if facts.demand.nodes == 1:
-        yield Outcome.not_applicable("one node needs no network")
+def judge(facts: Facts) -> Iterator[Finding]:
+    if facts.job.nodes == 1:
+        yield Finding.skipped("one node needs no network")
         return
     usable = [fitness for fitness in facts.fits if fitness.fit]
     if not usable:
-        yield Outcome.not_applicable("there is no fit node to check")
+        yield Finding.skipped("there is no fit node to check")
         return
     with_efa = [fitness for fitness in usable if fitness.expected_efa or fitness.efa]
     if not with_efa:
-        yield Outcome.not_applicable(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
+        yield Finding.skipped(f"{usable[0].node.instance_type or 'these nodes'}: the type has no EFA")
         return
     found = [
         *_missing(facts, with_efa),
@@ -38,19 +38,19 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     if not found:
         counts = Counter(fitness.efa for fitness in with_efa)
-        yield Outcome.success(
+        yield Finding.success(
             "; ".join(f"{nodes} nodes with {efa} interfaces" for efa, nodes in counts.items())
         )
 
 
-def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Finding]:
     without = [fitness for fitness in nodes if not fitness.efa]
     if not without:
         return
     listed = list_names(fitness.node.name for fitness in without)
     if facts.snapshot.has_driver(EFA_DRIVER):
-        yield Outcome.not_checked(
-            f"{listed}: the interfaces that the driver {EFA_DRIVER} offers are not counted"
+        yield Finding.skipped(
+            f"not checked: {listed}: the interfaces that the driver {EFA_DRIVER} offers are not counted"
         )
         return
     rest = len(nodes) - len(without)
@@ -59,10 +59,10 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
     why, remedy = _explain_missing_efa(facts)
     known = instance_called(without[0].node.instance_type)
     # Without EFA types with GPUDirect RDMA train far below the speed that is paid for.
-    if known and known.rdma and rest < facts.demand.nodes and not facts.snapshot.may_grow:
-        yield Outcome.error(f"{text}; {why}. The nodes would train over TCP", remedy)
+    if known and known.rdma and rest < facts.job.nodes and not facts.snapshot.may_grow:
+        yield Finding.error(f"{text}; {why}. The nodes would train over TCP", remedy)
     else:
-        yield Outcome.warning(f"{text}; {why}", remedy)
+        yield Finding.warning(f"{text}; {why}", remedy)
 
 
 def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
@@ -78,24 +78,24 @@ def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
     return f"{describe_daemon(found)}, so the instances have no EFA interfaces attached", _TEMPLATE
 
 
-def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+def _fewer_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Finding]:
     for name, group in _by_type(fitness for fitness in nodes if fitness.efa):
         most, expected = max(fitness.efa or 0 for fitness in group), group[0].expected_efa
         if odd := [fitness for fitness in group if fitness.efa != most]:
             yield _judge_odd_nodes(facts, odd, group, most)
         if expected and most < expected - 1:
             text = f"all {len(group)} nodes of {name}: {most} of {expected} EFA interfaces"
-            yield Outcome.warning(text, _TEMPLATE)
+            yield Finding.warning(text, _TEMPLATE)
 
 
-def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Outcome]:
+def _excess_interfaces(facts: Facts, nodes: list[Fitness]) -> Iterator[Finding]:
     """Yield nodes that offer more interfaces than their type has: pods could not use all of them."""
     known = [(fitness, fitness.expected_efa) for fitness in nodes if fitness.expected_efa is not None]
     excess = [fitness for fitness, expected in known if (fitness.efa or 0) > expected]
-    enough = len(nodes) - len(excess) >= facts.demand.nodes
+    enough = len(nodes) - len(excess) >= facts.job.nodes
     for name, group in _by_type(excess):
         listed = list_names(fitness.node.name for fitness in group)
-        yield (Outcome.warning if enough else Outcome.error)(
+        yield (Finding.warning if enough else Finding.error)(
             f"{listed}: {_counts(group)} EFA interfaces, and {name} has {group[0].expected_efa}",
             "check that one EFA device plugin runs on each node, and that it counts each interface once",
         )
@@ -112,12 +112,12 @@ def _counts(nodes: Iterable[Fitness]) -> str:
     return ", ".join(str(count) for count in sorted({fitness.efa or 0 for fitness in nodes}))
 
 
-def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Outcome:
+def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Finding:
     nodes = list_names(fitness.node.name for fitness in odd)
     text = f"{nodes}: {_counts(odd)} EFA interfaces, its peers have {most}"
     remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
-    if len(group) - len(odd) >= facts.demand.nodes:
-        return Outcome.warning(text, remedy)
+    if len(group) - len(odd) >= facts.job.nodes:
+        return Finding.warning(text, remedy)
     return facts.error_unless_enough(text, remedy)
 
 

@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainyard.cluster.capacity import UNCOUNTED
-from trainyard.cluster.check_definition import Check, Facts, Outcome, list_names
-from trainyard.cluster.demand import GPU, plain_type
+from trainyard.cluster.check_definition import Check, Facts, list_names
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.finding import Finding
+from trainyard.plan.instances import GPU, plain_type
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
+def judge(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.snapshot.nodes, MissingData):
-        yield Outcome.not_readable(facts.snapshot.nodes)
+        yield facts.snapshot.nodes.as_finding()
         return
     if not facts.wants_gpus:
-        yield Outcome.not_applicable("the plan asks for no GPU")
+        yield Finding.skipped("the plan asks for no GPU")
         return
     if not facts.fits:
         yield _no_node(facts)
@@ -26,23 +27,22 @@ def judge(facts: Facts) -> Iterator[Outcome]:
     yield from found
     uncounted = [fitness.node.name for fitness in facts.fits if fitness.uncounted]
     if uncounted:
-        yield Outcome.not_checked(f"{list_names(uncounted)}: {UNCOUNTED}")
+        yield Finding.skipped(f"not checked: {list_names(uncounted)}: {UNCOUNTED}")
     counts = Counter(fitness.gpus for fitness in facts.fits if not fitness.uncounted)
     if counts and not found:
-        yield Outcome.success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
+        yield Finding.success("; ".join(f"{nodes} nodes with {gpus} GPUs" for gpus, nodes in counts.items()))
 
 
-def _no_node(facts: Facts) -> Outcome:
+def _no_node(facts: Facts) -> Finding:
     assert not isinstance(facts.snapshot.nodes, MissingData)
     types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
-    name = plain_type(facts.demand.instance_type)
+    name = plain_type(facts.job.instance_type)
     wanted = f"of type {name}" if name else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
     if facts.snapshot.may_grow:
-        return Outcome.not_checked(
-            f"no node {wanted} now{offers}; whether Karpenter adds some is not known here"
-        )
-    return Outcome.error(
+        why = "whether Karpenter adds some is not known here"
+        return Finding.skipped(f"not checked: no node {wanted} now{offers}; {why}")
+    return Finding.error(
         f"no node {wanted}{offers}; none offers {GPU}",
         "add a node group with such instances, or name another instance type",
     )

@@ -2,29 +2,30 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome
+from trainyard.cluster.check_definition import Check, Facts
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.finding import Finding
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
-    name = facts.demand.namespace
+def judge(facts: Facts) -> Iterator[Finding]:
+    name = facts.job.namespace
     space, secrets = facts.snapshot.namespace, facts.snapshot.secrets
     if isinstance(space, MissingData):
-        yield Outcome.not_readable(space)
+        yield space.as_finding()
     elif not space.exists:
-        yield Outcome.error(f"there is no namespace {name}", f"kubectl create namespace {name}")
+        yield Finding.error(f"there is no namespace {name}", f"kubectl create namespace {name}")
         return
     elif space.terminating:
-        yield Outcome.error(
+        yield Finding.error(
             f"the namespace {name} is being deleted", "wait until it is gone, or name another one"
         )
     else:
-        yield Outcome.success(f"{name} exists")
+        yield Finding.success(f"{name} exists")
     for secret, exists in ({} if isinstance(secrets, MissingData) else secrets).items():
         if isinstance(exists, MissingData):
-            yield Outcome.not_readable(exists)
+            yield exists.as_finding()
         elif not exists:
-            yield Outcome.error(
+            yield Finding.error(
                 f"the namespace {name} has no secret {secret}",
                 f"kubectl -n {name} create secret generic {secret} --from-file=KEY=FILE",
             )

@@ -6,21 +6,22 @@ are known to mean a fault count.
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome
+from trainyard.cluster.check_definition import Check, Facts
 from trainyard.cluster.snapshot import MissingData
+from trainyard.plan.finding import Finding
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
+def judge(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.snapshot.nodes, MissingData):
-        yield Outcome.not_readable(facts.snapshot.nodes)
+        yield facts.snapshot.nodes.as_finding()
         return
     if not facts.fits:
-        yield Outcome.not_applicable("there is no node to check")
+        yield Finding.skipped("there is no node to check")
         return
     found = list(facts.judge_nodes("node-health"))
     yield from found
     if not found:
-        yield Outcome.success(f"all {len(facts.fits)} nodes are ready and without a known fault")
+        yield Finding.success(f"all {len(facts.fits)} nodes are ready and without a known fault")
 
 
 CHECK = Check("node-health", "readiness, taints and faults of the nodes", judge)

@@ -5,21 +5,22 @@ A controller outside the cluster has no Deployment. It counts as running if its 
 
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome
+from trainyard.cluster.check_definition import Check, Facts
 from trainyard.cluster.needed_apis import Controller, serves
 from trainyard.cluster.snapshot import MissingData, Workload
+from trainyard.plan.finding import Finding
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
+def judge(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.snapshot.groups, MissingData):
-        yield Outcome.not_readable(facts.snapshot.groups)
+        yield facts.snapshot.groups.as_finding()
         return
     if not serves(facts.kind.api, facts.snapshot.resources):
-        yield Outcome.not_applicable(f"{facts.kind.api.name} is not served")
+        yield Finding.skipped(f"{facts.kind.api.name} is not served")
         return
     deployments = facts.snapshot.deployments
     if isinstance(deployments, MissingData):
-        yield Outcome.not_readable(deployments)
+        yield deployments.as_finding()
         return
     found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
     has_none = not any(found.values())
@@ -29,29 +30,29 @@ def judge(facts: Facts) -> Iterator[Outcome]:
 
 def _judge_controller(
     controller: Controller, found: tuple[Workload, ...], facts: Facts, *, has_none: bool
-) -> Outcome:
+) -> Finding:
     """Judge a controller; `has_none`: no controller of the kind has a Deployment."""
     ready = [workload for workload in found if workload.available > 0]
     if ready:
-        return Outcome.success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
+        return Finding.success(f"{controller.name}: {ready[0].namespace}/{ready[0].name} is available")
     if found:
         first = found[0]
-        return Outcome.error(
+        return Finding.error(
             f"{controller.name}: {first.namespace}/{first.name} has {first.available} of {first.wanted} pods "
             "ready",
             f"kubectl -n {first.namespace} describe deployment {first.name}; "
             f"kubectl -n {first.namespace} logs deployment/{first.name}",
         )
     if has_none and _webhook_answered(facts):
-        return Outcome.success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
+        return Finding.success(f"{controller.name}: no Deployment has its name, but its webhook has answered")
     space = facts.snapshot.namespace
     is_missing = not isinstance(space, MissingData) and not space.exists
     if has_none and facts.kind.has_webhook and is_missing:
-        return Outcome.not_applicable(
+        return Finding.skipped(
             f"{controller.name}: no Deployment of it was found, and its webhook can be asked only in the "
-            f"namespace {facts.demand.namespace}, which is missing"
+            f"namespace {facts.job.namespace}, which is missing"
         )
-    judge_it = Outcome.error if facts.kind.has_webhook else Outcome.warning
+    judge_it = Finding.error if facts.kind.has_webhook else Finding.warning
     return judge_it(
         f"{controller.name}: no Deployment of it was found ({', '.join(controller.deployments)}); its API is "
         "served, but nothing acts on it",

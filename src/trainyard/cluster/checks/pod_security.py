@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from trainyard.cluster.check_definition import Check, Facts, Outcome, Severity
+from trainyard.cluster.check_definition import Check, Facts
 from trainyard.cluster.checks import namespace, quota
 from trainyard.cluster.snapshot import MissingData, Trial
+from trainyard.plan.finding import Finding, Severity
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _MAY_NOT_TRY = re.compile(r"cannot create resource")
@@ -18,22 +19,22 @@ _ELSEWHERE = (
 """Refusals, and the check that reports them with a better remedy, if it has found them too."""
 
 
-def judge(facts: Facts) -> Iterator[Outcome]:
+def judge(facts: Facts) -> Iterator[Finding]:
     space = facts.snapshot.namespace
     level = "" if isinstance(space, MissingData) else space.labels.get(_ENFORCED, "")
-    enforces = f"namespace {facts.demand.namespace} enforces the level {level}"
-    found, trial = list[Outcome](), facts.snapshot.pod_trial
-    if level == "restricted" and facts.kind.adds_container and facts.demand.nodes > 1:
+    enforces = f"namespace {facts.job.namespace} enforces the level {level}"
+    found, trial = list[Finding](), facts.snapshot.pod_trial
+    if level == "restricted" and facts.kind.adds_container and facts.job.nodes > 1:
         why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
-            Outcome.error(
+            Finding.error(
                 f"{enforces}, {why}",
                 "use --kind trainjob, one node, or a namespace of the level baseline",
             )
         )
-    elif level == "restricted":
+    elif level == "restricted" and (isinstance(trial, MissingData) or not trial.accepted):
         found.append(
-            Outcome.warning(
+            Finding.warning(
                 f"{enforces}: pods as root, with host "
                 "paths or with IPC_LOCK (which EFA may need) are refused",
                 "run as another user with seccompProfile RuntimeDefault, or use another namespace",
@@ -45,19 +46,19 @@ def judge(facts: Facts) -> Iterator[Outcome]:
         and not _is_reported_elsewhere(trial, facts)
     ):
         found.append(
-            Outcome.error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts))
+            Finding.error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts))
         )
     yield from found
     if not found:
         if not isinstance(trial, MissingData) and trial.accepted:
-            yield Outcome.success("a pod was accepted as a dry run")
+            yield Finding.success("a pod was accepted as a dry run")
             return
         reason = trial.reason if isinstance(trial, MissingData) else trial.message[:200] or trial.status
-        yield Outcome.not_applicable(f"a pod could not be tried: {reason}")
+        yield Finding.skipped(f"a pod could not be tried: {reason}")
 
 
 def _remedy(trial: Trial, facts: Facts) -> str:
-    name, space = facts.demand.service_account, facts.demand.namespace
+    name, space = facts.job.service_account, facts.job.namespace
     if name and _NO_ACCOUNT.search(trial.message):
         return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"
     return "change the pod as the message says"

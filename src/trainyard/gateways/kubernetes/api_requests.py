@@ -170,7 +170,8 @@ class ApiRequests:
         """Return the error for an answer 401."""
         return CredentialsRefusedError(
             f"{self.access.server} does not know who we are (401 Unauthorized); renew the credentials of "
-            f"context {self.access.context}"
+            f"context {self.access.context}. On EKS the role also needs an access entry of the cluster: "
+            "aws eks list-access-entries"
         )
 
     def cluster_time(self) -> float:

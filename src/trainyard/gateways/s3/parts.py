@@ -260,6 +260,13 @@ class _Whole:
         self._at += min(left, BODY_BYTES) if size > 0 else left
         return self._content[start : self._at]
 
+    def readinto(self, target: memoryview) -> int:
+        """Fill `target`: botocore's signer in awscrt reads so, and takes no more than it has room for."""
+        count = min(len(target), len(self._content) - self._at)
+        target[:count] = self._content[self._at : self._at + count]
+        self._at += count
+        return count
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._content)}[whence]
         self._at = start + offset

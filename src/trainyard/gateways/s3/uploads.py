@@ -162,6 +162,10 @@ class _Blocks:
         self._pace(min(BODY_BYTES, self._size))
         return self._file.read(BODY_BYTES)
 
+    def readinto(self, target: memoryview) -> int:
+        """Fill `target`: botocore's signer in awscrt reads so, and takes no more than it has room for."""
+        return self._file.readinto(target) or 0
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         return self._file.seek(offset, whence)
 

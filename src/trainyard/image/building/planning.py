@@ -14,19 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
-from trainyard.image.building.build_request import (
-    COMMIT_ARGUMENT,
-    BuildRequest,
-    image_name,
-    parse_build_args,
-)
+from trainyard.image.building.build_request import COMMIT_ARGUMENT, BuildRequest, image_name, parse_build_args
 from trainyard.image.building.build_secrets import BuildSecret, require_mounted
-from trainyard.image.context.build_context import (
-    choose_files,
-    content_digest,
-    refuse_secrets,
-    require_usable,
-)
+from trainyard.image.context.build_context import choose_files, content_digest, refuse_secrets, require_usable
 from trainyard.image.context.context_secrets import secret_by_content
 from trainyard.image.context.copied_files import locks_of, unsent_sources
 from trainyard.image.context.dockerfile import Dockerfile, parse_dockerfile

@@ -8,12 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from trainyard.image.conflict.finding import ERROR, Edit, ImageFinding
+from trainyard.image.conflict.conflict_rule import ERROR
+from trainyard.plan.finding import Edit, Finding
 
 _MOST_EDITS = 50
 
 
-def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
+def fix(text: str, judge: Callable[[str], Sequence[Finding]], *, file: str) -> str:
     """Return the text after all edits that help; `judge` returns the findings of a text.
 
     Only errors are edited. An edit is kept, with the further edits that it makes necessary, if it leaves
@@ -30,7 +31,7 @@ def fix(text: str, judge: Callable[[str], Sequence[ImageFinding]], *, file: str)
     return text
 
 
-def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFinding]], *, file: str) -> str:
+def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[Finding]], *, file: str) -> str:
     """Return the text after an edit, and after the edits that fix the errors it causes."""
     before = _errors(judge(text))
     following: Edit | None = edit
@@ -45,7 +46,7 @@ def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[ImageFin
     return text
 
 
-def _errors(found: Sequence[ImageFinding]) -> Counter[str]:
+def _errors(found: Sequence[Finding]) -> Counter[str]:
     return Counter(finding.rule for finding in found if finding.severity == ERROR)
 
 

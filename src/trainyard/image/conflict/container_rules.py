@@ -10,8 +10,8 @@ from trainyard.config.secret_forms import (
     secret_kind,
     secret_value_kind,
 )
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.finding import ERROR, WARNING, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.package_rules import PACKAGE_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
@@ -23,10 +23,11 @@ from trainyard.image.conflict.version_facts import (
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import LintSeverity, judge_variable
+from trainyard.plan.environment.variable_rules import judge_variable
+from trainyard.plan.finding import Finding, Severity
 
 
-def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     row = next((one for one in rows_with("efa", "families") if machine.family in one["families"]), {})
     wanted = (
         ("EFA installer", declared.efa_installer, "installer"),
@@ -35,7 +36,7 @@ def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     )
     for name, found, key in wanted:
         if machine.efa and row and found and found < version(row[key]):
-            yield ImageFinding(
+            yield image_finding(
                 0,
                 f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
@@ -43,9 +44,9 @@ def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
             )
 
 
-def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     if machine.efa and not declared.has_efa and declared.base.kind not in ("dlc", "other"):
-        yield ImageFinding(
+        yield image_finding(
             declared.base.line,
             "the machine has EFA, but neither the EFA installer nor aws-ofi-nccl is installed",
             "NCCL finds no plugin and uses TCP, several times slower, without an error",
@@ -54,9 +55,9 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
         )
 
 
-def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     if declared.has_latest_efa:
-        yield ImageFinding(
+        yield image_finding(
             0,
             "aws-efa-installer-latest is a different installer each month",
             "two builds of one commit may differ in libfabric and in the plugin, and the new one is untested",
@@ -78,7 +79,7 @@ def nccl_of(declared: DeclaredVersions) -> Version:
     return declared.nccl or own
 
 
-def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     row, nccl = next(rows_with("efa", "oldest_installer")), nccl_of(declared)
     name, _, value = row["unless"].partition("=")
     without = any((one.name, one.value) == (name, value) for one in declared.variables)
@@ -89,7 +90,7 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         and nccl >= version(row["nccl"])
         and not without
     ):
-        yield ImageFinding(
+        yield image_finding(
             0,
             f"NCCL {version_text(nccl)} does not run with EFA installer "
             f"{version_text(declared.efa_installer)}",
@@ -99,13 +100,13 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         )
 
 
-def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
     first = next((one for one in paths if "nccl" in one.value.replace("ofi-nccl", "")), None)
     if first and own and declared.nccl and declared.nccl < own:
-        yield ImageFinding(
+        yield image_finding(
             first.line,
             f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
             "the loader takes the first; a function that the older one lacks is an undefined symbol",
@@ -125,11 +126,11 @@ _JUDGED = frozenset(
 """Variables that are wrong in an image for the same reason as in a job; `judge_variable` judges both."""
 
 
-def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(efa=None if machine.efa is None else int(machine.efa))
     for variable in declared.variables:
         name, value = variable.name, variable.value
-        severity, why, remedy = "", "", "remove it"
+        severity, why, remedy = Severity.INFO, "", "remove it"
         if name == "RDMAV_FORK_SAFE":
             # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
@@ -137,10 +138,9 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
         elif name == "FI_EFA_USE_DEVICE_RDMA":
             severity, why = _device_rdma(machine, value)
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
-            severity = {LintSeverity.ERROR: ERROR, LintSeverity.WARNING: WARNING}.get(found.severity, "")
-            why, remedy = found.reason, found.remedy
-        if severity:
-            yield ImageFinding(
+            severity, why, remedy = found.severity, found.evidence, found.remedy
+        if severity is not Severity.INFO:
+            yield image_finding(
                 variable.line,
                 f"ENV {name}={value}",
                 why,
@@ -149,7 +149,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
             )
 
 
-def _device_rdma(machine: TargetMachine, value: str) -> tuple[str, str]:
+def _device_rdma(machine: TargetMachine, value: str) -> tuple[Severity, str]:
     if value == "1" and machine.efa and machine.rdma is False:
         return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
     if value == "0" and machine.rdma:
@@ -157,9 +157,9 @@ def _device_rdma(machine: TargetMachine, value: str) -> tuple[str, str]:
     return WARNING, "aws-ofi-nccl finds RDMA by itself since 1.7; =1 aborts on a device without RDMA"
 
 
-def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
-        yield ImageFinding(
+        yield image_finding(
             stage.line,
             f"{stage.image} is a tag, which can move",
             "two builds of one commit may differ, and a build of the same content is never skipped",
@@ -168,10 +168,10 @@ def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFind
         )
 
 
-def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     user = declared.parsed.last("USER")
     if user is None or user.text.split(":")[0] in ("root", "0"):
-        yield ImageFinding(
+        yield image_finding(
             user.line if user else declared.parsed.stages[-1].line,
             "the image runs as root",
             "the restricted Pod Security Standard refuses it, and root owns what it writes to shared volumes",
@@ -180,7 +180,7 @@ def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding
         )
 
 
-def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for instruction in declared.parsed.instructions:
         if instruction.name == "ARG":
             values = {key: value or "" for key, value in arguments_of(instruction.text, {}, {}).items()}
@@ -189,11 +189,11 @@ def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFind
         else:
             continue
         for name, value in values.items():
-            severity = _severity_of_argument(name, value) if instruction.name == "ARG" else ""
+            severity = _severity_of_argument(name, value) if instruction.name == "ARG" else None
             if instruction.name == "ENV" and baked_secret_kind(name, value):
                 severity = ERROR
-            if severity:
-                yield ImageFinding(
+            if severity is not None:
+                yield image_finding(
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
                     "build arguments and variables stay readable in its history, for all who can pull it",
@@ -202,13 +202,13 @@ def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFind
                 )
 
 
-def _severity_of_argument(name: str, value: str) -> str:
+def _severity_of_argument(name: str, value: str) -> Severity | None:
     """Return the severity of an ARG; one that is only named like a secret gets a warning."""
     if secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
         return ERROR
     if secret_kind(name, value) and not is_build_variable(value):
         return ERROR
-    return WARNING if is_secret_name(name) else ""
+    return WARNING if is_secret_name(name) else None
 
 
 RULES: dict[str, Rule] = PACKAGE_RULES | {
@@ -225,8 +225,8 @@ RULES: dict[str, Rule] = PACKAGE_RULES | {
 
 
 def judge_versions(
-    declared: DeclaredVersions, machine: TargetMachine, resolved: Sequence[ImageFinding] = ()
-) -> list[ImageFinding]:
+    declared: DeclaredVersions, machine: TargetMachine, resolved: Sequence[Finding] = ()
+) -> list[Finding]:
     """Run all rules; the worst findings come first, then they are sorted by place.
 
     `resolved` are the findings of the resolver.

@@ -6,8 +6,8 @@ A rule that does not know a version reports nothing.
 import re
 from collections.abc import Iterator
 
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
-from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding, Rule, TargetMachine
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
@@ -22,6 +22,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import is_stated
+from trainyard.plan.finding import Edit, Finding
 
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
 """Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
@@ -38,13 +39,13 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 """Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
 
-def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
     python = base.python
     oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
     if torch and oldest and python and not oldest <= python <= newest:
         span = f"{version_text(oldest)} to {version_text(newest)}"
-        yield ImageFinding(
+        yield image_finding(
             base.line,
             f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
@@ -52,10 +53,10 @@ def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Imag
         )
 
 
-def _own_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _own_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     python = declared.base.python
     if declared.installs_trainyard and python and python < OLDEST_PYTHON:
-        yield ImageFinding(
+        yield image_finding(
             declared.base.line,
             f"{declared.base.image} has Python {version_text(python)}",
             f"Trainyard, which is in the image, needs Python {version_text(OLDEST_PYTHON)} or newer",
@@ -63,14 +64,14 @@ def _own_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageF
         )
 
 
-def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
     if "torch" in declared.removed:
         return  # what was compiled against the base's torch may be removed, too
     if not torch or not base.torch or same_prefix(torch.version, base.torch):
         return
     compiled = base.kind == "ngc"
-    yield ImageFinding(
+    yield image_finding(
         torch.line,
         f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
         "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
@@ -83,7 +84,7 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Image
     )
 
 
-def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
     if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
@@ -96,7 +97,7 @@ def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Ima
         wheels = ", ".join(f"cu{a}{b}" for a, b in builds)
         base = declared.base_of(torch).cuda
         right = base if base in builds else version(torch_row(torch.version)["pypi_cuda"])
-        yield ImageFinding(
+        yield image_finding(
             torch.line,
             f"there is no torch {torch.text}",
             f"torch {version_text(minor(torch.version))} is built with {wheels}",
@@ -117,7 +118,7 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
 
 
-def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     compiled = sorted(name for name in _COMPILED if name in declared.packages)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
@@ -125,7 +126,7 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Imag
         return
     has = f"{base.image} has CUDA {version_text(base.cuda)}, torch"
     if compiled and base.has_compiler:
-        yield ImageFinding(
+        yield image_finding(
             base.line,
             f"{has} is built with {version_text(cuda)}",
             f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
@@ -133,7 +134,7 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Imag
             f"take a base image with CUDA {version_text(cuda)}",
         )
     else:
-        yield ImageFinding(
+        yield image_finding(
             base.line,
             f"{has} includes {version_text(cuda)}",
             "torch's wheels contain CUDA libraries, but the loader takes those of the base first if "
@@ -143,7 +144,7 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Imag
         )
 
 
-def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     cuda, needed = cuda_of(declared), oldest_cuda(machine.architecture)
     if not cuda or not needed or cuda >= needed:
         return
@@ -151,7 +152,7 @@ def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
     # Code for sm_100 runs on sm_103, which has the same major architecture.
     runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
-    yield ImageFinding(
+    yield image_finding(
         line,
         f"CUDA {version_text(cuda)} does not support {machine.architecture}",
         "code for sm_100 runs there, but nothing can be compiled for it"
@@ -163,7 +164,7 @@ def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     )
 
 
-def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     if not declared.architectures or not machine.architecture:
         return
     number = machine.architecture.removeprefix("sm_")
@@ -176,7 +177,7 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
     oldest = oldest_cuda(machine.architecture)
     compiles = not declared.base.cuda or declared.base.cuda >= oldest
-    yield ImageFinding(
+    yield image_finding(
         line,
         f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
@@ -187,11 +188,11 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[I
     )
 
 
-def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     needed = oldest_driver(cuda)
     if machine.driver and needed and machine.driver < needed:
-        yield ImageFinding(
+        yield image_finding(
             declared.base.line,
             f"CUDA {version_text(cuda)} needs driver {version_text(needed)} or newer, the machine has "
             f"{version_text(machine.driver)}",
@@ -200,12 +201,12 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Imag
         )
 
 
-def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
         if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
-            yield ImageFinding(
+            yield image_finding(
                 package.line,
                 f"{name} is for CUDA {match[1]}, torch is built with {version_text(cuda)}",
                 "two CUDA runtimes in one process end in undefined symbols or a crash at the first kernel",
@@ -214,10 +215,10 @@ def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFin
             )
 
 
-def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[ImageFinding]:
+def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
-        yield ImageFinding(
+        yield image_finding(
             third.line,
             f"flash-attn-3 has kernels for sm_90 only, not for {machine.architecture}",
             "it imports, and the first forward pass fails",
@@ -226,7 +227,7 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
         )
 
 
-def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch_is_there = False
     for step in declared.steps:
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
@@ -236,7 +237,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
             name = source.written or "flash-attn"
             if not base.has_compiler and base.kind != "other" and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)
-                yield ImageFinding(
+                yield image_finding(
                     step.line,
                     f"{name} is compiled where there is no nvcc ({base.image})",
                     "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
@@ -246,7 +247,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
                     severity=ERROR if certain else WARNING,
                 )
             elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
-                yield ImageFinding(
+                yield image_finding(
                     step.line,
                     f"{name} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
@@ -268,14 +269,14 @@ def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
     return any(map(_MAY_HAVE_CUDA.search, texts))
 
 
-def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[ImageFinding]:
+def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     """Judge wheels of release pages, whose names say what they are built for."""
     for step in declared.steps:
         for one, (file, line) in step.requirements(declared.dockerfile):
             built = _BUILT_FOR.search(one.wheel)
             differs = list(_differences(declared, step, built)) if built and step.install.certain else []
             if differs:
-                yield ImageFinding(
+                yield image_finding(
                     line,
                     f"{one.wheel} is for {', '.join(want for want, _ in differs)}, not for "
                     f"{', '.join(found for _, found in differs)}",

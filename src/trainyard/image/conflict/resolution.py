@@ -14,10 +14,11 @@ from itertools import zip_longest
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, image_finding
 from trainyard.image.conflict.declared_versions import BaseImage, DeclaredVersions, InstallStep
-from trainyard.image.conflict.finding import ERROR, WARNING, Edit, ImageFinding
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
+from trainyard.plan.finding import Edit, Finding
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
 """Tried in this order where no Python is stated; the first that can be resolved counts."""
@@ -76,7 +77,7 @@ class _Answer:
 class Resolution:
     """The result for a Dockerfile."""
 
-    findings: list[ImageFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     packages: dict[str, Package] = field(default_factory=dict)
     """What is installed in the end, as far as it was resolved."""
     unchecked: dict[str, None] = field(default_factory=dict)
@@ -236,11 +237,11 @@ def _refusal(
     answer: _Answer,
     request: ResolverRequest,
     resolver: Resolver,
-) -> ImageFinding:
+) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
     involved = [s for s in stated if re.search(rf"(?<![\w.-]){s[0].name}(?![\w-])", answer.conflict)]
     one, (file, line) = (involved or list(stated))[0]
-    finding = ImageFinding(
+    finding = image_finding(
         line,
         f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
         answer.conflict,
@@ -298,26 +299,26 @@ def _replacements(
     *,
     versions: Mapping[str, str],
     before: Mapping[str, Package],
-) -> Iterator[ImageFinding]:
+) -> Iterator[Finding]:
     """Yield a warning for each pinned package whose version a later command changes without naming it."""
     names = {one.name for one, _ in stated}
     for name, package in declared.packages.items():
         known = None if name in names else before.get(name)
         if known and known.line < step.line and versions.get(name, known.text) != known.text:
-            yield ImageFinding(
+            yield image_finding(
                 step.line,
                 f"{name} {package.text} of line {known.line} is replaced by {versions[name]}",
                 "a package of this command requires that version, and pip changes it without asking",
                 f"install both with one command, or take {name} {versions[name]} in line {known.line}",
-                WARNING,
-                declared.dockerfile,
+                severity=WARNING,
+                file=declared.dockerfile,
                 rule="replaced",
             )
 
 
 def _final(
     declared: DeclaredVersions, packages: Mapping[str, Package], resolver: Resolver, flags: tuple[str, ...]
-) -> Iterator[ImageFinding]:
+) -> Iterator[Finding]:
     """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
     lines = {package.line for package in packages.values()}
     environments = {step.install.environment for step in declared.steps}
@@ -336,12 +337,12 @@ def _final(
     named = [one for one in packages.values() if f"{one.name}==" in answer.conflict]
     line = max((one.line for one in named), default=max(lines))
     breaks = bool(re.search(r"depends? on torch[=<>]", answer.conflict))
-    yield ImageFinding(
+    yield image_finding(
         line,
         "the packages that are installed in the end are not compatible",
         answer.conflict,
         "install these packages with one command, so that pip chooses compatible versions",
-        ERROR if breaks else WARNING,
-        declared.dockerfile,
+        severity=ERROR if breaks else WARNING,
+        file=declared.dockerfile,
         rule="resolution",
     )

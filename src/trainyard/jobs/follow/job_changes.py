@@ -24,7 +24,7 @@ from trainyard.errors import (
 )
 from trainyard.jobs.follow.job_zone import zone_for_next
 from trainyard.jobs.job_kind import JobKind
-from trainyard.jobs.job_labels import (
+from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
     JOB_LABEL,

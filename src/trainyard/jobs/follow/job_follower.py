@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 _BY_NODES = (FailureClass.NODE_LOST, FailureClass.UNSCHEDULABLE)
 """Waits that a retry on other nodes ends."""
-_OBSERVE_SECONDS = 5.0
-"""Seconds between reads of Workload, JobSet and events while the job does not run."""
-_CALM_SECONDS = 60.0
-"""The same while it runs."""
+# The state depends on the time too, so it is judged this often without a report.
+_POLL_SECONDS = 5.0
 _LAST_SECONDS = 1.5
 """Seconds to wait for the last reports of pods after the status shows that the job has ended."""
 _OTHERS_SECONDS = 60.0
@@ -70,7 +68,6 @@ class _JobFollower:
     _lost_seconds: float | None
     _find_other_zone: Callable[[Sequence[PodFacts]], str]
     _reported: tuple[State, str, int] | None = None
-    _observed_at: float = -_CALM_SECONDS
     _lost_since: float | None = None
 
     def follow_to_end(self, seconds: float) -> JobState:
@@ -78,14 +75,14 @@ class _JobFollower:
         deadline = self._clock() + seconds
         state: JobState | None = None
         while (left := deadline - self._clock()) > 0:
-            changed = self._view.take(min(left, max(0.2, self._seconds_until_observation(state))))
+            changed = self._view.take(min(left, max(0.2, self._view.seconds_until_observation)))
             if not self._view.is_seen:
                 continue
-            if changed or self._seconds_until_observation(state) <= 0:
+            if changed or self._view.seconds_until_observation <= 0:
                 if not self._view.exists:
                     kind = self._view.observed().kind.api_kind
                     raise ConfigError(f"There is no {kind} {self._view.name} to follow")
-                state = self._state_now(state)
+                state = self._state_now()
                 if state.ended:
                     return self._final_state(state)
             if state is not None and (given_up := self._give_up(state)) is not None:
@@ -119,27 +116,13 @@ class _JobFollower:
         )
         return replace(state, state=State.FAILED, failure=failure, reason=waiting.evidence)
 
-    def _seconds_until_observation(self, state: JobState | None) -> float:
-        """Return the seconds until Workload, JobSet and events are read again."""
-        calm = state is not None and state.state is State.RUNNING
-        return self._observed_at + (_CALM_SECONDS if calm else _OBSERVE_SECONDS) - self._clock()
-
-    def _state_now(self, before: JobState | None) -> JobState:
-        if self._seconds_until_observation(before) <= 0:
-            self._observe_around()
-        state = self._view.judge()
-        if before is not None and before.state is not state.state and not state.ended:
-            self._observe_around()
-            state = self._view.judge()
+    def _state_now(self) -> JobState:
+        state = self._view.current_state()
         reported = (state.state, state.reason, state.restarts)
         if reported != self._reported and not state.ended:
             self._reported = reported
             self._on_state(state)
         return state
-
-    def _observe_around(self) -> None:
-        self._observed_at = self._clock()
-        self._view.observe_around()
 
     def _wait_for_cause(self, state: JobState) -> JobState:
         """Wait until the pod that the others lost has reported or is gone; return the final state."""
@@ -151,7 +134,7 @@ class _JobFollower:
             left = until - self._clock()
             if not waits or left <= 0 or not again.ended:
                 break
-            self._view.take(min(left, _OBSERVE_SECONDS))
+            self._view.take(min(left, _POLL_SECONDS))
         return state
 
     def _final_state(self, state: JobState) -> JobState:
@@ -161,7 +144,7 @@ class _JobFollower:
             self._view.take(left)
         state = self._wait_for_cause(state)
         self._view.list_pods()  # their watch may be broken
-        self._observe_around()
+        self._view.observe_around()
         again = self._view.judge()
         state = again if again.ended else state
         self._on_state(state)

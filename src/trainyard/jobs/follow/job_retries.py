@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_zone import find_other_zone
-from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
+from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.reading import annotations_of, uid_of
@@ -210,7 +211,8 @@ class RetryLoop:
         record = record_of(job.raw)
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
-        known = self._newest_step(self._api, job) if failure is not None and failure.retryable else None
+        may_be_sent = failure is not None and (failure.retryable or failure.is_unknown)
+        known = self._newest_step(self._api, job) if may_be_sent else None
         return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
 
     def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
@@ -258,7 +260,11 @@ class RetryLoop:
             return ""
         if found is None:
             return "is gone"
-        return "" if found.ready else "does not answer"
+        if not found.ready:
+            return "does not answer"
+        # A notice of an interruption or of maintenance is a taint or a condition of the node.
+        reason = leaving_reason(found)
+        return f"is about to be replaced: {reason}" if reason not in ("", "it is cordoned") else ""
 
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""

@@ -20,7 +20,7 @@ from trainyard.cluster.object_path import path_part
 from trainyard.errors import PermissionRefusedError, ServiceError
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.state.job_state import JobState
+from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.observed import History
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
@@ -34,6 +34,8 @@ Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
 _SETTLE_SECONDS = 0.5
 """Reports that arrive within this time are judged together."""
+_OBSERVE_SECONDS, _CALM_SECONDS = 5.0, 60.0
+"""Seconds between reads of Workload, JobSet and events while the job does not run, and while it runs."""
 _logger = logging.getLogger(__name__)
 
 
@@ -53,6 +55,8 @@ class JobView:
         self._watches: dict[str, Watch] = {}
         self._broken: dict[str, ServiceError] = {}
         self.history = History()
+        self._state: JobState | None = None
+        self._around_at = -_CALM_SECONDS
 
     def __enter__(self) -> "JobView":
         path = self._known.kind.path(path_part(self._known.namespace))
@@ -93,10 +97,29 @@ class JobView:
 
     def observe_around(self) -> None:
         """Read Workload, JobSet and events again."""
+        self._around_at = self._clock()
         try:
             self._known = self._reader.observe_around(self.observed())
         except ServiceError as error:
             _logger.debug("Workload and events are not seen now: %s", error)
+
+    @property
+    def seconds_until_observation(self) -> float:
+        """The seconds until Workload, JobSet and events are to be read again."""
+        is_calm = self._state is not None and self._state.state is State.RUNNING
+        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - self._clock()
+
+    def current_state(self) -> JobState:
+        """Return the state; Workload, JobSet and events are read if they are due or if the state changed."""
+        before = self._state
+        if self.seconds_until_observation <= 0:
+            self.observe_around()
+        state = self.judge()
+        if before is not None and before.state is not state.state and not state.ended:
+            self.observe_around()
+            state = self.judge()
+        self._state = state
+        return state
 
     def judge(self) -> JobState:
         """Return the state by everything that is known, and remember what was seen."""

@@ -4,13 +4,12 @@ Nothing is changed here. Other jobs keep the zone that they have, or none.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainyard.cluster.capacity import choose_zone, places_by_zone
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.demand import Demand
-from trainyard.cluster.snapshot import ZONE, MissingData, Snapshot
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.cluster.snapshot import ZONE, MissingData
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.watch.failure_classes import FailureClass
@@ -30,7 +29,8 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None
         return None
     avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
     left = plan.zone if claim and claim.failure_class is FailureClass.UNSCHEDULABLE else None
-    return choose_zone(*_read_capacity(api, plan), job=name, avoided=avoided, left=left) or ""
+    usage = ClusterQuery(api, plan).usage()
+    return choose_zone(usage, replace(plan, name=name), avoided=avoided, left=left) or ""
 
 
 def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
@@ -42,11 +42,11 @@ def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> st
     waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
     if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
         return ""
-    snapshot, demand = _read_capacity(api, plan)
+    snapshot = ClusterQuery(api, plan).usage()
     nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
     held = {pod.node for pod in pods if pod.live and not pod.helps}
     here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
-    free, _ = places_by_zone(snapshot, demand)
+    free, _ = places_by_zone(snapshot, plan)
     others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
     if not others or here == {""}:
         return ""
@@ -54,16 +54,3 @@ def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> st
         f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
         f"for all {plan.nodes} pods"
     )
-
-
-def _read_capacity(api: "Api", plan: JobPlan) -> tuple[Snapshot, Demand]:
-    demand = Demand(
-        nodes=plan.nodes,
-        gpus_per_node=plan.resources.gpus,
-        instance_type=plan.instance_type,
-        namespace=plan.namespace,
-        claim=plan.claim,
-        tolerations=plan.tolerations,
-        node_selector=plan.node_selector,
-    )
-    return ClusterQuery(api, demand).usage(), demand

@@ -1,6 +1,6 @@
 """The kinds of jobs, one module per kind, which holds everything about it in one `JobKind`.
 
-In: a `JobPlan`, or what a cluster shows of a job. Out: the objects that are applied for it, or its status. A
+In: a `JobSpec`, or what a cluster shows of a job. Out: the objects that are applied for it, or its status. A
 new kind is a module here and its line in JOB_KINDS of `config.registries`.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import pytorch_job
 from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.reading import Reading, count, field_of
@@ -23,7 +23,7 @@ AGENT_PORT = 8080
 _COUNTED_SECONDS = 6 * 3600
 
 
-def find_problems(plan: JobPlan) -> Iterator[str]:
+def find_problems(plan: JobSpec) -> Iterator[str]:
     yield from find_problems_without_ray(plan)
     if plan.instance_type and not plan.on_hyperpod:
         yield (
@@ -31,9 +31,9 @@ def find_problems(plan: JobPlan) -> Iterator[str]:
         )
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     template = pod_template(plan, CONTAINER)
-    template["spec"]["containers"][0]["ports"] = [{"containerPort": AGENT_PORT}]
+    template["spec"]["containers"][0].setdefault("ports", []).append({"containerPort": AGENT_PORT})
     policy: dict[str, Any] = {"cleanPodPolicy": "All", "jobMaxRetryCount": plan.restarts}
     if plan.restarts:
         policy["restartPolicy"] = {

@@ -22,7 +22,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.pod_facts import completion_index, whole_number
 from trainyard.jobs.state.reading import (
@@ -56,7 +56,7 @@ _CONTINUES = (
 _TOO_LONG = "active longer than specified deadline"
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     often = "OnFailure" if plan.restarts else "Never"
     judged = judges_its_restarts(plan)
     first = ("ExitCode" if plan.claim else "Never") if judged else often
@@ -77,12 +77,12 @@ def render(plan: JobPlan) -> Manifests:
     return Manifests(job, make_files_config_map(plan))
 
 
-def judges_its_restarts(plan: JobPlan) -> bool:
+def judges_its_restarts(plan: JobSpec) -> bool:
     """Return whether the exit code of the Master decides if it is started again."""
     return bool(plan.restarts and plan.program.keeps_run) and not auto_resume(plan)
 
 
-def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
+def _replicas(plan: JobSpec, count: int, policy: str) -> dict[str, Any]:
     return {
         "replicas": count,
         "restartPolicy": policy,
@@ -90,7 +90,7 @@ def _replicas(plan: JobPlan, count: int, policy: str) -> dict[str, Any]:
     }
 
 
-def auto_resume(plan: JobPlan) -> dict[str, str]:
+def auto_resume(plan: JobSpec) -> dict[str, str]:
     """HyperPod's annotations: it replaces a faulty node and starts the job again on the new one.
 
     It does so only in the namespaces `kubeflow` and `hyperpod…`, for jobs whose pods restart on failure.

@@ -25,13 +25,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainyard.cluster.demand import GPU
 from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_labels import CLUSTER_DIGEST, KIND_LABEL
-from trainyard.jobs.job_object import job_object, part_object
-from trainyard.jobs.job_plan import FILES_DIRECTORY, SCRATCH, JobPlan, Program
-from trainyard.jobs.name_problems import LABEL, quote_name
+from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object, quote_name
+from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
 from trainyard.jobs.state.reading import (
@@ -45,6 +43,7 @@ from trainyard.jobs.state.reading import (
     read_labels,
     true_conditions,
 )
+from trainyard.plan.instances import GPU
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.watch.failure_classes import FailureClass
 
@@ -63,7 +62,7 @@ _SUBMITTER = {"cpu": "500m", "memory": "1Gi"}
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
-def find_problems(plan: JobPlan) -> Iterator[str]:
+def find_problems(plan: JobSpec) -> Iterator[str]:
     yield from find_entrypoint_problems(plan)
     name = plan.ray_cluster
     if name and not (LABEL.fullmatch(name) and len(name) <= _LONGEST_CLUSTER):
@@ -75,7 +74,7 @@ def find_problems(plan: JobPlan) -> Iterator[str]:
         yield f"--ray-cluster {name}: the job has that name; deleting it would delete the cluster"
 
 
-def find_entrypoint_problems(plan: JobPlan) -> Iterator[str]:
+def find_entrypoint_problems(plan: JobSpec) -> Iterator[str]:
     """Yield words of the command that two shells would change."""
     for word in _words(plan):
         if not _PLAIN.fullmatch(word):
@@ -85,7 +84,7 @@ def find_entrypoint_problems(plan: JobPlan) -> Iterator[str]:
             )
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     cluster = _cluster(plan)
     job = job_object(plan, API, "RayJob", _job_spec(plan))
     labels = job["metadata"]["labels"]
@@ -94,12 +93,12 @@ def render(plan: JobPlan) -> Manifests:
     return Manifests(job, shared=(cluster,)) if plan.ray_cluster else Manifests(job, (cluster,))
 
 
-def make_entrypoint(plan: JobPlan) -> str:
+def make_entrypoint(plan: JobSpec) -> str:
     """Return the entrypoint, made of words that passed `find_entrypoint_problems`."""
     return " ".join(_words(plan))
 
 
-def _words(plan: JobPlan) -> tuple[str, ...]:
+def _words(plan: JobSpec) -> tuple[str, ...]:
     program = plan.program
     restarts = ("--restarts", str(plan.restarts)) if program.keeps_run and plan.restarts else ()
     if program.once:
@@ -112,7 +111,7 @@ def _words(plan: JobPlan) -> tuple[str, ...]:
     )
 
 
-def _cluster(plan: JobPlan) -> dict[str, Any]:
+def _cluster(plan: JobSpec) -> dict[str, Any]:
     """Return the cluster. It holds nothing that belongs to this job alone, because another job may use it."""
     program = Program("ray", (), directory=plan.program.directory)
     neutral = replace(plan, name=cluster_name(plan), run_id="", program=program)
@@ -123,11 +122,11 @@ def _cluster(plan: JobPlan) -> dict[str, Any]:
     # Clusters that differ in their zone only are equal: the zone follows from what is free.
     compared = spec if plan.zone is None else ray_cluster_spec(replace(neutral, zone=""))
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
-    body["metadata"]["annotations"] = {CLUSTER_DIGEST: digest}
+    body["metadata"]["annotations"] = {**plan.annotations, CLUSTER_DIGEST: digest}
     return body
 
 
-def _job_spec(plan: JobPlan) -> dict[str, Any]:
+def _job_spec(plan: JobSpec) -> dict[str, Any]:
     """Return a RayJob that carries its files and variables, because the cluster's pods do not have them."""
     placed = f"{SCRATCH}/{plan.name}-files"
     command = tuple(part.replace(FILES_DIRECTORY, placed) for part in plan.program.command)
@@ -146,17 +145,17 @@ def _job_spec(plan: JobPlan) -> dict[str, Any]:
     }
 
 
-def actor_variables(plan: JobPlan) -> dict[str, str]:
+def actor_variables(plan: JobSpec) -> dict[str, str]:
     """Return the variables for the processes on all nodes, which do not inherit those of Ray's driver."""
     log = plan.program.nccl_log
     return nccl_log_variables(log, plan.environment) if log else {}
 
 
-def cluster_name(plan: JobPlan) -> str:
+def cluster_name(plan: JobSpec) -> str:
     return plan.ray_cluster or plan.name
 
 
-def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
+def ray_cluster_spec(plan: JobSpec) -> dict[str, Any]:
     """Return the cluster: a head, and a group of workers if there are more nodes."""
     of_head = pod_template(plan, "ray-head", command=False, in_pair=plan.several_nodes)
     head = {"rayStartParams": {}, "template": of_head}
@@ -178,7 +177,7 @@ def ray_cluster_spec(plan: JobPlan) -> dict[str, Any]:
     return spec
 
 
-def submitter(plan: JobPlan) -> dict[str, Any]:
+def submitter(plan: JobSpec) -> dict[str, Any]:
     """Return the pod that submits the command to Ray and prints its log."""
     container = {
         "name": "ray-job-submitter",
@@ -186,7 +185,7 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "resources": {"requests": dict(_SUBMITTER), "limits": dict(_SUBMITTER)},
         "securityContext": container_security(),
     }
-    template = pod_template(replace(plan, zone=None), "ray-job-submitter", command=False)
+    template = pod_template(replace(plan, zone=None, template={}), "ray-job-submitter", command=False)
     spec = {
         "containers": [container],
         "restartPolicy": "Never",
@@ -199,7 +198,7 @@ def submitter(plan: JobPlan) -> dict[str, Any]:
         "tolerations": template["spec"]["tolerations"],
     }
     metadata = {"labels": template["metadata"]["labels"], "annotations": dict(NOT_DISRUPTED)}
-    return {"metadata": metadata, "spec": spec}
+    return merge_fragment({"metadata": metadata, "spec": spec}, plan.template, "")
 
 
 def read_status(observed: Observed) -> Reading:
@@ -234,7 +233,7 @@ def count_ray_pods(spec: Json) -> int | None:
     )
 
 
-def find_misfits(cluster: Json, plan: JobPlan) -> Iterator[str]:
+def find_misfits(cluster: Json, plan: JobSpec) -> Iterator[str]:
     """Yield the reasons why an existing RayCluster, made by somebody else, cannot run the plan."""
     spec = cluster.get("spec") or {}
     pods = [(1, field_of(spec, "headGroupSpec", "template") or {})]

@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_object import job_object, make_files_config_map
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds.ray_cluster import (
     API,
     CONTROLLER,
@@ -40,13 +40,13 @@ _KEPT_SECONDS = 120
 """The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
 
 
-def find_problems(plan: JobPlan) -> Iterator[str]:
+def find_problems(plan: JobSpec) -> Iterator[str]:
     yield from find_entrypoint_problems(plan)
     if plan.ray_cluster:
         yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     variables = actor_variables(plan)
     spec = {
         "entrypoint": make_entrypoint(plan),

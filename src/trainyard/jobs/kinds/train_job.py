@@ -12,18 +12,19 @@ condition Suspended with status False belongs to a job that was resumed.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
-from trainyard.jobs.job_labels import make_labels
 from trainyard.jobs.job_object import (
     find_problems_without_ray,
     job_object,
     make_files_config_map,
+    make_labels,
     part_object,
 )
-from trainyard.jobs.job_plan import JobPlan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
 from trainyard.jobs.state.reading import (
@@ -31,12 +32,15 @@ from trainyard.jobs.state.reading import (
     Phase,
     Reading,
     count,
+    event_time,
     field_of,
     message_of,
     name_of,
     read_labels,
     since,
+    time_of,
     true_conditions,
+    uid_of,
 )
 from trainyard.watch.failure_classes import FailureClass
 
@@ -48,9 +52,14 @@ _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _PART_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 _TOO_LONG = "DeadlineExceeded"
+_ENDS = {
+    "AllJobsCompleted": Phase.SUCCEEDED,
+    **dict.fromkeys(("FailedJobs", "FailJobSetFailurePolicyAction", "ReachedMaxRestarts"), Phase.FAILED),
+}
+"""Reason of the last event of a JobSet -> the end of its TrainJob."""
 
 
-def render(plan: JobPlan) -> Manifests:
+def render(plan: JobSpec) -> Manifests:
     trainer: dict[str, Any] = {
         "image": plan.image,
         "command": list(plan.program.command),
@@ -63,17 +72,21 @@ def render(plan: JobPlan) -> Manifests:
     return Manifests(job, (*make_files_config_map(plan), _runtime(plan)))
 
 
-def _runtime(plan: JobPlan) -> dict[str, Any]:
+def _runtime(plan: JobSpec) -> dict[str, Any]:
     template = pod_template(plan, CONTAINER, command=False)
     template["spec"]["restartPolicy"] = "Never"
     final = {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in FINAL_CODES]}
     rules = [{"action": "FailJob", "onExitCodes": final}]
     # The exit codes of another command are not known.
     failures = {"podFailurePolicy": {"rules": rules}} if plan.program.keeps_run else {}
+    notes = {"annotations": dict(plan.annotations)} if plan.annotations else {}
     node = {
         "name": CONTAINER,
         "template": {
-            "metadata": {"labels": {**make_labels(plan.name, plan.kind), _STEP: "trainer"}},
+            "metadata": {
+                **notes,
+                "labels": {**plan.labels, **make_labels(plan.name, plan.kind), _STEP: "trainer"},
+            },
             "spec": {
                 "backoffLimit": 0,
                 **failures,
@@ -84,12 +97,16 @@ def _runtime(plan: JobPlan) -> dict[str, Any]:
     at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     policy = {"maxRestarts": plan.restarts, "rules": [at_once]}
     jobs = {"replicatedJobs": [node], "failurePolicy": policy}
+    job_set = {
+        **({"metadata": {**notes, "labels": dict(plan.labels)}} if plan.labels or notes else {}),
+        "spec": jobs,
+    }
     body = part_object(
         plan,
         API,
         "TrainingRuntime",
         name=plan.name,
-        spec={"mlPolicy": {"numNodes": plan.nodes, "torch": {}}, "template": {"spec": jobs}},
+        spec={"mlPolicy": {"numNodes": plan.nodes, "torch": {}}, "template": job_set},
     )
     body["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torch"
     return body
@@ -105,6 +122,8 @@ def read_status(observed: Observed) -> Reading:
             too_long = _TOO_LONG in str(true[name].get("reason"))
             reached = FailureClass.TIME_LIMIT if too_long else None
             return Reading(phase, message_of(true[name]), wanted, restarts, since(true[name]), reached)
+    if (earlier := _read_earlier_end(observed, sets)) is not None:
+        return replace(earlier, wanted=wanted, restarts=restarts)
     if "Suspended" in true or field_of(job, "spec", "suspend") is True:
         return Reading(
             Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, restarts
@@ -118,6 +137,24 @@ def read_status(observed: Observed) -> Reading:
     if sets:
         return Reading(Phase.WAITING, "its JobSet exists, but its Jobs are not active yet", wanted, restarts)
     return Reading(Phase.NEW, NOT_ACTED, wanted, restarts)
+
+
+def _read_earlier_end(observed: Observed, sets: tuple[Json, ...]) -> Reading | None:
+    """Return how an earlier JobSet of this job ended; None if there was none.
+
+    When the JobSet of a finished TrainJob is deleted, Trainer forgets the end and trains again
+    (kubeflow/trainer#3737). The events of the old JobSet stay for an hour.
+    """
+    present = {"", *map(uid_of, sets)}
+    created = time_of(field_of(observed.job or {}, "metadata", "creationTimestamp")) or 0.0
+    for event in observed.events:
+        about, seen = event.get("involvedObject") or {}, event_time(event) or 0.0
+        is_earlier = about.get("kind") == "JobSet" and about.get("uid", "") not in present
+        if is_earlier and seen >= created and (phase := _ENDS.get(str(event.get("reason")))):
+            return Reading(
+                phase, f"{message_of(event)}, and its JobSet was deleted afterwards", ended_at=seen
+            )
+    return None
 
 
 def _count_pods(job: Json, jobs: tuple[Json, ...]) -> int | None:

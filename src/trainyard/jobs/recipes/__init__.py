@@ -1,6 +1,6 @@
 """The recipes say what pods run: the trainer, any program, a preset of a program, or a command after `--`.
 
-In: a configuration and a `JobPlan` without its program. Out: the `Program`. A new program is a preset, a
+In: a configuration and a `JobSpec` without its program. Out: the `Program`. A new program is a preset, a
 module of `programs/presets/`.
 """
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
-from trainyard.jobs.job_plan import JobPlan, Program
+from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.recipes import any_program, own_command, preset_recipe, trainyard_trainer
 
 
@@ -20,11 +20,11 @@ class JobRecipe(Protocol):
     The plan that it receives has the user's own command as its program.
     """
 
-    def problems(self, config: Config, plan: JobPlan, /) -> Iterator[str]:
+    def problems(self, config: Config, plan: JobSpec, /) -> Iterator[str]:
         """Yield the reasons why this recipe cannot run the job."""
         ...
 
-    def program(self, config: Config, plan: JobPlan, /) -> Program:
+    def program(self, config: Config, plan: JobSpec, /) -> Program:
         """Return the program that the pods run, for a job without problems."""
         ...
 

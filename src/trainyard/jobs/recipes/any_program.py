@@ -8,14 +8,14 @@ there are several processes. The image needs the packages of the program and, be
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
-from trainyard.jobs.job_plan import JobPlan, Program
+from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes.wrapped_program import pod_program
 
 NAME = "program"
 
 
-def ray_problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def ray_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield why a program that uses one node cannot run on several nodes of Ray."""
     if KINDS[plan.kind].on_ray and plan.nodes > 1:
         yield (
@@ -24,7 +24,7 @@ def ray_problems(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def problems(config: Config, plan: JobSpec) -> Iterator[str]:
     yield from ray_problems(config, plan)
     if not config.checkpointing.shared:
         yield (
@@ -32,6 +32,6 @@ def problems(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def program(config: Config, plan: JobPlan) -> Program:
+def program(config: Config, plan: JobSpec) -> Program:
     """The program that runs the command in a run directory of the job's name."""
     return pod_program(NAME, config, plan, once=KINDS[plan.kind].on_ray)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_kind import JobKind
-from trainyard.jobs.job_plan import JobPlan, Program
+from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 
 NAME = "command"
@@ -20,7 +20,7 @@ _PLACED = re.compile(r"--(nnodes|rdzv|master|node[-_]rank|standalone)\b.*|--(rdz
 """torchrun's options that name the nodes and where they meet."""
 
 
-def problems(_config: Config, plan: JobPlan) -> Iterator[str]:
+def problems(_config: Config, plan: JobSpec) -> Iterator[str]:
     command, kind = plan.program.command, KINDS[plan.kind]
     if not command:
         yield "--recipe command: put the command after --, such as -- torchrun train.py"
@@ -46,7 +46,7 @@ def lacks_agent(command: Sequence[str], kind: JobKind) -> bool:
     return bool(kind.agent) and kind.agent not in words and _MENTIONED.search(words) is not None
 
 
-def program(config: Config, plan: JobPlan) -> Program:
+def program(config: Config, plan: JobSpec) -> Program:
     """The program that runs the command."""
     pod, once = config.cluster.pod, KINDS[plan.kind].on_ray
     return Program(NAME, plan.program.command, once=once, directory=pod.directory or "", python=pod.python)

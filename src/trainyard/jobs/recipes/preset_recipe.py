@@ -13,7 +13,7 @@ from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
+from trainyard.jobs.job_spec import FILES_DIRECTORY, JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
 from trainyard.jobs.recipes.wrapped_program import make_described_program
@@ -41,7 +41,7 @@ _MEMORY = {
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 
 
-def problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def problems(config: Config, plan: JobSpec) -> Iterator[str]:
     preset, run, kind = load_preset(config.recipe), _run_in_pods(config, plan), KINDS[plan.kind]
     processes, gpus = plan.processes_per_node, plan.resources.gpus
     if preset.launcher == "auto":
@@ -63,7 +63,7 @@ def problems(config: Config, plan: JobPlan) -> Iterator[str]:
         yield from _memory_problems(config, run.degrees, division, instance)
 
 
-def program(config: Config, plan: JobPlan) -> Program:
+def program(config: Config, plan: JobSpec) -> Program:
     preset = load_preset(config.recipe)
     if not preset.log:
         return any_program.program(config, plan)
@@ -81,7 +81,7 @@ def program(config: Config, plan: JobPlan) -> Program:
     )
 
 
-def _run_in_pods(config: Config, plan: JobPlan) -> PresetRun:
+def _run_in_pods(config: Config, plan: JobSpec) -> PresetRun:
     return _run(
         config,
         nodes=plan.nodes,

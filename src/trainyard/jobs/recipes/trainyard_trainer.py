@@ -11,7 +11,7 @@ from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_plan import SCRATCH, JobPlan, Program
+from trainyard.jobs.job_spec import SCRATCH, JobSpec, Program
 from trainyard.jobs.recipes.wrapped_program import pod_program
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import gpu_of
@@ -22,7 +22,7 @@ NAME = "trainyard"
 _GIB = 2**30
 
 
-def problems(config: Config, plan: JobPlan) -> Iterator[str]:
+def problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield problems of the processes, world size, mesh and memory."""
     instance = instance_called(plan.instance_type)
     if 0 < plan.resources.gpus < plan.processes_per_node and config.model.device != "cpu":
@@ -49,7 +49,7 @@ def problems(config: Config, plan: JobPlan) -> Iterator[str]:
         )
 
 
-def program(config: Config, plan: JobPlan) -> Program:
+def program(config: Config, plan: JobSpec) -> Program:
     """The program that trains in a run directory of the job's name."""
     return pod_program(NAME, config, plan)
 

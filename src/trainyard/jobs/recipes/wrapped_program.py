@@ -14,7 +14,7 @@ from trainyard.config.load import dump_yaml
 from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.job_plan import FILES_DIRECTORY, JobPlan, Program
+from trainyard.jobs.job_spec import FILES_DIRECTORY, JobSpec, Program
 from trainyard.programs.presets.preset import load_preset
 from trainyard.programs.program import CHECKPOINTS_FOLDER
 from trainyard.programs.program import Program as RunProgram
@@ -67,7 +67,7 @@ class ProgramDescription:
 def make_described_program(
     recipe: str,
     config: Config,
-    plan: JobPlan,
+    plan: JobSpec,
     command: Sequence[str],
     *,
     torchrun: bool = True,
@@ -100,7 +100,7 @@ def make_described_program(
 def pod_program(
     name: str,
     config: Config,
-    plan: JobPlan,
+    plan: JobSpec,
     *words: str,
     once: bool = False,
     files: Mapping[str, str] | None = None,
@@ -133,7 +133,7 @@ def read_description(path: Path) -> ProgramDescription:
     return replace(sheet, command=tuple(w.replace(FILES_DIRECTORY, str(path.parent)) for w in sheet.command))
 
 
-def run_pod_command(config: Config, plan: JobPlan, *program: str) -> tuple[str, ...]:
+def run_pod_command(config: Config, plan: JobSpec, *program: str) -> tuple[str, ...]:
     """The command of a pod that keeps a run directory; the words `program` name another program to run."""
     pod = config.cluster.pod
     return (

@@ -56,6 +56,11 @@ class JobFailure:
         """Return whether a retry from the newest good checkpoint can succeed."""
         return self.failure_class in RECOVERABLE if self.recovers is None else self.recovers
 
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether nothing on record says if a retry recovers; it is worth one after progress."""
+        return self.recovers is None and self.failure_class is FailureClass.UNKNOWN
+
     def record(self) -> dict[str, Any]:
         return {
             "class": self.failure_class.value,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.cluster.demand import EFA
 from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
+from trainyard.plan.instances import EFA
 
 Json = Mapping[str, Any]
 LAST_LINES = 20
@@ -68,6 +68,13 @@ class ContainerEnd:
         return self.exit_code != 0
 
 
+def describe_end(pod: "PodFacts") -> str:
+    """Return how a container of the pod ended, the one that trains if it did; empty if none has."""
+    own = [end for end in pod.ends if not end.beside and not end.recovered]
+    end = next((end for end in own if end.failed), own[0] if own else None)
+    return f"{pod.name}: container {end.container} ended with exit code {end.exit_code}" if end else ""
+
+
 @dataclass(frozen=True)
 class PodFacts:
     """One pod at one moment."""
@@ -100,12 +107,16 @@ class PodFacts:
     """It does not train: it submits a command to Ray, or prepares data."""
     kept_by: str = ""
     """The sidecars that have not ended although the container that trains has; the pod does not end."""
+    starting: str = ""
+    """The init container that has not ended or started, for which its other containers wait."""
+    stopping: str = ""
+    """The sidecars among the init containers that the kubelet still has to stop; then the pod ends."""
     efa: bool = False
     """It requests interfaces of the Elastic Fabric Adapter."""
 
     @property
     def live(self) -> bool:
-        return self.phase not in ("Succeeded", "Failed") or bool(self.kept_by)
+        return self.phase not in ("Succeeded", "Failed") or bool(self.kept_by or self.stopping)
 
     @property
     def running(self) -> bool:
@@ -131,8 +142,9 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
     states = [c.get("ready") is True and "running" in _state_of(c) for c in (main, *beside)]
     phase = _phase_of(spec, status, main)
     is_over = phase in ("Succeeded", "Failed") and phase != status.get("phase")
-    # The kubelet ends sidecars among the init containers itself.
-    living = [c for c in beside if c not in inits and "terminated" not in _state_of(c)]
+    living = [c for c in beside if "terminated" not in _state_of(c)] if is_over else []
+    # The kubelet stops sidecars among the init containers itself, within the grace period of the pod.
+    stays, stops = ([c for c in living if (c in inits) is ends_itself] for ends_itself in (False, True))
     created = time_of(meta.get("creationTimestamp")) or 0.0
     helps = kind.is_helper(read_labels(raw))
     return PodFacts(
@@ -163,7 +175,9 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
         silent=not ready and all(states),
         disrupted_at=time_of(disruption.get("lastTransitionTime")) if disrupted else None,
         helps=helps,
-        kept_by=", ".join(str(c.get("name")) for c in living) if is_over else "",
+        kept_by=", ".join(str(c.get("name")) for c in stays),
+        starting=_starting(inits, beside) if phase == "Pending" else "",
+        stopping="" if stays else ", ".join(str(c.get("name")) for c in stops),
         efa=any(
             EFA in ((container.get("resources") or {}).get("limits") or {})
             for container in spec.get("containers") or ()
@@ -201,6 +215,17 @@ def _phase_of(spec: Json, status: Json, main: Json) -> str:
     if code is not None and spec.get("restartPolicy") == "Never":
         return "Failed"
     return "Running" if "running" in state else phase
+
+
+def _starting(inits: list[Json], beside: list[Json]) -> str:
+    """Return which init container runs, and the others wait for it; empty if none does."""
+    for container in inits:
+        is_sidecar, name = container in beside, str(container.get("name"))
+        if "running" in _state_of(container) and not (is_sidecar and container.get("started", True)):
+            return (
+                f"its sidecar {name} has not started yet" if is_sidecar else f"its init container {name} runs"
+            )
+    return ""
 
 
 def _state_of(container: Json) -> Json:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.resource_quantities import parse_quantity
-from trainyard.jobs.job_labels import JOB_LABEL
+from trainyard.jobs.job_object import JOB_LABEL
 from trainyard.jobs.state.job_state import Waiting
+from trainyard.jobs.state.pod_facts import describe_end
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
 from trainyard.jobs.state.reading import (
     Phase,
@@ -73,6 +74,10 @@ _NO_PROGRAM = re.compile(
     r"executable file .*not found|exec: .*(?:no such file or directory|permission denied)|exec format error"
 )
 _FIX_OF_PROGRAM = "correct the image, cluster.pod.python or the command: the image has no such program"
+_FIX_OF_USER = (
+    "let the user of the pods execute it: set cluster.pod.run_as_user to 0 or null (only root may enter "
+    "/root), or put the program elsewhere in the image"
+)
 _STARTS = 3
 """The number of starts without a program after which the image is wrong."""
 _QUOTA = re.compile(r"exceeded quota: .*requested: (\S+), used: \S+, limited: (\S+)")
@@ -158,7 +163,8 @@ def _start_trouble(observed: "Observed") -> Trouble | None:
                 "error during container init: "
             )
             text = f"{pod.name} cannot start: {short}"
-            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_PROGRAM)
+            fix = _FIX_OF_USER if "permission denied" in text else _FIX_OF_PROGRAM
+            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=fix)
             starts = sum(count(e.get("count"), 1) for e in about)
             return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
     return None
@@ -222,6 +228,9 @@ def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
         return [Trouble(waiting, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
+    if pod.stopping:
+        text = f"{describe_end(pod)}, and the sidecar {pod.stopping} has not stopped yet"
+        return [Trouble(Waiting(FailureClass.UNKNOWN, text, node=pod.node), hopeless=False, pod=pod)]
     found = [_wait_trouble(pod, reason, message, observed) for reason, message in pod.waiting]
     found.append(_mount_trouble(pod, observed))
     for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
@@ -234,12 +243,9 @@ def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
 def _kept_trouble(pod: "PodFacts", observed: "Observed") -> Trouble:
     """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
     end = next(end for end in pod.ends if not end.beside and not end.recovered)
-    text = (
-        f"{pod.name}: container {end.container} ended with exit code {end.exit_code}, and the sidecar "
-        f"{pod.kept_by} keeps the pod"
-    )
+    text = f"{describe_end(pod)}, and the sidecar {pod.kept_by} keeps the pod"
     waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_SIDECAR)
-    others_train = any(p.live and not p.kept_by and not p.helps for p in observed.pods)
+    others_train = any(p.live and not (p.kept_by or p.stopping or p.helps) for p in observed.pods)
     lasting = observed.now - (end.finished or observed.now) >= _SOON
     # KubeRay removes such a pod itself.
     hopeless = lasting and not observed.kind.on_ray and (end.failed or not others_train)
@@ -274,7 +280,13 @@ def _wait_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observe
         hopeless = _has_waited(pod, observed, limit)
         return Trouble(Waiting(FailureClass.CONFIGURATION, text), hopeless=hopeless, pod=pod)
     if reason == "CrashLoopBackOff":
-        return Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod)
+        crashed = re.search(r"container=(\S+)", message)
+        ends = [end for end in pod.ends if end.failed and (crashed is None or end.container == crashed[1])]
+        code = f", which ended with exit code {ends[-1].exit_code}" if ends else ""
+        # Operators count the restarts of containers only in pods that run, so not those of init containers.
+        never_ran = pod.phase == "Pending" and observed.now - pod.created > PATIENCE
+        waiting = Waiting(FailureClass.UNKNOWN, f"{text}{code}", node=pod.node)
+        return Trouble(waiting, hopeless=never_ran and pod.restarts >= _STARTS, pod=pod)
     return None
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trainyard.jobs.job_labels import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
+from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.pod_facts import describe_end
 from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
@@ -187,7 +188,11 @@ class _Judge:
             return self.reading.reason
         missing = (counts.wanted or 0) - counts.present
         text = f"{busy} of {counts.wanted or counts.present} pods run"
-        return f"{text}, and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else text
+        text += f", and {missing} {'does' if missing == 1 else 'do'} not exist" if missing > 0 else ""
+        failed = (describe_end(pod) for pod in self.trainers if pod.phase == "Failed")
+        starts = (f"{pod.name}: {pod.starting}" for pod in self.trainers if pod.starting)
+        detail = next(filter(None, (*failed, *starts)), "")
+        return f"{text}; {detail}" if detail else text
 
     def cancelled_state(self, why: str) -> JobState:
         return self.failed_state(JobFailure(FailureClass.CANCELLED, (_sentence(why),)))
@@ -217,7 +222,7 @@ class _Judge:
             followed_by=str(notes.get(FOLLOWED_BY) or ""),
             restarts=max(self.past.restarts(wanted), *counted),
             pods=self.counts,
-            alerts=() if ended else tuple(_find_zones(observed)),
+            alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
             holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
         )
 
@@ -231,6 +236,21 @@ def _find_zones(observed: "Observed") -> Iterator[str]:
     if len(places) > 1:
         parts = ", ".join(f"{len(places[zone])} in {zone} ({places[zone][0]})" for zone in sorted(places))
         yield f"its pods are in {len(places)} zones, which EFA does not cross: {parts}"
+
+
+def _find_revivals(observed: "Observed", ended_at: float | None) -> Iterator[str]:
+    """Yield the alert about pods that an operator created after the end of their job.
+
+    Kubeflow Trainer does so when the JobSet of a finished TrainJob is deleted (kubeflow/trainer#3737).
+    """
+    again = [
+        pod.name
+        for pod in observed.pods
+        if ended_at is not None and pod.created > ended_at and pod.live and not (pod.deleting or pod.helps)
+    ]
+    if again:
+        pods = again[0] if len(again) == 1 else f"{again[0]} and {len(again) - 1} more pods"
+        yield f"its operator created {pods} after the job had ended: they train again until it is cancelled"
 
 
 def _number(text: object) -> int:

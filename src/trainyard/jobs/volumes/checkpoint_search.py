@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.jobs.job_plan import JobPlan
 from trainyard.jobs.job_reader import FoundJob, JobReader
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.volumes.helper_pod import mount_claim, require_running
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
@@ -64,19 +64,21 @@ def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
             )
         yield VolumeSource(api, place, where.path, python=where.python)
         return
-    claim, folder, image, user = where.claim, where.path, where.image, None
+    claim, folder, image, user, template = where.claim, where.path, where.image, None, {}
     if where.job:
         plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
         claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
         if not claim:
             raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
-        image, user = image or plan.image, plan.run_as_user
-    mounted = mount_claim(api, where.namespace, claim, image=image, user=user, seconds=where.seconds)
+        image, user, template = image or plan.image, plan.run_as_user, dict(plan.template)
+    mounted = mount_claim(
+        api, where.namespace, claim, image=image, user=user, seconds=where.seconds, template=template
+    )
     with mounted as (place, path):
         yield VolumeSource(api, place, str(PurePosixPath(path) / folder.strip("/")), python=where.python)
 
 
-def plan_of(job: FoundJob) -> JobPlan:
+def plan_of(job: FoundJob) -> JobSpec:
     """Return the plan in a job's annotations. Raises ConfigError for a job that is not ours."""
     if (plan := job.plan) is None:
         raise ConfigError(
@@ -86,7 +88,7 @@ def plan_of(job: FoundJob) -> JobPlan:
     return plan
 
 
-def job_checkpoint_folder(plan: JobPlan) -> str:
+def job_checkpoint_folder(plan: JobSpec) -> str:
     """The folder of the job's checkpoints, relative to the root of its claim; empty if it is not known."""
     words = plan.program.command
     named = [after for word, after in pairwise(words) if word in _FOLDERS]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from trainyard.cluster.object_path import path_part
+from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
-from trainyard.jobs.job_labels import MANAGED_BY
+from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR
 from trainyard.jobs.volumes.place import Place
 
@@ -40,14 +41,15 @@ def mount_claim(
     image: str,
     user: int | None,
     seconds: float,
+    template: Json,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, str]]:
     """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
     Without an `image` with Python only an existing pod is used. A helper may take `seconds` to start,
-    including the pull of the image. Raises ConfigError if the claim does not exist or no image is known,
-    ServiceError, WaitTimeoutError.
+    including the pull of the image; `template` is the fragment of the job's pods. Raises ConfigError if the
+    claim does not exist or no image is known, ServiceError, WaitTimeoutError.
     """
     space = f"/api/v1/namespaces/{path_part(namespace)}"
     pods = f"{space}/pods"
@@ -62,7 +64,7 @@ def mount_claim(
         )
     _remove_ended_helpers(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
-    status, answer = api.create(pods, _body(name, claim, image, user))
+    status, answer = api.create(pods, _body(name, claim, image, user, template=template))
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
@@ -122,7 +124,7 @@ def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
                 yield place, str(mount["mountPath"])
 
 
-def _body(name: str, claim: str, image: str, user: int | None) -> dict[str, Any]:
+def _body(name: str, claim: str, image: str, user: int | None, *, template: Json) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
@@ -137,9 +139,7 @@ def _body(name: str, claim: str, image: str, user: int | None) -> dict[str, Any]
         "volumeMounts": [{"name": "volume", "mountPath": MOUNT, "readOnly": True}],
         "securityContext": container_security,
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
+    pod = {
         "metadata": {"name": name, "labels": {**MANAGED_BY, **NO_SIDECAR, _LABEL: "look"}},
         "spec": {
             "containers": [container],
@@ -153,6 +153,7 @@ def _body(name: str, claim: str, image: str, user: int | None) -> dict[str, Any]
             "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
         },
     }
+    return {"apiVersion": "v1", "kind": "Pod", **merge_fragment(pod, template, "")}
 
 
 def _why_not_running(api: "Api", path: str, name: str) -> str | None:

@@ -18,9 +18,8 @@ from trainyard.plan.environment.located_yaml import (
     read_documents,
 )
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.instances import InstanceType, instance_called
+from trainyard.plan.instances import EFA, GPU, InstanceType, instance_called
 
-GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")
@@ -196,7 +195,10 @@ def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableSco
     limits = {**resources.mapping("requests"), **resources.mapping("limits")}
     gpus, efa = _count(limits.get(GPU)), _count(limits.get(EFA))
     if efa is None and gpus is not None:
-        efa = 0
+        # Variables of EFA without a request for it: `job_manifest_rules` says to request it, so they stay.
+        chosen, names = instance_of(pod), [str(entry.text("name")) for entry in container.items_of("env")]
+        lacks = chosen and given.efa is None and chosen.gpus == gpus and (given.nodes or 1) > 1
+        efa = chosen.efa if chosen and lacks and any(name.startswith("FI_") for name in names) else 0
     return replace(
         given,
         instance=instance_of(pod) or given.instance,

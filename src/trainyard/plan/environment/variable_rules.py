@@ -1,6 +1,6 @@
 """Judge variables of NCCL, libfabric (EFA) and torch by their effect in the place where they are set.
 
-    name, value, VariableScope ──judge_variable──> Judgement, or None if nothing is wrong
+    name, value, VariableScope ──judge_variable──> Finding, or None if nothing is wrong
 
 Sources: aws-ofi-nccl (efa-env-var, `src/platform-aws.cpp`, `src/nccl_ofi_net.cpp`, to 1.21); libfabric
 `prov/efa/src/efa_env.c`; NCCL (its page on variables, `src/plugin/net.cc`, to 2.30); PyTorch
@@ -9,10 +9,9 @@ Sources: aws-ofi-nccl (efa-env-var, `src/platform-aws.cpp`, `src/nccl_ofi_net.cp
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.finding import Finding, Severity
 
 ANY_PLUGIN = "AWS Libfabric"
 """The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
@@ -20,28 +19,11 @@ not work, instead of training over TCP. Up to 1.12.1 it is the plugin's name; fr
 _PLUGIN_NAMES = ("ofi", "aws libfabric", "libfabric")
 
 
-class LintSeverity(StrEnum):
-    """The worst first."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The judgement of one variable."""
-
-    severity: LintSeverity
-    reason: str
-    remedy: str
-
-
-Rule = Callable[[str, VariableScope], Judgement | None]
+Rule = Callable[[str, VariableScope], Finding | None]
 REMOVE = "remove it"
 
 
-def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | None:
+def judge_variable(name: str, value: str, place: VariableScope) -> Finding | None:
     """Judge `name` set to `value` in `place`; None if nothing is wrong."""
     rule = RULES.get(name)
     if rule is not None:
@@ -61,19 +43,19 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Judgement | N
     return None
 
 
-def _error(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(LintSeverity.ERROR, reason, remedy)
+def _error(reason: str, remedy: str = REMOVE) -> Finding:
+    return Finding.error(reason, remedy)
 
 
-def _warning(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(LintSeverity.WARNING, reason, remedy)
+def _warning(reason: str, remedy: str = REMOVE) -> Finding:
+    return Finding.warning(reason, remedy)
 
 
-def _info(reason: str, remedy: str = REMOVE) -> Judgement:
-    return Judgement(LintSeverity.INFO, reason, remedy)
+def _info(reason: str, remedy: str = REMOVE) -> Finding:
+    return Finding("", Severity.INFO, reason, remedy)
 
 
-def _device_rdma(value: str, place: VariableScope) -> Judgement | None:
+def _device_rdma(value: str, place: VariableScope) -> Finding | None:
     if place.has_efa is False:
         return _warning("there is no EFA here, so it does nothing")
     on = value not in ("0", "false", "no", "off", "n")
@@ -101,7 +83,7 @@ def _type(place: VariableScope) -> str:
     return place.instance.name if place.instance else "this type"
 
 
-def _protocol(value: str, place: VariableScope) -> Judgement | None:
+def _protocol(value: str, place: VariableScope) -> Finding | None:
     if place.rdma is False and place.has_efa and value.lower() == "simple":
         return _info("the plugin sets it by itself where the type has no RDMA")
     return _warning(
@@ -109,7 +91,7 @@ def _protocol(value: str, place: VariableScope) -> Judgement | None:
     )
 
 
-def _provider(value: str, place: VariableScope) -> Judgement | None:
+def _provider(value: str, place: VariableScope) -> Finding | None:
     if value.lower() != "efa":
         wanted = _error if place.on_efa else _warning
         return wanted(
@@ -120,7 +102,7 @@ def _provider(value: str, place: VariableScope) -> Judgement | None:
     return _info("aws-ofi-nccl 1.6 and later always use this provider")
 
 
-def _net(value: str, place: VariableScope) -> Judgement | None:
+def _net(value: str, place: VariableScope) -> Finding | None:
     plain = value.lower()
     if plain in _PLUGIN_NAMES:
         if place.nodes == 1:
@@ -146,7 +128,7 @@ def _net(value: str, place: VariableScope) -> Judgement | None:
     return _error(f"NCCL has no network {value!r} on EC2, and fails") if place.nodes != 1 else None
 
 
-def _interface(value: str, place: VariableScope) -> Judgement | None:
+def _interface(value: str, place: VariableScope) -> Finding | None:
     names = value.lstrip("^=").split(",")
     if value.startswith("^"):
         if any(name.startswith("eth") for name in names) and not place.host_network:
@@ -163,7 +145,7 @@ def _interface(value: str, place: VariableScope) -> Judgement | None:
     )
 
 
-def _debug(value: str, place: VariableScope) -> Judgement | None:
+def _debug(value: str, place: VariableScope) -> Finding | None:
     if value.upper() in ("INFO", "TRACE"):
         return None
     if value.upper() not in ("VERSION", "WARN", "ABORT", "NONE", ""):
@@ -173,7 +155,7 @@ def _debug(value: str, place: VariableScope) -> Judgement | None:
     return _warning("NCCL writes which network it uses only at level INFO", "set NCCL_DEBUG=INFO")
 
 
-def _library_path(value: str, place: VariableScope) -> Judgement | None:
+def _library_path(value: str, place: VariableScope) -> Finding | None:
     if not place.on_efa or "$LD_LIBRARY_PATH" in value or "${LD_LIBRARY_PATH" in value:
         return None
     if "/opt/amazon/efa/lib" in value and "nccl" in value:
@@ -184,11 +166,11 @@ def _library_path(value: str, place: VariableScope) -> Judgement | None:
     )
 
 
-def _always(judgement: Judgement) -> Rule:
+def _always(judgement: Finding) -> Rule:
     return lambda _value, _place: judgement
 
 
-def _unless(harmless: tuple[str, ...], judgement: Judgement) -> Rule:
+def _unless(harmless: tuple[str, ...], judgement: Finding) -> Rule:
     return lambda value, _place: None if value.lower() in harmless else judgement
 
 
@@ -247,7 +229,7 @@ _TRAINER = "TRAINYARD_RUN_ID"
 """Set in the pods of our own jobs: the trainer has NCCL write its log into the run directory."""
 
 
-def missing_variables(names: frozenset[str], place: VariableScope) -> dict[str, Judgement]:
+def missing_variables(names: frozenset[str], place: VariableScope) -> dict[str, Finding]:
     """Return the variables that a job with GPUs on several nodes lacks; none unless all its own are known."""
     if not place.is_pod or not place.nodes or place.nodes == 1 or not place.gpus:
         return {}

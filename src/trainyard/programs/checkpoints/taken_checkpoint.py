@@ -10,9 +10,11 @@ Nothing is written into the program's folder, because some programs delete check
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
@@ -105,6 +107,18 @@ def restorable_path(checkpoint: Path) -> Path:
     """
     manifest = read_manifest(checkpoint)
     return checkpoint / manifest.files[0].path if manifest.is_file else checkpoint
+
+
+def is_of_torch(path: Path) -> bool:
+    """Return whether only torch.load reads a checkpoint: torch.save has written it, or a file in it."""
+    for file in (path, *path.rglob("*")):
+        with suppress(OSError, zipfile.BadZipFile, NotImplementedError):
+            # A shard of DCP ends as such a file does.
+            if file.suffix != ".distcp" and file.is_file() and zipfile.is_zipfile(file):
+                names = {PurePath(name).name for name in zipfile.ZipFile(file).namelist()}
+                if "data.pkl" in names and "constants.pkl" not in names:  # that of TorchScript
+                    return True
+    return False
 
 
 def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:

@@ -104,8 +104,8 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         self._end(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Report the end. A checkpoint that is pending may be incomplete, so it is not reported."""
-        self._pending = None
+        """Report no end: training did not end by itself, and a pending checkpoint may be incomplete."""
+        self._pending, self._has_ended = None, True
         self._end(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -101,6 +101,12 @@ class MetricFiles:
         return tuple(self._notes)
 
     @property
+    def ended_at(self) -> int | None:
+        """The step at which a trainer has decided to end, as its newest file says."""
+        states = [each for each in self._readers.values() if isinstance(each, _TrainerState)]
+        return states[-1].ended_at if states else None
+
+    @property
     def steps_asked(self) -> int | None:
         """The steps of the complete run, if a file has them."""
         return next((each.steps_asked for each in self._readers.values() if each.steps_asked), None)
@@ -335,6 +341,7 @@ class _Table(_Lines):
 class _TrainerState(_Reader):
     """Reads the Hugging Face trainer's state in a checkpoint, which repeats the complete history."""
 
+    ended_at: int | None = None
     _read: tuple[int, int, int] | None = None
 
     def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
@@ -348,6 +355,11 @@ class _TrainerState(_Reader):
             return []
         if isinstance(total := state.get("max_steps"), int) and total > 0:
             self.steps_asked = total
+        control: Any = state
+        for name in ("stateful_callbacks", "TrainerControl", "args", "should_training_stop"):
+            control = control.get(name) if isinstance(control, dict) else None
+        step = state.get("global_step")  # it stops early, or is done
+        self.ended_at = step if control is True and isinstance(step, int) else None
         rows = []
         for found in history:
             # The trainer's summary has the mean of all losses.

@@ -2,8 +2,10 @@
 
 Python imports it at its start. It imports the `sitecustomize` of the environment, which it hides, and takes
 its own folder off `sys.path`. Without TRAINYARD_EVENTS that is all. With it, it appends the events that
-`programs/program_events.py` states to that file: the steps of torch's optimizers and the loss, the saves, the
-world and the machine, the modules that were imported, and the exception that ended the interpreter.
+`programs/program_events.py` states to that file: the steps of torch's optimizers and the loss, rounds of
+xgboost and lightgbm, batches of Keras, `partial_fit` of scikit-learn, the saves, what torch.load reads before
+the first step, the world and the machine, the modules that were imported, and the exception that ended the
+interpreter.
 
 It runs inside somebody else's program. It needs the standard library only (Python 3.8 or later), imports
 nothing at its start whose name a module of the program could have, never raises, prints, starts a thread or
@@ -42,7 +44,15 @@ SAVES = {
     # Lightning and Fabric save into memory, and write that with fsspec.
     "lightning.fabric.utilities.cloud_io": {"_atomic_save": "filepath"},
     "lightning_fabric.utilities.cloud_io": {"_atomic_save": "filepath"},
+    "joblib.numpy_pickle": {"dump": "filename"},
+    "keras.src.saving.saving_api": {"save_model": "filepath", "save_weights": "filepath"},
+    "xgboost.core": {"Booster.save_model": "fname"},
+    "lightgbm.basic": {"Booster.save_model": "filename"},
 }
+# In the names of xgboost's metrics that fall; whether one of somebody's own falls is not known.
+LOSSES = ("loss", "error", "rms", "mae", "mape", "mphe", "nloglik", "deviance", "quantile")
+# A program that reads more files of torch than these before its first step reads data with it.
+MOST_READS = 64
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -138,6 +148,15 @@ def first_line(path: str) -> str:
         return file.readline().strip()
 
 
+def divisor_of(loss: Any) -> float:
+    """Return by what a loss was divided in the last operation before its backward pass; 1 for another one."""
+    last = type(loss.grad_fn).__name__
+    other = loss.grad_fn._saved_other if last in ("DivBackward0", "MulBackward0") else None
+    if other is None or other.numel() != 1 or other.device.type != "cpu":
+        return 1.0
+    return round(float(other) if last == "DivBackward0" else 1 / float(other), 3)
+
+
 def files_of(path: str, began: int) -> dict[str, list[int]]:
     """Return size, time (ns), device and inode of a file, or of the files in a folder that a save wrote."""
     names = [os.path.basename(path)]
@@ -152,6 +171,34 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
     return found
 
 
+def find_cause(error: Any) -> tuple[Any, str, str]:
+    """Return the deepest exception of a chain, its text if it is another one, and the chain's deepest code.
+
+    A code is an errno, or what a service answered: an HTTP status, or AWS's own name.
+    """
+    cause = code = ""
+    for number in range(20):
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None) or getattr(error, "status", None)
+        if isinstance(response, dict):
+            code = f"({response.get('Error', {}).get('Code')}) when calling"
+        elif isinstance(status, int) and status >= 400:
+            code = f"HTTP {status}"
+        elif isinstance(getattr(error, "errno", None), int):
+            code = f"[Errno {error.errno}]"
+        if number:
+            cause = f"{type(error).__name__}: {quietly(str)(error) or ''}"[:1000]
+        deeper = error.__cause__
+        # What a fallback was tried for (a key, a module) is no cause.
+        fallbacks = (KeyError, AttributeError, ImportError, StopIteration)
+        if deeper is None and not error.__suppress_context__ and not isinstance(error.__context__, fallbacks):
+            deeper = error.__context__
+        if deeper is None:
+            break
+        error = deeper
+    return error, cause, code
+
+
 class Observer:
     """Counts and reports what one process of the program does."""
 
@@ -162,9 +209,13 @@ class Observer:
         self._torch: Any = None
         self._is_compiling: Callable[[], bool] = lambda: False
         self.hooks = {
+            **dict.fromkeys(SAVES, self.watch_saves),
             "torch": self.arm,
             "torch.distributed.fsdp.sharded_grad_scaler": self.watch_scaler,
-            **dict.fromkeys(SAVES, self.watch_saves),
+            "keras.src.callbacks.callback_list": self.watch_keras,
+            "lightgbm.basic": self.watch_lightgbm,
+            "sklearn.base": self.watch_sklearn,
+            "xgboost.core": self.watch_xgboost,
         }
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
@@ -174,13 +225,20 @@ class Observer:
         """Start from nothing: what a forked process has is of its parent."""
         self.step, self._main = 0, get_ident()
         self._is_known = self._has_machine = self._has_ended = False
-        self._steps_of: Any = self._new_steps() if self._torch else None
+        self._of_passes = True  # backward passes are the steps until an optimizer steps
+        self._steps_of: Any = None
         self._loss: Any = None  # of the last backward pass
+        self._bad: Any = None  # a loss since the last row that is not finite
+        self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
+        self._divisor = 1.0  # by which the program has divided the loss
         self._backwards = 0  # since an optimizer has stepped
+        self._batch, self._data, self._reads = -1, 0, 0
+        self._figures: Any = None  # of the last step, if they are not reported yet
+        self._has_loss = False  # whether a loss of that step was observed
         self._row: Any = None  # of the last step, if it has none yet
         self._rows: list[Any] = []  # whose loss is still copied from the GPU
         self._row_time = self._modules_time = 0.0
-        self._scaled: Any = (lambda: None, None)
+        self._scaled: Any = (lambda: None, None, 1.0)
         self._slots: Any = None
         self._open: list[Any] = []  # saves into files that the program has not closed yet
         self._saving: set[int] = set()  # threads
@@ -240,7 +298,7 @@ class Observer:
         """Hook into torch, which the program has just imported."""
         if self._torch:
             return
-        self._torch, self._steps_of = torch, self._new_steps()
+        self._torch = torch
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._is_compiling)
         is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
 
@@ -252,8 +310,10 @@ class Observer:
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
         self._watch(torch.Tensor, "backward", before=self._keep_loss)
         self._watch(os, "_exit", before=self._leave)
+        self._watch(torch, "load", before=self._note_read)
         self._watch_save(torch, "save", "f")
-        quietly(lambda: setattr(torch.serialization, "save", torch.save))()
+        for name in ("load", "save"):
+            quietly(setattr)(torch.serialization, name, getattr(torch, name))
         scalers = modules.get("torch.amp.grad_scaler") or modules.get("torch.cuda.amp.grad_scaler")
         quietly(self.watch_scaler)(scalers)
 
@@ -278,9 +338,10 @@ class Observer:
                 return result
 
             setattr(owner, name, wraps(function)(watched))
-            frames = self._torch._C._dynamo.eval_frame
-            skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-            frames.set_code_exec_strategy(watched.__code__, skip)
+            if self._torch:
+                frames = self._torch._C._dynamo.eval_frame
+                skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+                frames.set_code_exec_strategy(watched.__code__, skip)
 
         quietly(watch)()
 
@@ -288,6 +349,84 @@ class Observer:
         for name in {"GradScaler", "ShardedGradScaler"} & vars(module).keys():
             if "scale" in vars(getattr(module, name)):
                 self._watch(getattr(module, name), "scale", after=self._keep_scaled)
+
+    def watch_keras(self, module: Any) -> None:
+        """Count batches, several at a time with steps_per_execution, and take the figures of epochs."""
+
+        def count(callbacks: Any, batch: int, *_args: Any, **_options: Any) -> None:
+            more, self._batch = batch - self._batch if batch > self._batch else batch + 1, batch
+            self._count(callbacks, more)
+
+        def note(_callbacks: Any, _epoch: int, logs: Any = None, **_options: Any) -> None:
+            self._note_figures({name: float(value) for name, value in (logs or {}).items()})
+
+        self._watch(module.CallbackList, "on_train_batch_end", before=count)
+        self._watch(module.CallbackList, "on_epoch_end", before=note)
+
+    def watch_lightgbm(self, module: Any) -> None:
+        self.watch_saves(module)
+        self._watch(module.Booster, "update", after=self._count_round)
+        for method, loss in (("eval_train", "loss"), ("eval_valid", "val_loss")):
+
+            def note(_token: Any, result: Any, *_args: Any, loss: str = loss, **_options: Any) -> None:
+                figures = {f"{data} {metric}": value for data, metric, value, _ in result}
+                falling = [value for _, _, value, is_rising in result if not is_rising]
+                self._note_figures({**figures, **({loss: falling[0]} if falling else {})})
+
+            self._watch(module.Booster, method, after=note)
+
+    def watch_xgboost(self, module: Any) -> None:
+        self.watch_saves(module)
+        self._watch(module.Booster, "update", after=self._count_round)
+
+        def note(_token: Any, result: str, _booster: Any, *args: Any, **options: Any) -> None:
+            """Take the figures of a round: a line such as `[0]<TAB>train-rmse:0.5<TAB>eval-rmse:0.6`."""
+            figures = {}
+            for text in result.split("\t")[1:]:
+                name, _, value = text.rpartition(":")
+                figures[name] = float(value)
+                for data, of_data in options["evals"] if "evals" in options else args[0]:
+                    metric = name[len(of_data) + 1 :]
+                    if name.startswith(of_data + "-") and any(each in metric for each in LOSSES):
+                        figures.setdefault("loss" if id(data) == self._data else "val_loss", float(value))
+            self._note_figures(figures)
+
+        self._watch(module.Booster, "eval_set", after=note)
+
+    def _count_round(
+        self, _token: Any, result: Any, booster: Any, data: Any = None, *_args: Any, **options: Any
+    ) -> None:
+        if result is not NotImplemented:
+            self._data = id(options.get("dtrain", data))
+            self._count(booster)
+
+    def watch_sklearn(self, module: Any) -> None:
+        """Count calls of `partial_fit`, through the decorator that every class of scikit-learn gives it."""
+        from functools import wraps
+
+        make, count = module._fit_context, quietly(self._count_fit)
+
+        def make_context(**options: Any) -> Any:
+            decorate = make(**options)
+
+            def decorator(method: Any) -> Any:
+                fit = decorate(method)
+
+                def partial_fit(estimator: Any, *args: Any, **options: Any) -> Any:
+                    result = fit(estimator, *args, **options)
+                    count(estimator)
+                    return result
+
+                return wraps(fit)(partial_fit) if method.__name__ == "partial_fit" else fit
+
+            return decorator
+
+        module._fit_context = make_context
+
+    def _count_fit(self, estimator: Any) -> None:
+        loss = getattr(estimator, "loss_", None)
+        self._loss = float(loss) if isinstance(loss, float) else None
+        self._count(estimator)
 
     def watch_saves(self, module: Any) -> None:
         """Hook into the functions of SAVES in a module that the program has just imported."""
@@ -305,20 +444,20 @@ class Observer:
                 return None
             self._saving.add(thread)
             self._background += name == "async_save"
-            return thread, time.time_ns(), self.step
+            return thread, time.time_ns(), self._place()
 
         def end(token: Any, result: Any, *args: Any, **options: Any) -> None:
             if token is not None:
-                thread, began, step = token
+                thread, began, place = token
                 self._saving.discard(thread)
                 where = options.get(parameter, args[1] if len(args) > 1 else options.get("storage_writer"))
                 future = getattr(result, "upload_completion", result)
                 if hasattr(future, "add_done_callback"):
-                    future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, step))))
+                    future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, place))))
                     return
                 self._background -= name == "async_save"
                 if result is not NotImplemented:
-                    self._note_save(call, where, began, step)
+                    self._note_save(call, where, began, place)
 
         def done(future: Any, save: Any) -> None:
             self._background -= 1
@@ -334,12 +473,9 @@ class Observer:
 
     # Steps and losses
 
-    def _new_steps(self) -> Any:
-        from weakref import WeakKeyDictionary
-
-        return WeakKeyDictionary()
-
     def _is_idle(self) -> bool:
+        if not self._torch:
+            return False
         cuda, worker = self._torch.cuda, sys.modules.get("torch.utils.data._utils.worker")
         is_capturing = cuda.is_initialized() and cuda.is_current_stream_capturing()
         return self._is_compiling() or is_capturing or getattr(worker, "_worker_info", None) is not None
@@ -348,42 +484,59 @@ class Observer:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
         from weakref import ref
 
-        self._scaled = (ref(scaled), loss.detach())
+        self._scaled = (ref(scaled), loss.detach(), quietly(divisor_of)(loss) or 1.0)
 
     def _keep_loss(self, tensor: Any, *_args: Any, **_options: Any) -> None:
         """Keep the scalar of a backward pass. One on a GPU is read later: reading would wait."""
         if self._is_idle():
             return
-        scaled, loss = self._scaled
-        loss = loss if scaled() is tensor else tensor
+        scaled, loss, divisor = self._scaled
+        if scaled() is not tensor:
+            loss, divisor = tensor, quietly(divisor_of)(tensor) or 1.0
         self._backwards += 1
-        self._loss = None
+        self._loss, self._divisor = None, divisor
         # The tensors of other dispatchers, such as DTensor, would communicate.
         is_plain = type(loss).__torch_dispatch__ is self._torch.Tensor.__torch_dispatch__
         if is_plain and loss.numel() == 1 and loss.is_floating_point():
-            kind = loss.device.type
-            self._loss = loss.item() if kind == "cpu" else loss.detach() if kind == "cuda" else None
+            if loss.device.type == "cpu":
+                self._loss = loss.item()
+                if self._loss - self._loss != 0:
+                    self._bad = self._loss
+            elif loss.device.type == "cuda":
+                self._loss = loss.detach()
+                self._sum = self._loss.float() if self._sum is None else self._sum + self._loss
+        if self._of_passes:
+            self.step += 1
+            self._note_step(None, 1)
 
-    def _count(self, optimizer: Any) -> None:
+    def _count(self, owner: Any, more: int = 1) -> None:
         """Count a step of the program: one of an optimizer that has stepped since the last one was counted.
 
         GAN pairs and per-parameter optimizers step once each in an iteration. An optimizer that follows on
-        another, which is no more, continues its count.
+        another, which is no more, continues its count. A model of another library is as an optimizer.
         """
         if self._is_idle():
             return
-        last, steps = self._steps_of.get(optimizer), self._steps_of
+        if self._of_passes:
+            from weakref import WeakKeyDictionary
+
+            self._of_passes, self._steps_of = False, WeakKeyDictionary()
+            self.step, self._row = 0, None
+        last, steps = self._steps_of.get(owner), self._steps_of
         is_new = last == self.step if last is not None else self.step not in steps.values()
-        self.step += is_new
-        steps[optimizer] = self.step
+        self.step += more * is_new
+        steps[owner] = self.step
         if is_new:
-            self._note_step(optimizer)
+            if self._loss is not None and self._backwards == self._divisor > 1:  # as the program prints it
+                self._loss = self._loss * self._backwards
+            groups = getattr(owner, "param_groups", None)
+            self._note_step(groups[0].get("lr") if groups else None, self._backwards)
         self._backwards, self._loss = 0, None
 
-    def _note_step(self, optimizer: Any) -> None:
-        rate, now = optimizer.param_groups[0].get("lr"), time.monotonic()
-        self._row = (rate, self._backwards, self._loss)
-        is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0
+    def _note_step(self, rate: Any, backwards: int) -> None:
+        now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
+        self._row = (rate, backwards, self._loss if self._bad is None else self._bad)
+        is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0 or self._bad is not None
         if is_due or now - self._row_time >= ROW_SECONDS:
             self._row_time = now
             self._begin_row()
@@ -394,12 +547,24 @@ class Observer:
         if self._open:
             self._report_closed()
 
+    def _note_figures(self, figures: dict[str, float]) -> None:
+        """Take what a library says of the last step; a loss that was observed in it is better."""
+        self._figures = {**(self._figures or {}), **figures}
+        if self._row is None:
+            self._write_figures()
+
+    def _write_figures(self) -> None:
+        figures, self._figures = self._figures or {}, None
+        figures.pop("loss" if self._has_loss else "", None)
+        if figures and self.step and not self._rank():
+            self.report("row", **{**figures, **self._place(), "time": time.time()})
+
     def _begin_row(self) -> None:
         """Start the row of this step; a loss on a GPU is copied behind what the GPU has yet to do."""
         if self._row is None or len(self._rows) >= MOST_PENDING or self._rank():
             return
-        (rate, backwards, loss), self._row = self._row, None
-        row, done = {"step": self.step, "time": time.time()}, None
+        (rate, backwards, loss), self._row, self._bad = self._row, None, None
+        row, done = {**self._place(), "time": time.time()}, None
         if isinstance(rate, (int, float)):
             row["learning_rate"] = rate
         if backwards > 1:
@@ -407,11 +572,12 @@ class Observer:
         if loss is not None and not isinstance(loss, float):
             torch: Any = self._torch
             if self._slots is None:
-                self._slots = torch.empty(MOST_PENDING, dtype=torch.float32, pin_memory=True)
+                self._slots = torch.empty(MOST_PENDING, 2, dtype=torch.float32, pin_memory=True)
             slot, done = self._slots[self.step % MOST_PENDING], torch.cuda.Event()
-            slot.copy_(loss.reshape(()), non_blocking=True)
+            slot[0].copy_(loss.reshape(()), non_blocking=True)
+            slot[1].copy_(self._sum.reshape(()), non_blocking=True)
             done.record()
-            loss = slot
+            loss, self._sum = slot, None
         self._rows.append((row, loss, done))
 
     def _write_rows(self, until: float = 0.0) -> None:
@@ -423,19 +589,35 @@ class Observer:
                     return
                 time.sleep(0.001)
             del self._rows[0]
+            if done is not None:
+                loss, total = loss.tolist()
+                row.update({"nan_steps": 1} if total - total != 0 else {})
             self.report("row", **row, **({} if loss is None else {"loss": float(loss)}))
 
-    # Saves
+    def _place(self) -> dict[str, Any]:
+        """Return the step; `passes` says that it counts backward passes."""
+        return {"step": self.step, **({"passes": True} if self._of_passes else {})} if self.step else {}
 
-    def _note_save(self, call: str, where: Any, began: int, step: int) -> None:
+    # Saves, and reads
+
+    def _note_read(self, file: Any = None, *_args: Any, **options: Any) -> None:
+        """Report what torch.load reads before the second step, by which the program may resume."""
+        if self.step <= 1 and self._reads <= MOST_READS and not self._is_idle():
+            self._reads += 1
+            where = options.get("f", file)
+            where = getattr(where, "name", where)
+            is_path = isinstance(where, (str, bytes, os.PathLike)) and self._reads <= MOST_READS
+            self.report("read", path=os.path.abspath(os.fsdecode(where)) if is_path else "", **self._place())
+
+    def _note_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
         """Report a save that has returned; one into a file that is open, when that is closed."""
         name = getattr(where, "name", None)
         if isinstance(name, str) and hasattr(where, "closed"):
             from weakref import ref
 
-            self._open.append((ref(where), call, os.path.abspath(name), began, step))
+            self._open.append((ref(where), call, os.path.abspath(name), began, place))
         else:
-            self._report_save(call, where, began, step)
+            self._report_save(call, where, began, place)
 
     def _report_closed(self) -> None:
         kept, self._open = self._open, []
@@ -446,13 +628,11 @@ class Observer:
             else:
                 quietly(self._report_save)(*each[1:])
 
-    def _report_save(self, call: str, where: Any, began: int, step: int) -> None:
+    def _report_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
         path = where if isinstance(where, (str, bytes, os.PathLike)) else where.path  # of a writer of DCP
         path = os.path.abspath(os.fsdecode(path))
         if not (os.path.isdir(path) and self._rank()):
-            self.report(
-                "saved", **({"step": step} if step else {}), path=path, call=call, files=files_of(path, began)
-            )
+            self.report("saved", **place, path=path, call=call, files=files_of(path, began))
         if time.monotonic() - self._modules_time >= MODULES_SECONDS:
             self._note_modules()
 
@@ -464,7 +644,7 @@ class Observer:
         torch: Any = self._torch
         facts = {name: quietly(resolve)(torch, place) for name, place in MACHINE.items()}
         facts["host"], facts["world"] = os.uname().nodename, quietly(self._world)()
-        if torch.cuda.is_initialized():
+        if torch and torch.cuda.is_initialized():
             facts["driver"] = quietly(first_line)("/proc/driver/nvidia/version")
             facts["gpus"] = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
         self.report("machine", **{name: fact for name, fact in facts.items() if fact is not None})
@@ -494,14 +674,16 @@ class Observer:
         trace = getattr(error, "__traceback__", None)
         if trace is None or trace.tb_frame.f_back is not None:
             return
-        places = []
+        deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
+        places, trace = [], getattr(deepest, "__traceback__", None) or trace
         while trace is not None:
             places.append((os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
             trace = trace.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
         message = (quietly(str)(error) or "")[:1000]
-        self.report("exception", type=type(error).__name__, message=message, place=f"{file}:{line}")
+        name = type(error).__name__
+        self.report("exception", type=name, message=message, place=f"{file}:{line}", cause=cause, code=code)
 
     def end(self) -> None:
         """Report the last row and what was not reported yet, the exception, and the end."""
@@ -509,11 +691,12 @@ class Observer:
             return
         self._has_ended = True
         quietly(self._begin_row)()
+        quietly(self._write_figures)()
         quietly(self._write_rows)(time.monotonic() + LAST_SECONDS)
         quietly(self._report_closed)()
         quietly(self._note_modules)()
         quietly(self._note_exception)()
-        self.report("exit", **({"step": self.step} if self.step else {}))
+        self.report("exit", **self._place())
 
 
 def observe() -> None:

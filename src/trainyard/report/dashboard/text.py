@@ -15,7 +15,7 @@ Line = tuple[str, str | None]
 _HEADINGS = {
     FigureGroup.TRAINING: "TRAINING METRICS",
     FigureGroup.GPU: "GPU RESOURCE USAGE",
-    FigureGroup.PERFORMANCE: "PERFORMANCE METRICS",
+    FigureGroup.PERFORMANCE: "PERFORMANCE METRICS (medians of the last tenth)",
     FigureGroup.TIMING: "TIMING",
 }
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+# The means of equal numbers differ by their rounding, as a share.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -67,5 +69,6 @@ def sparkline(curve: Curve, cells: int = 32) -> str:
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    is_flat = high - low <= _ROUNDING * max(abs(low), abs(high))
+    scale = 0.0 if is_flat else (len(_BLOCKS) - 1) / (high - low)
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)

@@ -107,8 +107,8 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
 
 
 def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
-    """The share of each part in the time of the last logged step, largest first; empty when not known."""
-    known = {name: facts.history.last.get(f"{name}_seconds") for name in STEP_PARTS if name != "checkpoint"}
+    """The share of each part in the time of a step, largest first; empty when not known."""
+    known = {name: facts.history.rate(f"{name}_seconds") for name in STEP_PARTS if name != "checkpoint"}
     spent = {name: value for name, value in known.items() if value is not None}
     total = sum(spent.values())
     shares = [(name, value / total) for name, value in spent.items()] if total > 0 else []
@@ -118,6 +118,24 @@ def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
 def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
     """The values of the last logged row, by the names that they have there."""
     return lambda facts: {name: facts.history.last.get(name) for name in names}
+
+
+def _rates(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
+    """The rates of the figures, by their names in the rows."""
+    return lambda facts: {name: facts.history.rate(name) for name in names}
+
+
+def _rated(
+    group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Unpack[Shown]
+) -> Figure:
+    """The rate of the figure `name`, which `form` writes in the text report."""
+    return Figure(
+        group,
+        label,
+        lambda facts: _format_known(facts.history.rate(name), form),
+        _rates(name),
+        **shown,
+    )
 
 
 def _logged(
@@ -258,8 +276,9 @@ def _memory_tile(facts: RunFacts) -> Tile | None:
 
 def _tokens_tile(facts: RunFacts) -> Tile | None:
     tokens = facts.outcome_figure("tokens") or facts.history.last.get("tokens")
-    rate = facts.history.last.get("tokens_per_second")
-    return _tile("tokens/s", rate, format_scaled, f"{format_scaled(tokens)} tokens" if tokens else "")
+    rate = facts.history.rate("tokens_per_second")
+    beside = f"median, of {format_scaled(tokens)}" if tokens else "median"
+    return _tile("tokens/s", rate, format_scaled, beside)
 
 
 def _mfu_words(facts: RunFacts, markup: Markup) -> str:
@@ -273,13 +292,13 @@ def _mfu_words(facts: RunFacts, markup: Markup) -> str:
 
 def _step_time_text(facts: RunFacts) -> str | None:
     parts = ", ".join(f"{name} {format_percent(share)}" for name, share in step_shares(facts))
-    text = _format_known(facts.history.last.get("step_seconds"), "{:.3g} s".format)
+    text = _format_known(facts.history.rate("step_seconds"), "{:.3g} s".format)
     return f"{text} ({parts})" if text and parts else text
 
 
 def _step_time_tile(facts: RunFacts) -> Tile | None:
-    longest = "".join(f"{format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
-    return _tile("step time", facts.history.last.get("step_seconds"), "{:.3g} s".format, longest)
+    longest = "".join(f", {format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
+    return _tile("step time", facts.history.rate("step_seconds"), "{:.3g} s".format, f"median{longest}")
 
 
 def _duration_text(facts: RunFacts) -> str | None:
@@ -346,10 +365,10 @@ FIGURES: list[Figure] = [
     ),
     _curve(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
     _logged(_GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _logged(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
+    _rated(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
     _logged(_GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
-    _logged(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
-    _logged(_PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=(5, _tokens_tile)),
+    _rated(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
+    _rated(_PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=(5, _tokens_tile)),
     _computed(
         _PERFORMANCE,
         "MFU",
@@ -362,7 +381,7 @@ FIGURES: list[Figure] = [
         _PERFORMANCE,
         "Step Time",
         _step_time_text,
-        _last("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
+        _rates("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
         tile=(7, _step_time_tile),
     ),
     _computed(_PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),

@@ -46,7 +46,9 @@ def run_headline(facts: RunFacts) -> Headline:
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
         evidence, step = (first.evidence, first.next_step) if first else ("", None)
         if first and first.name == "trained":
-            evidence = _root_error(facts) or with_advice(evidence, facts.outcome)
+            advised = with_advice(evidence, facts.outcome)
+            # What the proof's line of this part says is not said twice.
+            evidence = _root_error(facts) or (advised if advised != evidence else "")
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
         )
@@ -84,7 +86,7 @@ def _of_state(facts: RunFacts) -> Headline:
 def _root_error(facts: RunFacts) -> str:
     """Return the root error of a program, verbatim; empty if none is on record."""
     failure = read_failure(facts.outcome)
-    return failure.error if failure is not None else ""
+    return failure.error if failure is not None and failure.error != facts.outcome.get("reason") else ""
 
 
 def position(facts: RunFacts) -> str:

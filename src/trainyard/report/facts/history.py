@@ -24,6 +24,7 @@ CURVES = (
     *("loss", "val_loss", "reward", "learning_rate", "grad_norm", "tokens_per_second", "mfu"),
     *("gpu_memory_bytes", "gpu_utilization_percent", "gpu_temperature_celsius"),
     *(f"{part}_seconds" for part in STEP_PARTS),
+    *("samples_per_second", "step_seconds"),
 )
 
 _NEWEST_BYTES = 8_000_000
@@ -143,6 +144,13 @@ class MetricsHistory:
         usable = (more > 0) & (longer >= 0)
         paces = np.sort(longer[usable] / more[usable])
         return float(paces[len(paces) // 2]) if len(paces) else self.last.get("step_seconds")
+
+    def rate(self, name: str) -> float | None:
+        """The median of a figure over the last tenth of its rows, which one slow step does not change."""
+        import numpy as np
+
+        values = self.curve(name).values
+        return float(np.median(values[-max(1, len(values) // 10) :])) if len(values) else None
 
     def _column(self, name: str) -> "NDArray[np.float64]":
         import numpy as np

@@ -73,7 +73,7 @@ class LiveStatus:
         """Return the contract of `trainyard watch --json`."""
         facts, job = self.facts, self.job
         network = network_of(facts) if facts else None
-        if job and job.alerts:  # logs do not show zones
+        if job and job.alerts and not job.ended:  # logs do not show zones
             network = {"verdict": "degraded", "evidence": job.alerts[0]}
         return {
             "time": self.now,

@@ -260,8 +260,8 @@ class RunFacts:
 
     @property
     def mfu(self) -> float | None:
-        """MFU of the last logged step, 0 to 1; None on a CPU, whose peak is not known."""
-        return None if self.is_on_cpu else self.history.last.get("mfu")
+        """The rate of MFU, 0 to 1; None on a CPU, whose peak is not known."""
+        return None if self.is_on_cpu else self.history.rate("mfu")
 
     @property
     def sample(self) -> str | None:

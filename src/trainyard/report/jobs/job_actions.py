@@ -12,7 +12,7 @@ _MOST_LINES = 20
 
 
 def plan_outputs(plan: Json, *, store: str) -> dict[str, str]:
-    """The outputs with which later jobs of a workflow find the job (`JobPlan.to_json`) and its store."""
+    """The outputs with which later jobs of a workflow find the job (`JobSpec.to_json`) and its store."""
     return {
         "job": plan["name"],
         "kind": plan["kind"],

@@ -45,6 +45,8 @@ def _next_words(data: Json) -> tuple[str, ...]:
     job = data["job"]
     if data["followed_by"]:
         return ("status", data["followed_by"])
+    if data["holds"] and data["alerts"]:  # pods that were created after its end
+        return ("cancel", job)
     if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
         return ("retry", job)
     if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
@@ -68,12 +70,12 @@ def _has_not_started(failure: Json) -> bool:
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
-    """A line for each job."""
+    """A line for each job; below it why it does not run, once for neighbours that share the reason."""
     if not jobs:
         return [
             "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
         ]
-    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age", "why")
+    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age")
     rows = [
         (
             job["namespace"],
@@ -83,11 +85,20 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
-            "; ".join(job["alerts"]) if job["state"] in ("Running", "Succeeded") else job["reason"],
         )
         for job in jobs
     ]
-    return wrap_table(heads, rows, width=width)
+    head, *lines = wrap_table(heads, rows, width=width)
+    reasons = [
+        "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *job["alerts"]])
+        for job in jobs
+    ]
+    for number, reason in reversed(list(enumerate(reasons))):
+        if reason and reasons[number + 1 : number + 2] != [reason]:
+            lines[number + 1 : number + 1] = [
+                f"    {line}" for line in textwrap.wrap(reason, max(30, width - 4))
+            ]
+    return [head, *lines]
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:

@@ -41,19 +41,25 @@ def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -
 
 
 def proof_lines(
-    parts: "Sequence[Part | PartRecord]", *, one_line: bool, closing_follows: bool = False
+    parts: "Sequence[Part | PartRecord]",
+    *,
+    one_line: bool,
+    closing_follows: bool = False,
+    shown_reason: str = "",
 ) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
     In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
     heading. With `closing_follows`, the first failing part's next step is left out, because `closing_lines`
-    ends with it.
+    ends with it. `shown_reason` is why the training failed, if a line before has shown it: only the last next
+    step helps then.
     """
     failing = [part for part in parts if not part.passed]
     shown = {part.next_step for part in failing[:1] if closing_follows}
     for part in failing:
-        yield "not proven", f"{part.name}: {part.evidence}", "failed"
-        if part.next_step and part.next_step not in shown:
+        evidence = part.evidence.removesuffix(f": {shown_reason}") if shown_reason else part.evidence
+        yield "not proven", f"{part.name}: {evidence}", "failed"
+        if part.next_step and part.next_step not in shown and not (closing_follows and shown_reason):
             shown.add(part.next_step)
             yield "next", part.next_step, ""
     if not failing and not one_line:

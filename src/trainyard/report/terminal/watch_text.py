@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.cluster.check_definition import list_names
 from trainyard.report.facts.quantities import (
     format_age_ago,
     format_count,
@@ -115,10 +116,25 @@ def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
     left = status["retries_left"]
     yield "health", [verdict, *([] if left is None else [f"retries left {left}"])]
     for text in (
-        *(alert["text"] for alert in status["alerts"]),
+        *_alert_texts(status["alerts"]),
         *(f"unknown: {what}" for what in status["unknown"]),
     ):
         yield "", [text]
+
+
+def _alert_texts(alerts: Sequence[Json]) -> Iterator[str]:
+    """Yield each alert, and one text for those that differ only in the pod or node that they are about."""
+    groups: dict[str, list[Json]] = {}
+    for alert in alerts:
+        subject = alert["subject"] or ""
+        groups.setdefault(alert["text"].replace(subject, "…") if subject else alert["text"], []).append(alert)
+    for text, members in groups.items():
+        names = [alert["subject"] for alert in members]
+        yield (
+            members[0]["text"]
+            if len(members) == 1
+            else f"{len(names):,} of them: {text} ({list_names(names)})"
+        )
 
 
 def _known(readings: Sequence[Json], name: str) -> list[float]:

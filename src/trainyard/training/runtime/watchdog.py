@@ -5,7 +5,6 @@ that was stopped (SIGSTOP, a debugger) did not hang.
 """
 
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainyard.config.schema import MonitoringConfig
+from trainyard.run.usual_value import longest_pause
 from trainyard.training.runtime.stop_signals import STOP_SIGNALS
 
 _SLOW_FACTOR = 10
@@ -77,8 +77,7 @@ class Watchdog:
 
     def limit(self) -> float:
         """The seconds without progress after which the alarm is called, as of now."""
-        usual = statistics.median(self._steps) if self._steps else 0.0
-        limit = max(self._floor, (self._factor or 0.0) * usual)
+        limit = longest_pause(self._steps, factor=self._factor or 0.0, least=self._floor)
         return limit * _SLOW_FACTOR if self._slow or not self._steps else limit
 
     @contextmanager

@@ -46,7 +46,7 @@ _CARRIER = re.compile(
 """A line that only says that something ended."""
 QUIET = re.compile(
     r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
-    r"|\[[IW]\d* ?[\d:.]* ?\w+\.cpp:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
+    r"|\[[IW]\d* ?[\d:.]* ?\w+\.cpp:|: [IW] [\w/]+\.cc:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
     r"|^\s*(?:help|hint|note|Tip): "
 )
 """Notices and warnings, after which programs continue; those of NCCL and Kubernetes are excluded."""

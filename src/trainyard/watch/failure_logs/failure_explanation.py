@@ -8,11 +8,14 @@ exception, and not the lines of others that lost it. A line does not count when 
 when a later line revokes it, or when it is about an earlier start of a container.
 """
 
+import errno
 import functools
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
@@ -27,6 +30,10 @@ _AROUND, _AFTER = 5, 3
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by this much."""
 _USAGE, _INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 2, 130, 75, 128, 192
+_KILLS = (-9, 137)
+_SIGKILL = re.compile(r"SIGKILL|exitcode\s*: -9\b")
+_SENT = (*_KILLS, -15, 143)
+"""Exit codes of a process that another one ended; a crash may follow the exception that is its cause."""
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
@@ -36,7 +43,7 @@ _ALARM = re.compile(
     r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
     r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
     r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
-    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr"
+    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr|status|abort"
 )
 """Every match of a row has one of these; other lines are skipped."""
 _ABOUT = re.compile(
@@ -89,7 +96,6 @@ class Says(IntEnum):
     STATED = 3
     """A tool states an error that no row knows."""
     END = 4
-    NOTHING = 5
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,24 @@ class FailureFacts:
     exit_code: int | None = None
     """As a shell reports it; a negative one is a signal."""
     exception: str = ""
-    """`TYPE: MESSAGE` that ended the program, as the observer inside it saw it."""
+    """`TYPE: MESSAGE` that ended the program, or that caused what did, as the observer inside it saw it."""
     place: str = ""
     """File and line of that exception in the program's own code."""
+    code: str = ""
+    """The errno of that exception, or what a service answered: `[Errno 28]`, `HTTP 503`."""
     system: Sequence[str] = ()
     """What the machine recorded since the start: lines of the kernel, counters that rose, a full disk."""
+    memory_kills: int | None = None
+    """Processes that the kernel ended for memory, by the counter of their cgroup; None if it is not known."""
     steps: int | None = None
     """Steps that were made since the last start; None if that is not known."""
+
+    @staticmethod
+    def of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts in the record of an exception: type, message, place, cause and code."""
+        text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
+        first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
+        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,8 @@ class LogExplanation:
     other_node: bool = False
     """Whether a retry recovers on another node only: the fault of this one stays."""
     level: str = ""
-    """`fact` or `log`, which the class or the answer about a retry comes from; empty if neither is known."""
+    """`fact` or `log`, which the class or the answer about a retry comes from; empty if neither is known.
+    `waiting`: the job has not ended."""
     root: str = ""
     """The root error, verbatim; empty if no line states one."""
 
@@ -139,7 +157,10 @@ class LogExplanation:
     @property
     def next_step(self) -> str:
         """Return the fix, or how to search for it."""
-        return self.fix or f"not known. Search for: {search_phrase(self.root or self.cause)}"
+        if self.fix or self.root:
+            return self.fix or f"not known. Search for: {search_phrase(self.root)}"
+        look = "the last lines, the kernel's log, a pod's events (--events), a workflow run's annotations"
+        return f"not known. Read {look}"
 
     def failure(self) -> dict[str, str]:
         """Return the failure for the record of a run; empty facts are absent."""
@@ -215,8 +236,44 @@ def rows() -> tuple[Row, ...]:
 
 def _row(row: dict[str, Any]) -> Row:
     others = (re.compile(row[key]) if key in row else None for key in ("not", "after", "ends"))
-    patterns = tuple(re.compile(pattern) for pattern in row["match"])
-    return Row(FailureClass(row["class"]), Says[row["says"].upper()], row["retry"], patterns, *others)
+    codes = (spell(row[kind]) for kind, spell in _SPELLINGS.items() if kind in row)
+    patterns = tuple(re.compile(pattern) for pattern in (*codes, *row.get("match", ())))
+    retry = "unknown" if row["retry"] == "once" else row["retry"]
+    return Row(FailureClass(row["class"]), Says[row["says"].upper()], retry, patterns, *others)
+
+
+def _spell_errnos(codes: Sequence[int]) -> str:
+    numbers = "|".join(map(str, codes))
+    names = "|".join(errno.errorcode[code] for code in codes)
+    words = "|".join(rf"[{w[0].upper()}{w[0].lower()}]{re.escape(w[1:])}" for w in map(os.strerror, codes))
+    return rf"\[Errno -?(?:{numbers})\]|\bos error (?:{numbers})\b|\b(?:{names})\b|{words}"
+
+
+def _spell_statuses(codes: Sequence[int]) -> str:
+    numbers = "|".join(map(str, codes))
+    phrases = "|".join(each.phrase for each in HTTPStatus if each in codes)
+    types = rf"\b(?:{phrases.replace(' ', '')})(?:Error|Exception)?\b"
+    before = r"(?i:HTTP(?:/[\d.]+)?|status|code|response|error)[\s:='\"(<\[]{1,3}"
+    after = f"Client Error|Server Error|{phrases}"
+    return rf"{before}(?:{numbers})\b|\b(?:{numbers}) (?i:{after})|\((?:{numbers})\) when|{types}"
+
+
+def _spell_grpc(names: Sequence[str]) -> str:
+    in_go = "|".join(name.title().replace("_", "") for name in names)
+    # XLA says RESOURCE_EXHAUSTED and INTERNAL of a device.
+    of_tensorflow = "|".join(name for name in names if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
+    return rf"\bStatusCode\.(?:{'|'.join(names)})\b|\bcode = (?:{in_go})\b|\b(?:{of_tensorflow}): "
+
+
+_SPELLINGS: Mapping[str, Callable[[Sequence[Any]], str]] = {
+    "errno": _spell_errnos,
+    "http": _spell_statuses,
+    "aws": lambda names: rf"\((?:{(n := '|'.join(names))})\)|\b(?:{n})Exception\b|[Cc]ode[\"'>:= ]+(?:{n})\b",
+    "grpc": _spell_grpc,
+    "curl": lambda codes: rf"\bcurl: \((?:{'|'.join(map(str, codes))})\)",
+    "types": lambda names: rf"(?:^|[\s.('\"])(?:{'|'.join(names)})\b(?=[:('\s]|$)",
+}
+"""How programs print a code or the type of an exception, as a regular expression."""
 
 
 @functools.cache
@@ -239,8 +296,9 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         why = "it ended with exit code 0"
         return LogExplanation(FailureClass.FINISHED, (why,), False, why, "", "nothing to do", level="fact")
     system = _decide([LogText("the machine's records", tuple(facts.system))], code) if facts.system else None
-    shown = _decide(logs, code)
-    root = _observed(facts, shown) or shown
+    shown, observed = _decide(logs, code), _observed(facts, logs)
+    is_first = observed is not None and (shown is None or observed.says <= shown.says)
+    root = observed if is_first else shown
     if system is not None and system.says <= Says.PROGRAM:
         return _answer(system, facts, root, level="fact")
     if code == _STOPPED and not (root and root.says <= Says.PROGRAM and root.klass not in _SURVIVABLE):
@@ -249,27 +307,30 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
     if root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN):
         return _explain_exit_code(facts, root, logs)
-    return _answer(root, facts, root, level="fact" if root.error.number < 0 else "log")
+    return _answer(root, facts, root, level="fact" if is_first else "log")
 
 
-def _observed(facts: FailureFacts, shown: Candidate | None) -> Candidate | None:
-    """Return the exception that the observer saw as the root error, unless another process failed first."""
-    if not facts.exception or (shown is not None and shown.says is Says.PLATFORM):
+def _observed(facts: FailureFacts, logs: Sequence[LogText]) -> Candidate | None:
+    """Return the exception that the observer saw, at its line of a log if it was printed."""
+    if not facts.exception:
         return None
-    text, (name, _, _) = facts.exception, facts.exception.partition(":")
-    error = ErrorLine(-1, text, name=name.rpartition(".")[2], place=facts.place)
-    log = LogText("observed", (text,))
-    found = _judge(log, error, [text])
-    return found if found is not None and (shown is None or found.says <= shown.says) else None
+    name, begin = facts.exception.partition(":")[0].rpartition(".")[2], facts.exception[:_SHOWN_LETTERS]
+    places = ((log, n) for log in logs for n, line in enumerate(log.lines) if begin in line)
+    log, number = next(places, (LogText("observed", (facts.exception,)), 0))
+    error = ErrorLine(number, facts.exception, name=name, place=facts.place)
+    found = _judge(log, replace(error, text=f"{error.text} {facts.code}".strip()), log.lines)
+    return None if found is None else replace(found, error=error)
 
 
 def _answer(
     decisive: Candidate, facts: FailureFacts, root: Candidate | None, *, level: str
 ) -> LogExplanation:
     root = root or decisive
-    line = root.error.text.strip()
+    line, retry = root.error.text.strip(), decisive.retry
     place = f" ({root.error.place})" if root.error.place else ""
-    retry = decisive.retry
+    text = f"{_rank_of(root)}{_shown(line)}{place}"
+    if facts.memory_kills == 0 and retry == "unknown" and _SIGKILL.search(decisive.error.text):
+        retry, level = "same", "fact"  # somebody, or the platform, sent it
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
         is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
@@ -283,13 +344,20 @@ def _answer(
         decisive.klass,
         (*shown, *_with_lines_around(root)),
         retry in _YES,
-        f"{_shown(line)}{place}",
+        text,
         who,
         fix,
         other_node=retry == "other",
         level=level if retry != "unknown" or decisive.klass != FailureClass.UNKNOWN else "",
-        root=f"{_shown(line)}{place}",
+        root=text,
     )
+
+
+def _rank_of(root: Candidate) -> str:
+    """Return the rank that an error is of, as the prefix of its line names it; empty if it has none."""
+    source = split_prefix(root.log.lines[root.error.number])[0]
+    found = re.fullmatch(r"\[?(?:default|rank)?(\d+)\]?:", source)
+    return f"rank {found[1]}: " if found else ""
 
 
 def _advice(line: str) -> tuple[str, str]:
@@ -339,7 +407,7 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
     by_number = {each.number: each for each in errors}
     ignored = code | _lines_of_earlier_life(log.lines)
     found: list[Candidate] = []
-    by_signal = exit_code is not None and (exit_code < 0 or exit_code > _SIGNALS)
+    by_signal = exit_code in _SENT
     for number, raw in enumerate(log.lines):
         if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
             continue
@@ -435,14 +503,17 @@ def _explain_exit_code(
         signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
         by = f", which is signal {signal}," if 0 < signal < 65 else ""
         why += f"; exit code {exit_code}{by} alone does not either"
+    if exit_code in _KILLS and facts.memory_kills == 0:
+        why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
+        return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, level="fact")
     code = exit_code or 0
     is_usage = code in (126, 127)
     was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
     is_own = _ended_by_itself(code) and not facts.steps and not was_killed
-    fix = _HINTS.get(code if code >= 0 else _SIGNALS - code, _LOOK)
+    why = _MEANINGS.get(code if code >= 0 else _SIGNALS - code, why)
     klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
     level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *last), False, why, "", fix, level=level)
+    return LogExplanation(klass, (why, *last), False, why, level=level)
 
 
 def _ended_by_itself(exit_code: int | None) -> bool:
@@ -450,17 +521,14 @@ def _ended_by_itself(exit_code: int | None) -> bool:
     return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
 
 
-_LOOK = "read the last lines, the kernel's log, a pod's events (--events) or a workflow run's annotations"
-_HINTS = {
-    126: "the command cannot be executed: check its file mode and interpreter",
+_MEANINGS = {
+    126: "the command cannot be executed: its file mode or its interpreter is wrong",
     127: "the command or its interpreter does not exist on this machine or in this image",
-    134: "a native library aborted: read its lines near the end of the log",
-    135: "SIGBUS: a memory-mapped file on a full disk, or /dev/shm is too small",
-    137: "the process was killed: the kernel's log and the pod's events (--events) show memory or a limit",
-    139: "native code crashed: run with PYTHONFAULTHANDLER=1 to see the place",
-    143: "a preemption, a drained node, a limit or a person ended it: the events show which",
+    134: "a native library aborted (SIGABRT)",
+    135: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    139: "native code crashed (SIGSEGV)",
 }
-"""Where to look, by exit code, where no line of a log decides."""
+"""What an exit code says by itself, where no line of a log decides."""
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def test_the_pod_that_was_lost_to_the_others_is_waited_for(
     says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.1)
-    monkeypatch.setattr(job_follower, "_OBSERVE_SECONDS", 0.2)
+    monkeypatch.setattr(job_view, "_OBSERVE_SECONDS", 0.2)
     monkeypatch.setattr(job_follower, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
     master, worker = running()
     alone = ended(1, name="job-0", rank=0, uid=master["metadata"]["uid"], text=LOST)

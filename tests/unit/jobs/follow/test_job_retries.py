@@ -170,6 +170,13 @@ def test_the_same_failure_twice_without_progress_stops_and_with_progress_goes_on
     assert cluster.names() == ["llama", "llama-2"]
 
 
+def test_an_end_that_nothing_explains_is_sent_again_once_if_steps_were_made(cluster: Cluster) -> None:
+    cluster.ending = lambda _: (137, "")
+    found = heal(cluster, budget=9, step=100)
+    assert cluster.names() == ["llama", "llama-2"]
+    assert found.why == "no retry recovers from unknown without a new checkpoint"
+
+
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
     found: list[RetryOutcome] = []
@@ -309,10 +316,13 @@ def test_pods_that_stay_keep_a_job_from_being_sent_again(cluster: Cluster) -> No
 
 
 def node(name: str, ready: str) -> Json:
-    return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+    taints = [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]
+    spec = {"taints": taints} if ready == "spot" else {}
+    conditions = [{"type": "Ready", "status": "True" if ready == "spot" else ready}]
+    return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}}
 
 
-@pytest.mark.parametrize("ready", ["Unknown", None])
+@pytest.mark.parametrize("ready", ["Unknown", "spot", None])
 def test_a_lost_node_is_the_cause_of_what_the_other_pods_saw(cluster: Cluster, ready: str | None) -> None:
     gone = pod("llama-worker-0", labels=labels("llama"), rank=1, node="n9", deleting=True)
     cluster.store.put(f"{PODS}/llama-worker-0", gone)

@@ -464,6 +464,18 @@ def test_a_pod_whose_image_lacks_the_program_is_not_made_anew_for_ever(
         assert "cluster.pod.python" in told.fix
 
 
+def test_a_program_that_the_user_of_the_pods_may_not_execute_names_that_user() -> None:
+    """A Python below /root, as uv and conda install it, is there, and only root may enter the folder."""
+    why = 'Error: error during container init: exec: "/root/.venv/bin/python": permission denied'
+    failed = event("Failed", why, kind="Warning", involved={"kind": "Pod", "name": "job-0", "uid": "old"})
+    pods = [pod("job-0", "Pending", uid="new"), pod("job-1", "Pending", rank=1)]
+    found = judge_job(
+        seen("pytorchjob", job("pytorchjob", conditions=[condition("Created")]), pods, events=[failed])
+    )
+    assert found.waiting is not None
+    assert "cluster.pod.run_as_user" in found.waiting.fix and "cluster.pod.python" not in found.waiting.fix
+
+
 def test_a_lost_node_is_told_while_the_job_waits_for_it() -> None:
     lost = pod("job-1", rank=1, deleting=True, ready=False, disruption="DeletionByTaintManager")
     raw = job("pytorchjob", conditions=[condition("Created"), condition("Running")])

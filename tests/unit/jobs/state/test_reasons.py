@@ -4,6 +4,7 @@
 The state names the reason within a minute, and what cannot recover ends the wait. One loop over one table.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from tests.unit.jobs.state.shapes import (
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.jobs.job_text import next_job_command
 
 Json = dict[str, Any]
 Shown = tuple[list[Json], list[Json]]
@@ -257,6 +259,59 @@ def test_a_sidecar_that_outlives_the_last_program_is_named_as_what_keeps_the_job
         state = judge_job(seen(kind, raw, over))
         assert state.failure is not None and state.holds
         assert "a-proxy keeps the pod" in state.failure.evidence[0] and "delete" in state.failure.fix
+
+
+def test_a_native_sidecar_that_is_being_stopped_hides_neither_the_end_nor_that_the_pod_lives() -> None:
+    """The kubelet stops it within the grace period; until then the pod is Running for the operator."""
+    for kind, code in itertools.product(OWN, (0, 3)):
+        raw = trains(0, kind, 60, state=terminated(code, at=NOW - 40))
+        raw["spec"]["initContainers"] = [{"name": "mesh-proxy", "restartPolicy": "Always"}]
+        raw["status"]["initContainerStatuses"] = [{"name": "mesh-proxy", "ready": True, "state": RUNS}]
+        state = judge_job(seen(kind, job(kind, nodes=1, **STATUS[kind]), [raw]))
+        assert not state.ended
+        words = f"ended with exit code {code}, and the sidecar mesh-proxy has not stopped yet"
+        assert words in state.reason, (kind, code, state.reason)
+
+
+BACK_OFF = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=fetch pod=job-0_default(u)")
+CRASHED = "restarting failed container=fetch pod=job-0_default(u), which ended with exit code 1"
+INITS: dict[str, tuple[Json, str, float | None]] = {
+    "runs": ({"state": RUNS}, "0 of 1 pods run; job-0: its init container fetch runs", None),
+    "sidecar that starts": (
+        {"state": RUNS, "restartPolicy": "Always", "started": False},
+        *("0 of 1 pods run; job-0: its sidecar fetch has not started yet", None),
+    ),
+    "crashes": ({"state": BACK_OFF, "lastState": terminated(1), "restartCount": 6}, CRASHED, PATIENCE),
+    "has failed": (
+        {"state": terminated(1)},
+        "0 of 1 pods run; job-0: container fetch ended with exit code 1",
+        None,
+    ),
+}
+"""The status of an init container, the reason of the job, and the seconds after which waiting is of no use."""
+
+
+def test_an_init_container_is_named_as_what_the_pod_waits_for() -> None:
+    for (name, (status, words, ends)), kind, age in itertools.product(INITS.items(), OWN, (90, 1000)):
+        raw = trains(0, kind, age, state=waiting("PodInitializing"))
+        raw["spec"]["initContainers"] = [{"name": "fetch", "restartPolicy": status.get("restartPolicy", "")}]
+        raw["status"]["initContainerStatuses"] = [{"name": "fetch", **status}]
+        raw["status"]["phase"] = "Failed" if name == "has failed" else "Pending"
+        state = judge_job(seen(kind, job(kind, nodes=1, **STATUS[kind]), [raw]))
+        assert words in state.reason, (name, kind, state.reason)
+        assert state.ended is (ends is not None and age > ends), (name, kind, age)
+
+
+def test_pods_that_an_operator_creates_after_the_end_are_reported() -> None:
+    over = job("trainjob", nodes=2, conditions=[condition("Failed", at=NOW - 100)])
+    old, new = trains(0, "trainjob", 300, state=terminated(1)), trains(1, "trainjob", 20)
+    state = judge_job(seen("trainjob", over, [old, new]))
+    assert (state.state, state.holds) == (State.FAILED, True)
+    assert state.alerts == (
+        "its operator created job-1 after the job had ended: they train again until it is cancelled",
+    )
+    assert judge_job(seen("trainjob", over, [old, trains(1, "trainjob", 300)])).alerts == ()
+    assert next_job_command(state.record()).startswith("trainyard job cancel job")
 
 
 def test_a_pod_that_is_missing_without_a_reason_is_said_to_be_missing() -> None:

@@ -19,8 +19,8 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.job_plan import Program
 from trainyard.jobs.job_reader import FoundJob
+from trainyard.jobs.job_spec import Program
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import (

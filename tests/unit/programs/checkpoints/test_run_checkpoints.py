@@ -81,12 +81,7 @@ CASES = {
     "named, and nothing there": Case(
         after=("out/model.pt=30",),
         program={"checkpoints": "out/ckpt_*.pt"},
-        reason="out/ckpt_*.pt names nothing in {root}; {root}/out has model.pt of this run",
-    ),
-    "named, and no folder": Case(
-        after=("a.pt=30",),
-        program={"checkpoints": "weights/x/*"},
-        reason="{root} has a.pt, marker of this run",
+        reason="out/ckpt_*.pt names nothing that this run has written",
     ),
     "data": Case(after=("data/cached_10000.pt=9", "out/a.pt=5"), program={"data": ("data",)}, step=5),
     "a file of data": Case(after=("c.pt=9",), program={"data": ("*.pt",)}),
@@ -184,6 +179,20 @@ def test_a_run_that_counts_epochs_takes_the_epoch_inside(
     assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
 
 
+def test_saves_that_follow_fast_are_all_copied_and_those_of_other_steps_are_not(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    for step in (5, 10, 15):  # several files each, as of a GAN
+        write(tmp_path, f"out/G_{step}.pt", f"out/D_{step}.pt")
+        for name in "GD":
+            path = tmp_path / f"out/{name}_{step}.pt"
+            os.utime(path, (1000 + step, 1000 + step))
+            found.saved = [*found.saved, event(path, step, Source.OBSERVED)]
+    found.take(lambda _: 0, end=WELL)
+    folders = {path.name: len([*path.glob("*.pt")]) for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert folders == {"step-00000005": 2, "step-00000010": 2, "step-00000015": 2}
+    assert found.taken is not None and found.taken.step == 15
+
+
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
     found = make(tmp_path)
     taken = []
@@ -252,11 +261,14 @@ def test_a_problem_is_logged_once_and_while_the_program_trains(
 ) -> None:
     found = make(tmp_path, checkpoints="out/ckpt_*.pt")
     found.take(lambda _: 7)
-    assert caplog.text == "", "nothing was written yet"
-    write(tmp_path, "out/step-200.pt<")
-    for _ in range(3):
+    assert caplog.text == "", "nothing was saved yet"
+    write(tmp_path, "out/step-200.pt<", "out/b.pt")
+    for name in ("step-200.pt", "b.pt", "b.pt"):
+        found.saved = [*found.saved, event(tmp_path / "out" / name, 200, Source.OBSERVED)]
         found.take(lambda _: 7)
-    assert caplog.text.count("out has step-200.pt of this run") == 1
+    assert caplog.text.count("that this run has written; it has saved out/step-200.pt\n") == 1
+    found.take(lambda _: 7, end=WELL)
+    assert caplog.text.count("program.checkpoints") == 1, "the verdict says the last one"
     found = make(tmp_path)
     for _ in range(3):
         found.take(lambda _: 7)
@@ -347,10 +359,10 @@ def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
             found.take(lambda _: 0, end=WELL)
     found.take(lambda _: 0, end=WELL)
     assert found.taken is not None and found.taken.step == len(states)
-    said = weights_fault(directory, found.taken, found.first, is_complete=True) or ""
+    said = weights_fault(directory, found.taken, is_complete=True) or ""
     assert fault in said and bool(fault) == bool(said)
     if fault.startswith("equal"):
-        assert weights_fault(directory, found.taken, found.first, is_complete=False) is None
+        assert weights_fault(directory, found.taken, is_complete=False) is None
     saved = [each["tensors"]["count"] for each in read_rows(directory.events_file) if "tensors" in each]
     assert saved[-1] == len(states[-1])
 

@@ -285,6 +285,19 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
     assert polled(files) == []
 
 
+@each_case(("stops", "wanted"), [(True, 6), (False, None), (None, None)])
+def test_a_trainer_that_stops_early_says_so_in_its_state(
+    stops: bool | None, wanted: int | None, folder: Folder
+) -> None:
+    files, found = MetricFiles(folder.path), json.loads(state(1, 2, 6))
+    found["stateful_callbacks"] = (
+        {"TrainerControl": {"args": {"should_training_stop": stops}}} if stops else []
+    )
+    folder.write("out/checkpoint-6/trainer_state.json", json.dumps(found))
+    polled(files)
+    assert (files.ended_at, files.steps_asked) == (wanted, 9)
+
+
 def test_the_history_before_a_resume_is_not_reported(tmp_path: Path) -> None:
     """It is in a checkpoint of the program, or in the copy from which it resumes."""
     for place in ("out/checkpoint-4", "runs/a/checkpoints/step-00000004"):

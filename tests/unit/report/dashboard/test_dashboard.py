@@ -83,7 +83,7 @@ def test_the_report_has_every_line_of_document_004(new_run: NewRun) -> None:
         ),
         *("Training Loss: 1.1", "Validation Loss: 1.5", "Learning Rate: 1.37e-03", "Total Steps: 340 / 600"),
         *("Step in Epoch: 340 / 400", "GPU Memory: 22.1 GB / 24.0 GB (92 %)", "GPU Utilization: 94 %"),
-        *("Temperature: 72 °C", "Throughput: 88.9 samples/sec", "Tokens/sec: 21.9 k", "Time Remaining: 0:47"),
+        *("Temperature: 72 °C", "Throughput: 88.9 samples/sec", "Tokens/sec: 23.1 k", "Time Remaining: 0:47"),
         *("Completion: 57 %", "Epoch Duration: 1:12 per epoch", "Training Duration: 1:01 (so far)"),
         *("Estimated Total: 1:48", "Loss Curve: █", "Learning Rate Curve: ▁", "GPU Memory Curve: ▁"),
     )

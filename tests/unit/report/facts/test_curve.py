@@ -1,11 +1,12 @@
 """Reduced curves keep their extremes, their ends and their means."""
 
+from array import array
 from pathlib import Path
 
 import numpy as np
 
 from trainyard.report.facts.curve import average_curve, sparkline, thin_curve
-from trainyard.report.facts.history import Curve, read_history
+from trainyard.report.facts.history import Curve, MetricsHistory, read_history
 
 
 def curve(values: list[float]) -> Curve:
@@ -39,6 +40,20 @@ def test_a_sparkline_runs_from_high_to_low() -> None:
     assert sparkline(curve([8, 7, 6, 5, 4, 3, 2, 1]), 8) == "█▇▆▅▄▃▂▁"
     assert sparkline(curve([2, 2, 2]), 8) == "▁▁▁"
     assert sparkline(curve([2]), 8) == ""
+
+
+def test_equal_values_are_a_flat_line_whatever_their_means_round_to() -> None:
+    for count in (3, 40, 1000, 12_345):
+        assert set(sparkline(curve([0.1] * count))) == {"▁"}
+
+
+def test_a_rate_is_the_median_of_the_last_tenth() -> None:
+    history = MetricsHistory(
+        columns={"step": array("d", range(100)), "mfu": array("d", [0.1] * 90 + [0.5] * 9 + [9.0])}
+    )
+    history.size = 100
+    assert history.rate("mfu") == 0.5
+    assert history.rate("tokens_per_second") is None
 
 
 def test_a_history_skips_what_is_no_number_and_what_was_trained_again(tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ def test_jobs_are_listed_with_their_age() -> None:
     assert "no jobs" in list_lines([], width=80)[0]
 
 
+def test_jobs_that_wait_for_the_same_reason_state_it_once_below_them() -> None:
+    waits = {**state(State.QUEUED).record(), "age_seconds": 60.0, "reason": "Kueue has no quota"}
+    runs = {**state(State.RUNNING).record(), "age_seconds": 60.0}
+    lines = list_lines([waits, waits, runs], width=100)
+    assert [line.split()[0] for line in lines] == ["namespace", "team", "team", "Kueue", "team"]
+
+
 def test_events_are_listed_with_the_newest_last() -> None:
     events: list[dict[str, Any]] = [
         {

@@ -30,6 +30,7 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 1)
   exitcode  : 1 (pid: 4242)
 ============================================================"""
+KILLED_RANK = CHILDREN.replace(": 1 (pid", ": -9 (pid")
 REMOTE = (
     "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting."
 )
@@ -85,7 +86,7 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "an observed exception of one that lost a peer": (
         trace("KeyError: 'labels'", "[rank2]: "),
         {"exit_code": 1, "exception": "torch.distributed.DistBackendError: NCCL error"},
-        "user-code", "no", "log", "KeyError: 'labels' (train.py:88)",
+        "user-code", "no", "log", "rank 2: KeyError: 'labels' (train.py:88)",
     ),
     "an exception that nobody knows, before the first step": (
         trace("MyError: gave up"), {"exit_code": 1}, "unknown", "no", "log", "MyError: gave up (train.py:88)",
@@ -101,7 +102,17 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "a tool's error before a kill": ("ERROR: frobnicator 7 gave up", {"exit_code": 137}, "unknown", "unknown", "", "ERROR"),
     "no word, by itself": ("bye", {"exit_code": 3}, "unknown", "no", "fact", ""),
     "no word, after steps": ("bye", {"exit_code": 3, "steps": 4}, "unknown", "unknown", "", ""),
-    "torchrun's rank was killed": (CHILDREN.replace(": 1 (pid", ": -9 (pid"), {"exit_code": 1}, "unknown", "yes", "log", "exitcode  : -9"),
+    "torchrun's rank was killed": (KILLED_RANK, {"exit_code": 1}, "unknown", "unknown", "", "exitcode  : -9"),
+    "a rank was killed, and not for memory": (KILLED_RANK, {"exit_code": 1, "memory_kills": 0}, "unknown", "yes", "fact", "exitcode  : -9"),
+    "killed, and not for memory": ("", {"exit_code": 137, "memory_kills": 0}, "unknown", "yes", "fact", ""),
+    "its crash follows its exception": (trace(OOM), {"exit_code": 134}, "oom-gpu", "no", "log", "torch.OutOf"),
+    "a busy service, by its code": (
+        trace("MyHubError: x"), {"exit_code": 1, "exception": "MyHubError: x", "code": "HTTP 503", "steps": 9},
+        "service", "yes", "fact", "MyHubError: x",
+    ),
+    "a full disk below the exception, by its code": (
+        trace("ValueError: save"), {"exit_code": 1, "exception": "OSError: x", "code": "[Errno 28]"}, "disk-full", "no", "fact", "OSError: x",
+    ),
     "cancelled by somebody or something": ("Error: The operation was canceled.", {"exit_code": 1}, "unknown", "unknown", "", ""),
 }  # fmt: skip
 
@@ -119,9 +130,9 @@ def test_facts_decide_first_then_the_log(name: str) -> None:
 # name: (log, the root error begins with, class)
 ROOTS = {
     "one rank failed, the others lost it": (
-        f"{steps(1, 2)}\n{trace('KeyError: 1', '[rank2]: ')}\n{REMOTE}\n{WATCHDOG}\n{CHILDREN}", "KeyError: 1", "user-code",
+        f"{steps(1, 2)}\n{trace('KeyError: 1', '[rank2]: ')}\n{REMOTE}\n{WATCHDOG}\n{CHILDREN}", "rank 2: KeyError: 1", "user-code",
     ),
-    "the others speak first": (f"{REMOTE}\n{WATCHDOG}\n{trace(OOM, '[rank1]: ')}\n{CHILDREN}", "torch.OutOf", "oom-gpu"),
+    "the others speak first": (f"{REMOTE}\n{WATCHDOG}\n{trace(OOM, '[rank1]: ')}\n{CHILDREN}", "rank 1: torch.OutOf", "oom-gpu"),
     "the deepest cause": (trace(FULL) + FROM + trace("ValueError: save"), "OSError: [Errno 28]", "disk-full"),
     "what was met while handling it": (trace("MemoryError") + DURING + trace("RuntimeError: pos"), "MemoryError", "oom-host"),
     "what failed after a fallback": (trace("KeyError: 'x'") + DURING + trace(OOM), "torch.OutOf", "oom-gpu"),
@@ -134,7 +145,7 @@ ROOTS = {
         CHILDREN + '\n  traceback : Traceback (most recent call last):\n    File "train.py", line 3, in main\n'
         "      f()\n    TypeError: f() missing 1 argument", "TypeError: f()", "user-code",
     ),
-    "what an exception after a lost peer follows": (f"{REMOTE}\n{trace('MyTrainerError: giving up', '[rank3]: ')}", "ncclRemote", "nccl-error"),
+    "what an exception after a lost peer follows": (f"{REMOTE}\n{trace('MyTrainerError: giving up', '[rank3]: ')}", "rank 3: ncclRemote", "nccl-error"),
     "the cause before a kill": (f"{FULL}\n{WATCHDOG}\nKilled", "OSError", "disk-full"),
     "the limit, not the ending before it": (
         "srun: error: n1: task 0: Killed\nslurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",
@@ -153,7 +164,8 @@ def test_the_root_error_is_shown_verbatim(name: str) -> None:
     text, root, klass = ROOTS[name]
     found = explained(f"\x1b[32mstarted\x1b[0m\r\n{text}", 1)
     assert found.root.startswith(root) and str(found.klass) == klass, found
-    assert found.evidence[0].startswith("train.log:") and root in found.evidence[0]
+    verbatim = root.removeprefix(root.partition("rank ")[1] and root[:8])
+    assert found.evidence[0].startswith("train.log:") and verbatim in found.evidence[0]
     assert len(found.evidence) <= 6
 
 

@@ -8,7 +8,7 @@ from trainyard.watch.failure_logs.log_text import log_of
 
 HERE = Path(__file__).parent
 MOST_ROWS = 75
-ANSWERS = {"no": "no", "same": "yes", "later": "yes", "other": "other"}
+ANSWERS = {"no": "no", "same": "yes", "later": "yes", "other": "other", "once": "unknown"}
 
 
 def healthy() -> dict[str, str]:

@@ -1,0 +1,49 @@
+"""What the rules on an image share: their form, the machine that the image is for, how a finding is made."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.version_facts import Version
+from trainyard.plan.finding import Edit, Finding, Severity
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+
+
+@dataclass(frozen=True)
+class TargetMachine:
+    """The machine that the image will run on; a part that is not named is unknown."""
+
+    architecture: str = ""
+    """For example sm_90."""
+    efa: bool | None = None
+    rdma: bool | None = None
+    family: str = ""
+    """For example p5."""
+    driver: Version = ()
+
+
+def image_finding(
+    line: int,
+    what: str,
+    why: str,
+    remedy: str,
+    *,
+    severity: Severity = ERROR,
+    file: str = "",
+    edit: Edit | None = None,
+    rule: str = "",
+) -> Finding:
+    """Return one problem; without a `file` it is in the Dockerfile, and `judge_versions` sets `rule`."""
+    return Finding(what, severity, why, remedy, file=file, line=line, rule=rule, edit=edit)
+
+
+def finding_record(found: Finding) -> dict[str, Any]:
+    """Return a finding as plain data."""
+    place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
+    words = {"what": found.subject, "why": found.evidence, "remedy": found.remedy}
+    return {**place, **words, "fixable": found.edit is not None}
+
+
+Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
