@@ -65,7 +65,9 @@ LOADER = TORCH + (
     "    def __getitem__(self, n): return torch.zeros(1 << 20)\n"
     "if __name__ == '__main__':\n    list(torch.utils.data.DataLoader(Data(), num_workers=1))\n"
 )
-GROUP = TORCH + "import torch.distributed as d\n{init}d.all_reduce(torch.ones(1))\n"
+GROUP = (
+    TORCH + "import torch.distributed as d\n{init}d.all_reduce(torch.ones(1))\nd.destroy_process_group()\n"
+)
 INIT = "d.init_process_group('gloo', init_method='tcp://127.0.0.1:29391', rank=0, world_size=1)\n"
 KEYS = LINEAR + "torch.save({{'module.' + k: v for k, v in model.state_dict().items()}}, 'a.pt')\n{load}\n"
 TLS = (
@@ -272,7 +274,7 @@ def make_runs() -> int:
                 env=known,
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=600,
             )
             failure = json.loads((folder / "one" / "run.json").read_text())["outcome"].get("failure", {})
         found = failure.get("class"), failure.get("retry"), failure.get("level"), failure.get("error", "")
@@ -318,7 +320,7 @@ def start(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout + done.stderr
 
 

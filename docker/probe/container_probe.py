@@ -15,7 +15,9 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -124,17 +126,16 @@ def _modules(name: str) -> list[str]:
     return [] if name.startswith("nvidia-") else own or usable[:3]
 
 
-def _require_torch() -> None:
-    """Raise AssertionError if the image has no torch: nothing in it can train."""
+def _require_torch(asked: dict[str, Any]) -> None:
+    """Raise AssertionError if the image has no torch, so that nothing can train; UnknownError if it may."""
     if importlib.util.find_spec("torch") is None:
-        raise AssertionError(
-            f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
-        )
+        says = f"torch is not in the image (Python {platform.python_version()}, {sys.executable})"
+        raise UnknownError(says) if asked.get("no_torch") else AssertionError(says)
 
 
 def torch_imports(asked: dict[str, Any]) -> str:
     """torch is in the image and imports."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     return f"torch {torch.__version__}"
@@ -142,7 +143,7 @@ def torch_imports(asked: dict[str, Any]) -> str:
 
 def cuda(asked: dict[str, Any]) -> str:
     """torch is built with CUDA; where the container has a GPU, it computes."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     if torch.version.cuda is None:
@@ -165,7 +166,7 @@ def cuda(asked: dict[str, Any]) -> str:
 
 def nccl(asked: dict[str, Any]) -> str:
     """The loader finds NCCL, and the version is torch's own."""
-    _require_torch()
+    _require_torch(asked)
     import torch
 
     if torch.version.cuda is None and asked["cpu"]:
@@ -206,7 +207,7 @@ def efa(asked: dict[str, Any]) -> str:
 
 def _require_transformers(asked: dict[str, Any]) -> None:
     """Raise UnknownError if the image has torch, and neither it nor its lock has transformers."""
-    _require_torch()
+    _require_torch(asked)
     if importlib.util.find_spec("transformers") is None and "transformers" not in (_demanded(asked) or {}):
         raise UnknownError("transformers is not in the image, and no lock demands it: no model was made")
 
@@ -240,9 +241,29 @@ def forward_backward(asked: dict[str, Any]) -> str:
     return f"loss {loss.item():.3f} on {device}, {len(gradients)} gradients are finite"
 
 
+def compile_function(asked: dict[str, Any]) -> str:
+    """torch.compile works on a GPU; without one, what triton builds its launchers with is there."""
+    _require_torch(asked)
+    import torch
+
+    if torch.cuda.is_available():
+        doubled = torch.compile(lambda value: torch.sin(value) * 2)(torch.ones(64, device="cuda"))
+        assert torch.isfinite(doubled).all()
+        return "torch.compile made a kernel, and its result is finite"
+    if importlib.util.find_spec("triton") is None:
+        raise UnknownError("triton is not in the image, and there is no GPU: nothing was compiled")
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    headers = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+    missing = [] if compiler else ["a C compiler"]
+    missing += [] if os.path.exists(headers) else [f"Python's headers ({headers})"]
+    if missing:
+        raise AssertionError(f"torch.compile would stop: triton needs {' and '.join(missing)}")
+    return f"triton has {compiler} and Python's headers; no GPU here, so no kernel was made"
+
+
 def collective(asked: dict[str, Any]) -> str:
     """Two processes sum a tensor: gloo, or NCCL where there are two GPUs."""
-    _require_torch()
+    _require_torch(asked)
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(2):
@@ -291,6 +312,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "efa": efa,
     "model-configuration": model_configuration,
     "forward-backward": forward_backward,
+    "compile": compile_function,
 }
 """Collective goes first: it forks, and a child of a process that used a GPU cannot use one."""
 

@@ -282,7 +282,7 @@ def training_command(order: ProgramOrder) -> list[str]:
 
 def supervise_program(order: ProgramOrder) -> int:
     """Train with another program, one after the other where TRAINYARD_GPU_LOCK says so."""
-    return with_gpu_lock(lambda: train_program(order))()
+    return with_gpu_lock(lambda: train_program(order, closing_follows=True))()
 
 
 class StepRunner(SignalForwarder):

@@ -65,7 +65,7 @@ from trainyard.proof.repeatability import remedies_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import read_failure
+from trainyard.run.failure import next_step, read_failure
 from trainyard.run.identity import choose_run_id, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, node_number, place_in_run
 from trainyard.run.run_advice import other_inputs
@@ -119,10 +119,16 @@ class ProgramOrder:
     """From the start of this job until the program must stop."""
 
 
-def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = lambda _: None) -> int:
+def train_program(
+    order: ProgramOrder,
+    *,
+    on_outcome: Callable[[Any], None] = lambda _: None,
+    closing_follows: bool = False,
+) -> int:
     """Run the program on this node, record the run, and return the exit code. Only for the main thread.
 
-    `on_outcome` gets the outcome that is on record, on the first node. The program prints to this process's
+    `on_outcome` gets the outcome that is on record, on the first node. With `closing_follows` the caller says
+    what to do after a failure. The program prints to this process's
     `sys.stdout`. Signals that this process receives while it runs reach it; one before interrupts this call
     as the handlers of the caller do. Handlers, files and the lock are as before at the end; the program and
     all processes of its group have ended.
@@ -146,8 +152,11 @@ def train_program(order: ProgramOrder, *, on_outcome: Callable[[Any], None] = la
             code = _run(run, deadline)
     if not run.is_first or not run.directory.run_file.is_file():
         return code
-    outcome = read_run(run.directory.run_file).get("outcome", {})
+    record = read_run(run.directory.run_file)
+    outcome = record.get("outcome", {})
     announce_end(outcome)
+    if outcome.get("status") == "failed" and not closing_follows:
+        output.announce("next", next_step(record, path))
     on_outcome(outcome)
     return code
 

@@ -232,7 +232,7 @@ def test_a_repository_that_is_not_there_is_told_before_anything_is_built(
         (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     done = run()
     assert done.code == 2, done.stderr
-    assert f"setup-codebuild.sh --ecr-repository {context.name} --region {REGION}" in done.stderr
+    assert f"trainyard init aws --ecr-repository {context.name} --region {REGION}" in done.stderr
     assert (aws.builds, "PutObject" in aws.calls) == ([], False)
 
 
@@ -317,7 +317,7 @@ def test_what_cannot_heal_is_not_tried_again(
     ("operation", "error", "code", "says"),
     [
         ("StartBuild", "AccountLimitExceededException", 4, "a quota of the account is used up"),
-        ("StartBuild", "ResourceNotFoundException", 2, "infrastructure/setup-codebuild.sh"),
+        ("StartBuild", "ResourceNotFoundException", 2, "trainyard init aws"),
         ("StartBuild", "AccessDeniedException", 4, "docs/runbooks/permissions.md"),
         ("StartBuild", "UnrecognizedClientException", 4, "the region is off for the account"),
         ("DescribeImages", "AccessDeniedException", 4, "refused to find"),

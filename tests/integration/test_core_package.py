@@ -20,6 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / "configs" / "smoke.yaml")
 
 
+TEMPLATE = "infrastructure/cloudformation.yaml"
+SHIPPED = (
+    *("buildspec.yml", "Makefile", "requirements-core.txt", "requirements-uv.txt", TEMPLATE),
+    *("scripts/install_environment.sh", "docker/probe/container_probe.py"),
+)
+
+
 @pytest.fixture(scope="module")
 def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command in an environment that has only the core."""
@@ -28,6 +35,9 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    for name in SHIPPED:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
     shutil.copytree(ROOT / "skills", source / "skills")
     environment = folder / "environment"
     venv.create(environment, symlinks=True)
@@ -83,6 +93,22 @@ def test_its_skills_are_installed_without_a_checkout(trainyard: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     installed = {path.relative_to(tmp_path) for path in tmp_path.glob("*/SKILL.md")}
     assert installed == {path.relative_to(ROOT / "skills") for path in (ROOT / "skills").glob("*/SKILL.md")}
+
+
+def test_what_builds_need_is_installed_without_a_checkout(trainyard: Path) -> None:
+    code = (
+        "from trainyard.command.checkout import SHIPPED_FILES; from trainyard.commands import image_build\n"
+        "from trainyard.gateways.images.context_files import tool_files\n"
+        "print(*sorted(tool_files(SHIPPED_FILES, image_build.PACKAGE)), sep='\\n')"
+    )
+    line = [str(trainyard.parent / "python"), "-I", "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=trainyard.parent, timeout=240)
+    sent = set(done.stdout.split())
+    assert sent >= {*SHIPPED, "pyproject.toml", "src/trainyard/commands/image_build.py"} - {TEMPLATE}, (
+        done.stderr
+    )
+    assert not [name for name in sent if name.startswith("skills/") or name.endswith(".pyc")]
+    assert (trainyard.parents[1] / "share" / "trainyard" / TEMPLATE).is_file()
 
 
 def test_help_lists_the_commands(trainyard: Path) -> None:

@@ -48,7 +48,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
 """A class of refusals -> its status in an answer to HEAD, which has no error code."""
 MISSING = {
-    ("image_build", "DescribeImages"): ("RepositoryNotFoundException", "setup-codebuild.sh --ecr-repository"),
+    ("image_build", "DescribeImages"): ("RepositoryNotFoundException", "trainyard init aws --ecr-repository"),
     ("image_build", "PutObject"): ("NoSuchBucket", "--source-bucket"),
     ("image_build", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
     ("image_check", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
@@ -187,7 +187,7 @@ def test_what_is_not_there_ends_with_2_and_the_command_that_makes_it(
     aws.refusals = {operation: [(code, "because of this")] * 40}
     said = run(script)
     assert said.code == 2, said.stderr
-    assert "infrastructure/setup-codebuild.sh" in said.stderr
+    assert "trainyard init aws" in said.stderr
     assert says in " ".join(said.stderr.split())
     assert aws.builds == []
 

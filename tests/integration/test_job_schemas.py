@@ -29,6 +29,19 @@ SCHEMAS = {
     "RayJob": ("rayjobs.ray.io-v1.6.2.yaml",),
 }
 """The CRD of HyperPodPyTorchJob is not public."""
+FRAGMENT = {
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"a/b": "c"}},
+    "spec": {
+        "imagePullSecrets": [{"name": "regcred"}],
+        "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}],
+        "topologySpreadConstraints": [
+            {"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "initContainers": [{"name": "warm", "image": "warm:1"}],  # the older CRD has no restartPolicy here
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        "containers": [{"name": "main", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+    },
+}
 SHAPES = ("g5.xlarge", "g5.8xlarge", "g6e.24xlarge", "p5.48xlarge")
 """Types with no EFA interface, one, two and thirty-two."""
 
@@ -50,7 +63,8 @@ def bodies(kind: str, strategy: str, instance: str, nodes: int) -> list[dict[str
         tolerations=("team",),
         environment={"LOG": "1"},
     )
-    return objects(plan_job(config(*STRATEGIES[strategy], *replicas), wanted))
+    template = f"cluster.pod.template={json.dumps(FRAGMENT)}"
+    return objects(plan_job(config(*STRATEGIES[strategy], *replicas, template), wanted))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hyperpod"])

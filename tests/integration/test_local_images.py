@@ -169,7 +169,15 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     full = call("image_check", *words, "--level", "full", cwd=project)
     assert full.returncode == 1
     failed = {name for name, one in answers(full).items() if not one["ok"]}
-    assert failed == {"torch", "cuda", "nccl", "model-configuration", "collective", "forward-backward"}
+    assert failed == {
+        "torch",
+        "cuda",
+        "nccl",
+        "model-configuration",
+        "collective",
+        "forward-backward",
+        "compile",
+    }
 
     push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
     pushed = call("image_push", *push, "--tag", "mine", "--lock", "lock.txt", "--json", cwd=project)
@@ -177,7 +185,7 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     data = json.loads(pushed.stdout)
     url = f"http://{registry}/v2/team/tiny/manifests/"
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
-    for tag in ("mine", "1.2.3", "1.2", "1", image.partition(":")[2], data["digest"]):
+    for tag in ("mine", "1.2.3", image.partition(":")[2], data["digest"]):
         with urllib.request.urlopen(urllib.request.Request(url + tag, headers=accept), timeout=20) as answer:
             assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == data["digest"], tag
 

@@ -158,7 +158,7 @@ def take_the_tag(places: Places, region: str) -> None:
 
 
 FAILURES: dict[str, tuple[Callable[[Places, str], None], int, str]] = {
-    "no repository": (refuse("DescribeRepositories", "RepositoryNotFoundException"), 2, "setup-codebuild.sh"),
+    "no repository": (refuse("DescribeRepositories", "RepositoryNotFoundException"), 2, "trainyard init aws"),
     "region off": (
         refuse("DescribeRepositories", "UnrecognizedClientException"),
         4,

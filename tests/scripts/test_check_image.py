@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -26,23 +27,22 @@ def script(load_script: Callable[[str], Any]) -> Any:
     return load_script("image_check")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--max-size", "3"],
-        ["--lock", "own.txt"],
-        ["--python", "python3.12"],
-        ["--output", "result.json"],
-    ],
-)
-def test_an_option_that_a_check_in_aws_would_ignore_is_refused(
-    words: list[str], script: Any, capsys: pytest.CaptureFixture[str]
+def test_a_lock_is_refused_where_a_check_in_aws_would_ignore_it(
+    script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        script.parse_args(["--image", "a:1", *words])
+        script.parse_args(["--image", "a:1", "--lock", "own.txt"])
     assert caught.value.code == 2
-    assert words[0] in capsys.readouterr().err
-    script.parse_args(["--image", "a:1", "--builder", "local", *words])
+    assert "--lock: only with --builder local" in capsys.readouterr().err
+    script.parse_args(["--image", "a:1", "--builder", "local", "--lock", "own.txt"])
+
+
+def test_the_options_of_a_check_reach_the_build_as_a_shell_would_quote_them(script: Any) -> None:
+    words = ["--python", "python3", "--cpu", "--no-torch", "--max-size", "3", "--allow", "a/*=keys of a test"]
+    args = script.parse_args(["--image", "a:1", *words])
+    assert shlex.split(script.check_flags(args)) == [
+        *("--cpu", "--no-torch", "--python=python3", "--max-size=3", "--allow=a/*=keys of a test")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,12 @@ PACKAGES = {
 }
 
 
-def probed(folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str) -> dict[str, Answer]:
+def probed(
+    folder: Path, packages: Mapping[str, Mapping[str, str]] | None, *checks: str, no_torch: bool = False
+) -> dict[str, Answer]:
     """The answers of the probe in a Python that has only the packages of `folder`."""
-    asked = probe_request("full", packages, cpu=True, efa=False) | {"checks": list(checks)}
+    asked = probe_request("full", packages, cpu=True, efa=False, no_torch=no_torch)
+    asked |= {"checks": list(checks)}
     done = subprocess.run(
         [sys.executable, "-S", str(PROBE), json.dumps(asked)],
         env={"PYTHONPATH": str(folder)},
@@ -134,11 +137,12 @@ def test_an_image_with_torch_and_without_transformers_makes_no_model_and_has_not
     assert probed(tmp_path, demanded, "model-configuration")["model-configuration"].ok is False
 
 
-@pytest.mark.parametrize("check", ["torch", "cuda", "nccl", "collective", "forward-backward"])
-def test_an_image_without_torch_is_red_and_says_so(check: str, tmp_path: Path) -> None:
-    found = probed(tmp_path, None, check)[check]
-    assert found.ok is False
-    assert "torch is not in the image" in found.says
+@pytest.mark.parametrize("check", ["torch", "cuda", "nccl", "collective", "forward-backward", "compile"])
+def test_an_image_without_torch_is_red_unless_it_may_lack_it(check: str, tmp_path: Path) -> None:
+    for no_torch in (False, True):
+        found = probed(tmp_path, None, check, no_torch=no_torch)[check]
+        assert found.ok is (None if no_torch else False)
+        assert "torch is not in the image" in found.says
 
 
 def test_a_requested_gpu_that_is_not_there_is_red(tmp_path: Path) -> None:

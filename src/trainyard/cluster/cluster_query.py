@@ -9,7 +9,7 @@ request becomes `MissingData`; an error is raised only if the cluster cannot be 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,6 @@ from trainyard.cluster import api_objects
 from trainyard.cluster.image_digest import find_image
 from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves
 from trainyard.cluster.object_path import path_part
-from trainyard.cluster.permissions import apply_review, needed_permissions, review_of
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
 from trainyard.cluster.trial_objects import trial_job, trial_pod
@@ -76,10 +75,7 @@ class ClusterQuery:
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the cluster and the job as plain data."""
-        return {
-            "cluster": cluster_record(snapshot, self.api.access.context),
-            "plan": plan_record(self.job),
-        }
+        return {"cluster": cluster_record(snapshot, self.api.access.context), "plan": plan_record(self.job)}
 
     def usage(self) -> Snapshot:
         """Read nodes, pods, devices, queues and the claim only. Raises ServiceError."""
@@ -281,3 +277,51 @@ def _region(server: str, nodes: Any) -> str:
         return ""
     labels = (node.labels.get("topology.kubernetes.io/region", "") for node in nodes)
     return next((region for region in labels if region), "")
+
+
+if TYPE_CHECKING:
+    from trainyard.jobs.job_spec import JobSpec
+
+
+def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ...]:
+    """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
+    space = job.namespace
+    own = [Permission(verb, kind.api.group, kind.api.resource, space) for verb in _JOB_VERBS]
+    parts = [
+        Permission(verb, root.partition("/")[0], resource, space)
+        for root, resource in (("", "configmaps"), *kind.parts)
+        for verb in _PART_VERBS
+    ]
+    watched = (("list", "pods"), ("get", "pods/log"), ("list", "events"))
+    found = [*own, *parts, *(Permission(verb, "", name, space) for verb, name in watched)]
+    found.append(Permission("list", "", "nodes", ""))
+    found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if job.queue else []
+    found += [Permission("get", "", "persistentvolumeclaims", space)] if job.claim else []
+    return tuple(found)
+
+
+_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
+_PART_VERBS = ("create", "patch", "get")
+"""Server-side apply needs both create and patch."""
+
+
+def review_of(permission: Permission) -> dict[str, Any]:
+    """The request in the form that the API accepts."""
+    resource, _, subresource = permission.resource.partition("/")
+    attributes = {"verb": permission.verb, "group": permission.group, "resource": resource}
+    if permission.namespace:
+        attributes["namespace"] = permission.namespace
+    if subresource:
+        attributes["subresource"] = subresource
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+
+
+def apply_review(permission: Permission, answer: Mapping[str, Any]) -> Permission:
+    """Return `permission` with the API server's answer."""
+    status = answer.get("status")
+    allowed = status.get("allowed") if isinstance(status, dict) else None
+    return replace(permission, allowed=allowed) if isinstance(allowed, bool) else permission

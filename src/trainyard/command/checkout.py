@@ -1,5 +1,8 @@
 """Find the repository whose code runs: the checkout of the script that was started, or of the package.
 
+An installed package has no checkout. The files that a build machine needs, the probe and the template of AWS
+are then among the data of the environment, in the same places below `share/trainyard`.
+
 It reads no git and compares nothing; `gateways.images.image_record` decides whether both are the same code.
 """
 
@@ -19,3 +22,16 @@ def find_repository_root() -> Path:
 
 
 REPOSITORY_ROOT = find_repository_root()
+
+
+def find_shipped_files() -> Path:
+    """Return the folder with buildspec.yml, docker/ and infrastructure/: of the checkout, or installed."""
+    installed = (
+        Path(sys.prefix),
+        Path(__file__).resolve().parents[2],
+    )  # the latter of `pip install --target`
+    places = (REPOSITORY_ROOT, *(folder / "share" / "trainyard" for folder in installed))
+    return next((one for one in places if (one / "buildspec.yml").is_file()), REPOSITORY_ROOT)
+
+
+SHIPPED_FILES = find_shipped_files()

@@ -44,8 +44,13 @@ from trainyard.gateways.prometheus import Prometheus
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
-from trainyard.report.cluster.fix_text import cluster_lines, fix_lines
-from trainyard.report.cluster.verdict_text import verdict_lines, verdict_markdown, verdict_refusal
+from trainyard.report.cluster.verdict_text import (
+    cluster_lines,
+    fix_lines,
+    verdict_lines,
+    verdict_markdown,
+    verdict_refusal,
+)
 from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:

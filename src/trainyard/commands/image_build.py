@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
-from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.checkout import SHIPPED_FILES
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.commands.image_lint import LintRequest, lint_dockerfile
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -36,7 +37,7 @@ from trainyard.gateways.github import append_summary, refusal_in_summary, set_ou
 from trainyard.gateways.images import context_files
 from trainyard.gateways.images.codebuild import CodeBuild
 from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files, write_archive
-from trainyard.gateways.images.ecr import find_digest, login_to
+from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.secret_values import read_value, secret_files
 from trainyard.image.building.aws_build import AwsBuilder, folder_in, send_source
@@ -57,13 +58,14 @@ from trainyard.image.building.build_secrets import (
 )
 from trainyard.image.building.planning import BuildOptions, plan_build, require_content
 from trainyard.image.context.image_names import parse_reference, require_tag
+from trainyard.image.release.published_files import parse_allowed
 from trainyard.image.release.tag_strategy import is_version, tags_for
 from trainyard.run.atomic_files import write_json_atomically
 
 if TYPE_CHECKING:
     from trainyard.image.building.build_request import BuildRequest
 
-PROJECT = "trainyard"
+PROJECT, PACKAGE = "trainyard", Path(__file__).resolve().parents[1]
 _logger = logging.getLogger("trainyard.build_image")
 
 
@@ -78,7 +80,7 @@ def make_parser() -> CommandParser:
         "--image-name", "--image", metavar="NAME", dest="image", help="default: the folder of the Dockerfile"
     )
     own = "a tag of yours, or a version such as v1.2.3; may be repeated"
-    what.add_argument("--image-tag", action="append", default=[], metavar="TAG", help=own)
+    what.add_argument("--image-tag", "--tag", action="append", default=[], metavar="TAG", help=own)
     base = "base image of the last stage, whose FROM must name an argument"
     what.add_argument("--base-image", default="", metavar="REFERENCE", help=base)
     what.add_argument("--target", default="", metavar="STAGE", help="default: the last one")
@@ -93,7 +95,7 @@ def make_parser() -> CommandParser:
     files = "also send files that git neither tracks nor ignores"
     what.add_argument("--untracked", action="store_true", help=files)
     fix = "first correct lines of the Dockerfile, as `image lint --fix` does"
-    what.add_argument("--auto-fix", action="store_true", help=fix)
+    what.add_argument("--auto-fix", "--auto_fix", action="store_true", help=fix)
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
@@ -117,6 +119,7 @@ def make_parser() -> CommandParser:
     where.add_argument(
         "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
     )
+    add_check_options(where)
     tags = ("auto", "semantic", "git-sha", "latest")
     where.add_argument("--tags", choices=tags, default="auto", help="tags of the pushed image; default: auto")
     version = "the version that becomes a tag of the image; default: a git tag of the commit"
@@ -126,7 +129,9 @@ def make_parser() -> CommandParser:
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
     attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
-    where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
+    where.add_argument(
+        "--max-attempts", "--max_attempts", type=arguments.positive, default=3, metavar="N", help=attempts
+    )
     where.add_argument(
         "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
     )
@@ -136,6 +141,28 @@ def make_parser() -> CommandParser:
     parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
     parser.check = check_options
     return parser
+
+
+def add_check_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options of `image check` that a build in AWS passes on to it."""
+    parser.add_argument("--python", metavar="COMMAND", help="Python in the image; default: python")
+    parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
+    parser.add_argument(
+        "--no-torch", action="store_true", help="the image is not to train: it may lack torch"
+    )
+    parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
+    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help="default: 25")
+    allow = "a file that is no secret, * for any characters, and why; may be repeated"
+    parser.add_argument("--allow", action="append", default=[], metavar="PATH=REASON", help=allow)
+
+
+def check_flags(args: argparse.Namespace) -> str:
+    """Return the options of the check as words, quoted as `xargs` reads them."""
+    names = ("cpu", "no_torch", "efa", "gpus")
+    words = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name, False)]
+    words += [f"--python={args.python}"] if args.python else []
+    words += [f"--max-size={args.max_size}"] if args.max_size else []
+    return shlex.join([*words, *(f"--allow={one}" for one in args.allow)])
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -161,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Build the images of the options; return their record, or the plan of a dry run, and the code."""
     take_image_tags(args)
+    parse_allowed(args.allow)
     args.secrets = tuple(map(parse_secret, args.secret))
     args.logins = tuple(map(parse_login, args.login))
     options = BuildOptions(
@@ -228,7 +256,7 @@ def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]
     build_variables_of_secrets(args.secrets, args.logins, project=args.project)
     for request in requests:
         build_variables(request, context="", cache="")
-        source_names(request, folder_in(REPOSITORY_ROOT, request))
+        source_names(request, folder_in(SHIPPED_FILES, request))
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
@@ -281,14 +309,20 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     bucket = args.source_bucket or f"{args.project}-source-{number}-{aws.region}"
     plain, secrets = build_variables_of_secrets(args.secrets, args.logins, project=args.project)
     variables = {"TAGS": args.tags, "VERSION": version, **plain}
+    variables |= {"CHECK_FLAGS": flags} if (flags := check_flags(args)) else {}
     variables |= {"IMAGE_TAGS": " ".join(args.image_tag)} if args.image_tag else {}
     builder = AwsBuilder(
         aws,
         build_poll(aws, args, most_attempts=args.max_attempts),
         lambda files: send_source(
-            aws, {**tool_files(REPOSITORY_ROOT), **files}, write_archive, project=args.project, bucket=bucket
+            aws,
+            {**tool_files(SHIPPED_FILES, PACKAGE), **files},
+            write_archive,
+            project=args.project,
+            bucket=bucket,
         ),
         partial(find_digest, aws=account, needs_repository=True),
+        lambda request: EcrRepository(request.image, args.region).fixed_tags(),
         lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],
         partial(cache_of, account, args.cache),
         account=number,
@@ -296,7 +330,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         level=args.level,
         variables=variables,
         secrets=secrets,
-        root=REPOSITORY_ROOT,
+        root=SHIPPED_FILES,
         token=f"{time.time_ns():x}",
         rebuild=args.rebuild,
     )

@@ -4,7 +4,8 @@ quick checks versions, imports, torch, user, entry point and size; standard adds
 model's configuration and secrets in layers; full adds a forward and backward pass and a sum over two
 processes. A check without an answer counts as failed. The lock is the one that --lock names, or that the
 image was built with. Without one the versions are unknown, and what the image installed by name must import.
-An image without torch fails. Root is a warning.
+An image without torch fails, unless --no-torch. Root is a warning. A file that was published with its package
+is no secret of yours: the index is asked for its digests.
 
 Reads:      --image, from docker or buildah here (codebuild: from its registry, in AWS); --lock
 Writes:     --output; with --builder codebuild a build and its source in S3; in GitHub Actions the
@@ -20,21 +21,23 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
-from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.checkout import REPOSITORY_ROOT, SHIPPED_FILES
 from trainyard.command.parser import script_parser
-from trainyard.commands.image_build import build_poll
+from trainyard.commands.image_build import PACKAGE, add_check_options, build_poll, check_flags
+from trainyard.commands.image_lint import find_uv, is_offline
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.codebuild import CodeBuild
 from trainyard.gateways.images.context_files import tool_files, write_archive
 from trainyard.gateways.images.ecr import login_to
-from trainyard.gateways.images.image_layers import secrets_in_layers
+from trainyard.gateways.images.image_layers import read_layers
 from trainyard.gateways.images.local_builder import find_builder
+from trainyard.gateways.package_resolver import published_digests
 from trainyard.image.building.aws_build import send_source
 from trainyard.image.building.build_record import exported_answers
 from trainyard.image.context.context_secrets import secret_in
@@ -43,12 +46,12 @@ from trainyard.image.release.check_levels import (
     LEVELS,
     check_lines,
     judge_declared,
-    judge_layers,
     linux_markers,
     probe_answers,
     probe_request,
 )
 from trainyard.image.release.image_locks import demanded_packages, find_locks
+from trainyard.image.release.published_files import judge_layers, parse_allowed
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text
 
@@ -57,14 +60,12 @@ if TYPE_CHECKING:
     from trainyard.image.release.check_levels import Answer
 
 MOST_GB, PYTHON = 25, "python"
-LOCAL_ONLY = ("max_size", "lock", "python", "output")
-"""Options that a check in AWS refuses."""
 GPU_MACHINE = {
     "environmentTypeOverride": "LINUX_GPU_CONTAINER",
     "computeTypeOverride": "BUILD_GENERAL1_LARGE",
 }
 """A build with a GPU. https://docs.aws.amazon.com/codebuild/latest/userguide/build-env-ref-compute-types.html"""
-PROBE = REPOSITORY_ROOT / "docker" / "probe" / "container_probe.py"
+PROBE = SHIPPED_FILES / "docker" / "probe" / "container_probe.py"
 _logger = logging.getLogger("trainyard.check_image")
 
 
@@ -75,17 +76,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
-    builders = "default: codebuild, which takes no " + ", ".join(map(_option, LOCAL_ONLY))
+    builders = "default: codebuild, which takes no --lock"
     parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
     parser.add_argument(
         "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
     )
     lock = "a lock that the image must hold; may be repeated; default: the locks that it was built with"
     parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
-    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help=f"default: {MOST_GB}")
-    parser.add_argument("--python", metavar="COMMAND", help=f"Python in the image; default: {PYTHON}")
-    parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
-    parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
+    add_check_options(parser)
     gpus = (
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
@@ -110,15 +108,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
     args = parser.parse_args(argv)
-    ignored = [name for name in LOCAL_ONLY if getattr(args, name) not in (None, False)]
-    if ignored and args.builder == "codebuild":
-        named = ", ".join(map(_option, ignored))
-        parser.error(f"{named}: only with --builder local; a check in AWS does not support it")
+    if args.lock and args.builder == "codebuild":
+        parser.error("--lock: only with --builder local; a check in AWS takes the lock that was built with")
     return args
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_here(args: argparse.Namespace) -> "list[Answer]":
+    allowed = parse_allowed(args.allow)
     builder = find_builder(args.program)
     reference = parse_reference(args.image)
     # A tag in a registry may have moved since it was pulled. buildah calls its own images localhost/NAME.
@@ -148,14 +141,23 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         with tempfile.TemporaryDirectory(prefix="trainyard-layers-") as folder:
             archive = Path(folder) / "image.tar"
             builder.save(args.image, archive)
-            answers.append(judge_layers(secrets_in_layers(archive, secret_in)))
+            read = read_layers(archive, secret_in)
+        uv = None if is_offline() else find_uv()
+        processor = linux_markers(facts.architecture)["platform_machine"]
+
+        def published(name: str, version: str, python: str) -> Mapping[str, str] | None:
+            return published_digests(uv, name, version, python, processor=processor) if uv else None
+
+        answers.append(judge_layers(read, published, allowed))
     return [*answers, *probe(args, builder, facts)]
 
 
 def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts") -> "list[Answer]":
     """Return the answers of the checks that run in a container."""
     packages = packages_of(args, facts)
-    request = probe_request(args.level, packages, cpu=args.cpu, efa=args.efa, gpus=args.gpus)
+    request = probe_request(
+        args.level, packages, cpu=args.cpu, efa=args.efa, gpus=args.gpus, no_torch=args.no_torch
+    )
     source = PROBE.read_text(encoding="utf-8")
     command = [args.python or PYTHON, "-", json.dumps(request)]
     started = time.monotonic()
@@ -194,14 +196,17 @@ def check_in_aws(args: argparse.Namespace) -> int:
     aws = CodeBuild(account)
     source, _ = send_source(
         aws,
-        tool_files(REPOSITORY_ROOT),
+        tool_files(SHIPPED_FILES, PACKAGE),
         write_archive,
         project=args.project,
         bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
     )
-    flags = [_option(flag) for flag in ("cpu", "efa", "gpus") if getattr(args, flag)]
-    variables = {"TASK": "check", "IMAGE_URI": args.image, "LEVEL": args.level}
-    variables["CHECK_FLAGS"] = " ".join(flags)
+    variables = {
+        "TASK": "check",
+        "IMAGE_URI": args.image,
+        "LEVEL": args.level,
+        "CHECK_FLAGS": check_flags(args),
+    }
     machine = GPU_MACHINE if args.gpus else {}
     token = f"check-{time.time_ns():x}"
 
@@ -213,12 +218,19 @@ def check_in_aws(args: argparse.Namespace) -> int:
     ended = build_poll(aws, args).follow({"check": start})["check"]
     if isinstance(ended, TrainyardError):
         raise ended
-    buildspec = (REPOSITORY_ROOT / "buildspec.yml").read_bytes()
+    buildspec = (SHIPPED_FILES / "buildspec.yml").read_bytes()
     answers = exported_answers(ended, args.image, args.level, buildspec)
     unknown = [name for name, ok in answers.items() if ok is None]
-    data = {"image": args.image, "level": args.level, "ok": True, "build_id": ended.state.build_id}
+    data: dict[str, Any] = {
+        "image": args.image,
+        "level": args.level,
+        "ok": True,
+        "build_id": ended.state.build_id,
+    }
     data |= {"answers": answers}
     says = f"no check fails; not known: {', '.join(unknown)}" if unknown else "every check holds"
+    if args.output:
+        write_json_atomically(args.output, data)
     output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: {says}")
     return ExitCode.DONE
 

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,15 +32,14 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
-from trainyard.gateways.package_resolver import compile_requirements
+from trainyard.gateways.package_resolver import compile_requirements, export_lock
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
 from trainyard.image.conflict.container_rules import judge_versions
-from trainyard.image.conflict.declared_versions import declare
+from trainyard.image.conflict.declared_versions import declare, unknown_facts
 from trainyard.image.conflict.package_rules import driver_note
-from trainyard.image.conflict.resolution import resolve_installs, with_resolved
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -150,26 +150,29 @@ class Linter:
         self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
         self.uv = find_uv()
-        is_offline = os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         self.reason = ""
         self.limit = time.monotonic() + RESOLVE_SECONDS
         if not self.uv:
-            self.reason = "uv is not installed"
-        elif request.index == "none" or (not request.index and is_offline):
+            self.reason = "uv is not installed; pip install uv"
+        elif request.index == "none" or (not request.index and is_offline()):
             self.reason = "no package index is used"
 
     def judge(self, text: str) -> "tuple[DeclaredVersions, list[str], list[Finding]]":
         """Return the versions that a Dockerfile states, what was not checked, and the findings."""
-        declared = read_declared_versions(self.request, text)
-        if self.reason:
-            installs = any(not step.install.removes for step in declared.steps)
-            notes = [f"what pip would refuse: {self.reason}"] if installs else []
-            return declared, notes, judge_versions(declared, self.machine)
-        platform = "aarch64-manylinux_2_40" if "gb200" in self.machine.family else "x86_64-manylinux_2_40"
-        resolution = resolve_installs(declared, self.resolve, platform)
-        declared = with_resolved(declared, resolution.packages)
-        findings = judge_versions(declared, self.machine, resolution.findings)
-        return declared, list(resolution.unchecked), findings
+        name = str(self.request.dockerfile)
+        given = parse_build_args(self.request.build_args, parse_dockerfile(text, name).arguments)
+        declared = declare(
+            parse_dockerfile(text, name, given),
+            name,
+            partial(context_file, self.request),
+            read_lock=partial(export_lock, self.uv) if self.uv else None,
+            resolver=None if self.reason else self.resolve,
+            machine=self.machine.processor,
+        )
+        unchecked = list(declared.unchecked)
+        if self.reason and any(not step.install.removes for step in declared.steps):
+            unchecked = [f"what pip would refuse: {self.reason}", *unchecked]
+        return declared, unchecked, judge_versions(declared, self.machine)
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""
@@ -190,17 +193,16 @@ class Linter:
         return self.answers[request]
 
 
+def is_offline() -> bool:
+    """Return whether uv may not use the network."""
+    return os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
 def find_uv() -> Path | None:
-    """Return the pinned uv of this checkout, or else the uv on the PATH; None without one."""
-    pinned = REPOSITORY_ROOT / ".uv" / "bin" / "uv"
+    """Return the pinned uv of this checkout, or the one beside this Python or on the PATH, if any."""
+    places = (REPOSITORY_ROOT / ".uv" / "bin" / "uv", Path(sys.executable).with_name("uv"))
     found = shutil.which("uv")
-    return pinned if pinned.is_file() else Path(found) if found else None
-
-
-def read_declared_versions(request: LintRequest, text: str) -> "DeclaredVersions":
-    name = str(request.dockerfile)
-    given = parse_build_args(request.build_args, parse_dockerfile(text, name).arguments)
-    return declare(parse_dockerfile(text, name, given), name, partial(context_file, request))
+    return next((one for one in places if one.is_file()), Path(found) if found else None)
 
 
 def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:
@@ -251,12 +253,12 @@ def record_of(
 ) -> dict[str, Any]:
     proposed, reason = choose_base(declared, efa=bool(efa))
     for table in old_tables(date.today()):
-        _logger.warning("facts/%s.yaml is old: newer releases are not judged; update Trainyard", table)
+        _logger.warning("facts about %s are old: newer releases are not judged; update Trainyard", table)
     return {
         "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
-        "unknown": list(declared.unknown),
+        "unknown": unknown_facts(declared),
         "not_checked": list(unchecked),
         "findings": [*map(finding_record, findings)],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.checkout import REPOSITORY_ROOT
+from trainyard.command.checkout import SHIPPED_FILES
 from trainyard.command.parser import script_parser
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError, ExitCode
@@ -39,7 +39,7 @@ from trainyard.image.context.image_names import require_repository
 from trainyard.run.suggested_commands import trainyard_command
 
 PROJECT = "trainyard"  # the CodeBuild project of builds that name none
-TEMPLATE = REPOSITORY_ROOT / "infrastructure" / "cloudformation.yaml"
+TEMPLATE = SHIPPED_FILES / "infrastructure" / "cloudformation.yaml"
 OURS = "ImageRepository"  # a resource that no other template has
 MORE = "More"  # begins the logical names of further repositories, which only a written template has
 # Flags that are not named after their parameter of the template.

@@ -35,8 +35,7 @@ from trainyard.programs.checkpoints.checkpoint_formats import (
     find_checkpoints,
     newest_of_each_run,
 )
-from trainyard.report.jobs.checkpoint_text import checkpoint_lines, copy_line
-from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.jobs.job_text import checkpoint_lines, copy_line, kubernetes_yaml
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.untrusted_files import read_yaml
 

@@ -74,7 +74,7 @@ from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
 from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
-from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.jobs.job_text import kubernetes_yaml
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.launch_environment import nccl_log_variables

@@ -47,13 +47,13 @@ from trainyard.gateways.process import run_program
 from trainyard.gateways.time_limit import within
 from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.machine.expected_writes import expected_writes
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
 from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
+    expected_writes,
     failure,
     findings_record,
     judge_machine,

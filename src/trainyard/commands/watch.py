@@ -270,7 +270,7 @@ class JobWatch:
             late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
             raise self._view.trouble or WaitTimeoutError(late)
         state = self._view.current_state()
-        return self._view.observed(), state
+        return self._view.observation(), state
 
     def read_status(self) -> LiveStatus:
         observed, state = self._judge()

@@ -218,6 +218,13 @@ def find_tokens(content: bytes) -> Iterator[tuple[int, int, str]]:
                 at = content.find(hint, at + 1)
 
 
+def is_placeholder(content: bytes) -> bool:
+    """Return whether text in the place of a secret only shows where it belongs."""
+    return bool(
+        _PLACEHOLDER.search(content) or re.search(rb"(?i)://[^:]*:(?:pass\w*|secret|token)@", content)
+    )
+
+
 def secret_value_kind(content: bytes) -> str | None:
     """Return the kind of secret in text of any length; None if there is none."""
     return next((kind for *_, kind in find_tokens(content)), None)

@@ -1,8 +1,9 @@
-"""Run `uv pip compile`, which answers whether requirements can be installed together, and in which versions.
+"""Run uv, which answers whether requirements can be installed together, in which versions, and reads uv.lock.
 
 Nothing of the packages runs: only metadata is read, and nothing is built from source.
 """
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from trainyard.gateways.process import Finished, run_program
 
 _SECONDS = 60.0
+_PUBLISHED_SECONDS = 300.0
 _FLAGS = ("--no-build", "--no-annotate", "--no-header", "--no-config", "--no-python-downloads", "--quiet")
 _NAMES = ("EXTRA_INDEX_URL", "INDEX", "FIND_LINKS", "TORCH_BACKEND", "CONSTRAINT", "OVERRIDE")
 _INDEXES = frozenset(f"UV_{name}" for name in _NAMES)
@@ -55,3 +57,39 @@ def compile_requirements(
             [*command, *(where if index else ())], seconds=_SECONDS, cwd=folder, environment=environment
         )
         return done, (folder / "chosen.txt").read_text(encoding="utf-8")
+
+
+def export_lock(uv: Path, project: str, lock: str, extras: Sequence[str]) -> str:
+    """Return the pins of a uv.lock for these extras, `*` for all, as requirements; empty if uv refuses it."""
+    words = ["--all-extras"] if "*" in extras else [f"--extra={one}" for one in extras]
+    with tempfile.TemporaryDirectory(prefix="trainyard-lock-") as name:
+        for file, text in (("pyproject.toml", project), ("uv.lock", lock)):
+            (Path(name) / file).write_text(text, encoding="utf-8")
+        flags = ("--frozen", "--no-hashes", "--no-emit-project", "--offline", *_FLAGS[1:])
+        command = [str(uv), "export", *flags, "--python", sys.executable, *words]
+        done = run_program(command, seconds=_SECONDS, cwd=Path(name))
+    return done.stdout if done.ok else ""
+
+
+def published_digests(
+    uv: Path, name: str, version: str, python: str, *, processor: str = "x86_64"
+) -> dict[str, str] | None:
+    """Return path -> SHA-256 of the files of a package as the index has it, for the Python of an image.
+
+    Empty if the index has no such wheel; None if it does not answer. uv keeps the wheel in its cache.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-published-") as folder:
+        flags = ("--no-deps", "--no-build", "--no-config", "--no-python-downloads", "--quiet")
+        where = ["--python-platform", f"{processor}-manylinux_2_40", "--target", folder]
+        where += ["--python", sys.executable, *(["--python-version", python] if python else [])]
+        done = run_program(
+            [str(uv), "pip", "install", *flags, *where, f"{name}=={version}"], seconds=_PUBLISHED_SECONDS
+        )
+        if not done.ok:
+            has_none = "No solution found" in done.stderr and "network was disabled" not in done.stderr
+            return {} if has_none else None
+        files = (path for path in Path(folder).rglob("*") if path.is_file())
+        return {
+            path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        }

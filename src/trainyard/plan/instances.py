@@ -147,6 +147,8 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | 
     ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, 1938410, 32, True, None),
     ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 1937332, 16, True, 63.296),
     ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 1937332, 8, True, 113.9328),
+    # The vendor's page of the type; UltraServers of 36 and 72 GPUs consist of it.
+    ("p6e-gb200.36xlarge", "GB200", 4, 189471, 144, 960, 900000, 4, True, None),
     ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 3877198, 16, True, 142.416),
 )
 CATALOGUE = tuple(InstanceType(*row) for row in _ROWS)
@@ -159,8 +161,8 @@ ALL_REDUCE = {"p5.48xlarge": (436.95, 400.0), "p4de.24xlarge": (76.79, 50.0)}
 
 
 def plain_type(name: str) -> str:
-    """Return an instance type without HyperPod's prefix."""
-    return name.removeprefix(HYPERPOD)
+    """Return an instance type without HyperPod's prefix; the machine's type for an UltraServer of GB200."""
+    return re.sub(r"^(?:u-)?(p6e-gb200)x(?:36|72)$", r"\1.36xlarge", name.removeprefix(HYPERPOD))
 
 
 def find_instance(name: str) -> InstanceType:

@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.cases import each_case
 from tests.integration.test_build_image import ROOT, answers
 
+from trainyard.errors import ConfigError
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder
 from trainyard.image.building.build_poll import BuildPoll
@@ -53,9 +55,11 @@ def passed(level: str, digest: str = ONE) -> dict[str, str]:
         ({CONTENT: ONE, "1.2.3": OTHER} | passed("full", OTHER), ["1.2.3"], "full", ""),
     ],
 )
+@each_case("immutable", [False, True])
 def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
-    held: dict[str, str], needed: list[str], level: str, task: str
+    held: dict[str, str], needed: list[str], level: str, task: str, immutable: bool
 ) -> None:
+    """A build that would set a tag which cannot move, and exists, is refused before it starts."""
     started: list[str] = []
 
     def start(_project: str, *, source: Any, variables: dict[str, str], token: str, secrets: Any) -> str:
@@ -78,6 +82,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         BuildPoll(aws, lambda *_: None, lambda: 0.0, lambda _: None, seconds=1.0, poll_seconds=1.0),
         send_files=lambda _: ({"sourceLocationOverride": "bucket/key"}, True),
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
+        fixed_tags=lambda _: lambda tag: immutable and tag != "latest",
         needed_tags=lambda _: needed,
         find_cache=lambda _: "",
         account="123456789012",
@@ -88,6 +93,11 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         root=ROOT,
         token="t",
     )
+    if immutable and task == "image" and held.keys() & set(needed):
+        with pytest.raises(ConfigError, match="names an image already"):
+            builder.build([REQUEST])
+        assert started == []
+        return
     (result,) = builder.build([REQUEST])
     assert isinstance(result, dict)
     assert started == [task] * bool(task)

@@ -131,7 +131,8 @@ def test_a_file_of_any_size_is_hashed_and_examined_to_its_last_byte(size: int, t
     (tmp_path / "a").write_bytes(content)
     seen: list[bytes] = []
 
-    def examine(block: bytes) -> None:
+    def examine(block: bytes, name: str) -> None:
+        assert name == "a"
         seen.append(block)
 
     (read,) = hash_files(tmp_path, [("a", "file")], examine=examine)
@@ -297,9 +298,20 @@ def test_an_unpacked_archive_is_the_context_it_was_made_of(repository: Path, tmp
 
 def test_the_scripts_go_with_every_source() -> None:
     root = Path(__file__).resolve().parents[3]
-    names = set(tool_files(root))
+    names = set(tool_files(root, root / "src/trainyard"))
     assert {"buildspec.yml", "Makefile", "scripts/build_image.py", "requirements-training.txt"} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
+
+
+def test_an_installed_package_sends_its_own_library(tmp_path: Path) -> None:
+    data, package = tmp_path / "share/trainyard", tmp_path / "site-packages/trainyard"
+    for file in (data / "buildspec.yml", data / "skills/x/SKILL.md", package / "commands/__init__.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    assert tool_files(data, package) == {
+        "buildspec.yml": data / "buildspec.yml",
+        "src/trainyard/commands/__init__.py": package / "commands/__init__.py",
+    }
 
 
 def test_ten_thousand_files_are_chosen_and_hashed_in_seconds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Expected answers come from the same tables, read in another way: every pair is t
 """
 
 import itertools
+import re
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.image.conflict.base_choice import choose_base
+from trainyard.image.conflict.base_images import base_image
 from trainyard.image.conflict.conflict_fix import fix
 from trainyard.image.conflict.conflict_rule import TargetMachine
 from trainyard.image.conflict.container_rules import _JUDGED, judge_versions
-from trainyard.image.conflict.declared_versions import DeclaredVersions, base_image, declare
+from trainyard.image.conflict.declared_versions import DeclaredVersions, declare
 from trainyard.image.conflict.version_facts import (
     MOST_DAYS,
+    RENEWED,
     TABLES,
     old_tables,
     oldest_driver,
@@ -60,7 +63,7 @@ def test_nothing_is_said_of_a_sound_image() -> None:
 
 TORCH = {version(row["torch"]): row for row in rows_with("torch", "pypi_cuda")}
 ARCHITECTURES = {row["architecture"]: version(row["cuda"]) for row in rows_with("cuda", "architecture")}
-NGC = [row for row in rows("containers") if row["image"] == "nvcr.io/nvidia/pytorch"]
+NGC = [row for row in rows_with("containers", "torch") if row["image"] == "nvcr.io/nvidia/pytorch"]
 
 
 @each_case(("torch", "python"), list(itertools.product(TORCH, range(8, 16))))
@@ -108,11 +111,16 @@ def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_fact_has_a_source_and_a_date_and_a_table_past_its_date_is_named(table: str) -> None:
+def test_every_fact_has_a_source_and_a_date(table: str) -> None:
     assert all(row["source"] and date.fromisoformat(row["date"]) for row in rows(table))
-    newest = date.fromisoformat(max(row["date"] for row in rows(table)))
-    assert table not in old_tables(newest + timedelta(days=MOST_DAYS))
-    assert table in old_tables(newest + timedelta(days=MOST_DAYS + 1))
+
+
+@pytest.mark.parametrize(("table", "key"), RENEWED)
+def test_a_family_of_rows_past_its_date_is_named(table: str, key: str) -> None:
+    newest = date.fromisoformat(max(row["date"] for row in rows_with(table, key)))
+    name = f"{table} ({key})"
+    assert name not in old_tables(newest + timedelta(days=MOST_DAYS))
+    assert name in old_tables(newest + timedelta(days=MOST_DAYS + 1))
 
 
 def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
@@ -386,7 +394,7 @@ def test_another_base_is_only_proposed_where_everything_on_it_is_stated(
 ) -> None:
     install = "" if locked else "RUN pip install torch==2.6.0\n"
     found = declared(f"{CUDA_BASE}{install}{more}\n", "torch==2.6.0\n" if locked else "")
-    assert choose_base(found, efa=False)[0] == (found.base.image if keeps else "python:3.11-slim-bookworm")
+    assert choose_base(found, efa=False)[0] == (found.base.image if keeps else "python:3.12-slim-bookworm")
 
 
 def test_a_tag_is_named_and_a_stage_is_not() -> None:
@@ -416,10 +424,23 @@ def test_the_architectures_of_extensions_include_the_machines() -> None:
         assert "arch-list" not in rules(after, "", TargetMachine(architecture))
 
 
-@pytest.mark.parametrize("package", ["requests", "numpy", "peft", "transformers"])
-def test_a_base_with_torch_is_proposed_only_where_something_needs_torch(package: str) -> None:
-    image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=False)
-    assert image.startswith("pytorch/") is (package in ("peft", "transformers"))
+@pytest.mark.parametrize(
+    ("package", "efa", "proposed"),
+    [
+        ("requests", True, "python:"),
+        ("numpy", True, "python:"),
+        ("transformers", True, "763104351884.dkr.ecr."),
+        ("megatron-core", True, "nvcr.io/nvidia/pytorch:2"),
+        ("megatron-core", False, "nvcr.io/nvidia/pytorch:2"),
+        ("transformers", False, "python:"),
+    ],
+)
+def test_a_base_with_torch_is_proposed_only_where_something_needs_it(
+    package: str, efa: bool, proposed: str
+) -> None:
+    image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=efa)
+    assert image.startswith(proposed)
+    assert not re.search(r"YY|VERSION|REGION|\.x", image)
 
 
 def test_a_base_with_efa_stays_one() -> None:

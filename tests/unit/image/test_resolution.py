@@ -25,17 +25,16 @@ METADATA: list[dict[str, Any]] = json.loads(
 BY_NAME: dict[str, dict[str, dict[str, Any]]] = {}
 for _one in METADATA:
     BY_NAME.setdefault(_one["name"], {})[_one["version"]] = _one
+CONFLICTS = Path(__file__).parents[2] / "fixtures" / "dockerfiles"
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
 WHEELS = "https://download.pytorch.org/whl"
 
 pytestmark = pytest.mark.skipif(not image_lint.find_uv(), reason="uv is not installed")
 
 
-@pytest.fixture(scope="session")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of wheels that hold metadata only."""
-    folder = tmp_path_factory.mktemp("index")
-    for one in METADATA:
+def write_index(folder: Path, releases: list[dict[str, Any]]) -> Path:
+    """Write a folder of wheels that hold metadata only."""
+    for one in releases:
         stem = f"{one['name'].replace('-', '_')}-{one['version']}"
         lines = ["Metadata-Version: 2.1", f"Name: {one['name']}", f"Version: {one['version']}"]
         lines += [f"Requires-Python: {one['requires_python']}"] if one["requires_python"] else []
@@ -46,6 +45,11 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 wheel.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
                 wheel.writestr(f"{stem}.dist-info/RECORD", "")
     return folder
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_index(tmp_path_factory.mktemp("index"), METADATA)
 
 
 @pytest.fixture
@@ -67,6 +71,29 @@ def lint(
 
 def errors(result: dict[str, Any]) -> list[str]:
     return [one["rule"] for one in result["findings"] if one["severity"] == "error"]
+
+
+def test_public_conflicts_are_red_by_their_rule_and_their_right_forms_green(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first line of each file names the public report."""
+    more = json.loads((CONFLICTS / "metadata.json").read_text())
+    index, wrong = write_index(tmp_path, [*METADATA, *more]), []
+    for line in (CONFLICTS / "index.tsv").read_text().splitlines()[1:]:
+        name, expected, instance, rule = line.split("\t")
+        words = ["--dockerfile", str(CONFLICTS / f"{name}.Dockerfile"), "--index", str(index), "--json"]
+        code = image_lint.main([*words, *(["--instance-type", instance] if instance != "-" else [])])
+        result = json.loads(capsys.readouterr().out)
+        if code != int(expected) or (rule != "-" and rule not in errors(result)):
+            wrong.append((name, code, errors(result), result["not_checked"]))
+    assert not wrong
+
+
+def test_a_compat_folder_is_red_where_the_driver_is_newer(lint: Callable[..., Any]) -> None:
+    text = (CONFLICTS / "p04_compat_first.Dockerfile").read_text()
+    for driver, expected in (("550.54.14", 0), ("580.65.06", 1)):
+        code, result = lint(text, "--driver", driver)
+        assert (code, errors(result)) == (expected, ["library-path"] * expected)
 
 
 def is_installable(pins: dict[str, str], python: str) -> bool:

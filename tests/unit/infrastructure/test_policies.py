@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, SUBJECT, ResolvedTemplate
 
+from trainyard.cluster.cluster_query import needed_permissions
 from trainyard.cluster.needed_apis import ServedKind
-from trainyard.cluster.permissions import needed_permissions
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 

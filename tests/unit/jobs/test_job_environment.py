@@ -27,7 +27,7 @@ from trainyard.plan.environment.variable_rules import (
     judge_variable,
 )
 from trainyard.plan.finding import Finding, Severity
-from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.jobs.job_text import kubernetes_yaml
 
 OWN = ("torchrun", "train.py")
 OTHERS = ("RDMAV_FORK_SAFE", "NCCL_IB_HCA", "NCCL_NVLS_ENABLE", "FI_EFA_USE_HUGE_PAGE")

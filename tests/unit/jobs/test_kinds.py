@@ -34,7 +34,7 @@ from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE
-from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.jobs.job_text import kubernetes_yaml
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 TYPES = [instance.name for instance in CATALOGUE]

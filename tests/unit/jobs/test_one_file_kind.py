@@ -61,7 +61,7 @@ JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.cluster.needed_apis import choose_kind
 from trainyard.cluster.trial_objects import trial_job
-from trainyard.cluster.permissions import needed_permissions
+from trainyard.cluster.cluster_query import needed_permissions
 from trainyard.command import output
 from trainyard.command.cluster_options import job_values
 from trainyard.commands import job as job_command, job_deploy

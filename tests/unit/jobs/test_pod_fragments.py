@@ -8,7 +8,7 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import config, instance_for, objects, plan, pod_specs, request
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_planning import plan_job
+from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.kinds import KINDS
 
 FRAGMENT: dict[str, Any] = {
@@ -106,12 +106,20 @@ OWNED: dict[str, dict[str, Any]] = {
     "--image-uri (cluster.image)": main_with(image="x:1"),
     "cluster.pod.directory": main_with(workingDir="/x"),
     "--gpu-per-node": main_with(resources={"limits": {"nvidia.com/gpu": 1}}),
+    "initContainers[a].resources.limits.nvidia.com/gpu: set by --gpu-per-node": {
+        "spec": {"initContainers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    },
     "compute.network": main_with(resources={"requests": {"vpc.amazonaws.com/efa": "1"}}),
     "cluster.pod.cpu and cluster.pod.memory": main_with(resources={"limits": {"memory": "1Gi"}}),
     "set by the plan of the job": main_with(env=[{"name": "TRAINYARD_RUN_ID", "value": "x"}]),
     "set by the operator of the job": main_with(env=[{"name": "RANK", "value": "0"}]),
+    "set by the plan of the job, or by --env": main_with(env=[{"name": "TRAINYARD_STORE", "value": "x"}]),
     "set by --env too": main_with(env=[{"name": "GIVEN", "value": "x"}]),
     "cluster.volume.mount_path": main_with(volumeMounts=[{"name": "x", "mountPath": "/checkpoints/"}]),
+    "set by cluster.pod.shared_memory; remove": main_with(
+        volumeMounts=[{"name": "x", "mountPath": "/dev/shm"}]
+    ),
+    "a mount of the plan is there": main_with(volumeMounts=[{"name": "x", "mountPath": "/scratch"}]),
     "cluster.pod.shared_memory": {"spec": {"volumes": [{"name": "shared-memory", "emptyDir": {}}]}},
     "cluster.pod.grace_seconds": {"spec": {"terminationGracePeriodSeconds": 3}},
     "cluster.pod.restarts": {"spec": {"restartPolicy": "Always"}},
@@ -135,6 +143,15 @@ def test_a_field_that_the_plan_owns_is_refused_with_its_key(key: str) -> None:
         assert count.startswith("1 error")
         return
     raise AssertionError(f"{OWNED[key]} was not refused")
+
+
+def test_a_container_beside_the_one_that_trains_is_warned_of() -> None:
+    """An init container with restartPolicy Always ends with the training; a container of the pod does not."""
+    found = warnings_of(plan("compute.strategy=ddp", f"cluster.pod.template={json.dumps(FRAGMENT)}"))
+    assert any("container beside: a pod runs until all" in line for line in found)
+    alone = json.dumps(main_with(tty=False))
+    told = warnings_of(plan("compute.strategy=ddp", f"cluster.pod.template={alone}"))
+    assert not any("container" in line for line in told)
 
 
 def test_fields_that_are_not_owned_may_be_set() -> None:

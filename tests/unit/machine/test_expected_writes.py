@@ -9,8 +9,7 @@ import pytest
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.gateways import local_machine
-from trainyard.machine.expected_writes import expected_writes
-from trainyard.machine.preflight import store_bytes_needed
+from trainyard.machine.preflight import expected_writes, store_bytes_needed
 
 SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
 SCRATCH, STORE = Path("/scratch"), Path("/store")

@@ -55,7 +55,7 @@ class CodeBuild:
         """
         text = (
             f"S3 has no bucket {bucket}, or it is not one of this account. Set it up once with "
-            f"infrastructure/setup-codebuild.sh --region {self.region}, or name another with --source-bucket."
+            f"trainyard init aws --region {self.region}, or name another with --source-bucket."
         )
         words: dict[str, Any] = {
             "what": f"put the source into s3://{bucket}/{key}",
@@ -86,7 +86,7 @@ class CodeBuild:
         """
         missing = (
             f"CodeBuild of {self.region} has no project {project}. Set it up once with "
-            f"infrastructure/setup-codebuild.sh --project-name {project} --region {self.region}, or name "
+            f"trainyard init aws --project-name {project} --region {self.region}, or name "
             "another with --project."
         )
         answer = self._aws.call(

@@ -100,19 +100,24 @@ def find_dockerfile(context: Path, given: Path) -> tuple[str, str, Path | None]:
     return name, text, next((one for one in ignores if one.is_file()), None)
 
 
-def tool_files(root: Path) -> dict[str, Path]:
-    """Return the files of this repository that a build machine needs: the scripts, the library, the locks."""
-    names = [file.name for file in list_files(root) if file.name.startswith(_TOOLS)]
-    return {name: root / name for name in names}
+def tool_files(root: Path, package: Path) -> dict[str, Path]:
+    """Return the files that a build machine needs: the scripts, the locks, and the library as `src/`.
+
+    `root` is the checkout, or the folder of the installed data; `package` is the folder of the library.
+    """
+    files = {file.name: root / file.name for file in list_files(root) if file.name.startswith(_TOOLS)}
+    if not (root / "src").is_dir():
+        files |= {f"src/{package.name}/{one.name}": package / one.name for one in _walk_files(package)}
+    return files
 
 
 def hash_files(
     context: Path,
     files: Iterable[tuple[str, str]],
     *,
-    examine: Callable[[bytes], str | None],
+    examine: Callable[[bytes, str], str | None],
 ) -> list[HashedFile]:
-    """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a file.
+    """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a named file.
 
     It receives a file in blocks, each with the end of the one before, until it finds something. Of a binary
     file (a null byte in the first bytes) it receives the first block only. Raises ConfigError for
@@ -128,12 +133,12 @@ def hash_files(
                 return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
             with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
                 digest = hashlib.sha256(last := stream.read(_BLOCK))
-                secret = examine(last)
+                secret = examine(last, name)
                 searches = secret is None and b"\0" not in last[:_HEAD_OF_TEXT]
                 while block := stream.read(_BLOCK):
                     digest.update(block)
                     if searches:
-                        secret = examine(last[-_OVERLAP:] + block)
+                        secret = examine(last[-_OVERLAP:] + block, name)
                         searches = secret is None
                     last = block
         except OSError as error:

@@ -48,7 +48,7 @@ def find_digest(
     """
     no_repository = (
         f"ECR of {region} has no repository {repository}, so an image could not be pushed there. "
-        f"Make it once with infrastructure/setup-codebuild.sh --ecr-repository {repository} "
+        f"Make it once with trainyard init aws --ecr-repository {repository} "
         f"--region {region}, or name another with --image."
     )
     try:
@@ -216,7 +216,7 @@ class EcrRepository:
     def _call(self, operation: str, what: str, **arguments: Any) -> Any:
         missing = (
             f"ECR of {self.region} has no repository {self.name}. Make it once with "
-            f"infrastructure/setup-codebuild.sh --ecr-repository {self.name} --region {self.region}"
+            f"trainyard init aws --ecr-repository {self.name} --region {self.region}"
         )
         return self._aws.call("ecr", operation, what=what, missing={_NO_REPOSITORY: missing}, **arguments)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import TrainyardError
+from trainyard.errors import ConfigError, TrainyardError
 from trainyard.image.building.build_poll import BuildPoll, CompletedBuild
 from trainyard.image.building.build_record import (
     FOREIGN,
@@ -46,6 +46,8 @@ class AwsBuilder:
     """Sends files, and those of this repository that a build needs; returns what `send_source` does."""
     find_digest: Callable[..., str | None]
     """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
+    fixed_tags: Callable[[BuildRequest], Callable[[str], bool]]
+    """Returns, for the repository of a request, whether a tag can be set only once in it."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
     """Returns the tags that an image must have, besides the tag of its content."""
     find_cache: Callable[[BuildRequest], str]
@@ -70,6 +72,9 @@ class AwsBuilder:
         """
         held = {request.image: self._find_existing_image(request) for request in requests}
         held |= {one.image: None for one in requests if self.rebuild or one.unpinned}
+        for request in requests:
+            if held[request.image] is None:
+                self._require_free_tags(request)
         starts = {
             request.image: self._start(request, held[request.image])
             for request in requests
@@ -135,14 +140,25 @@ class AwsBuilder:
         has_content = self._digest(request, request.tag, "") == digest
         return (digest, False) if has_content else None
 
+    def _require_free_tags(self, request: BuildRequest) -> None:
+        """Raise ConfigError for a tag that a build would set and that cannot move: the push would fail."""
+        fixed = self.fixed_tags(request)
+        taken = [
+            name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name, "")
+        ]
+        if taken:
+            why = "".join(
+                f"; {one} is not pinned by digest, so each build differs" for one in request.unpinned[:1]
+            )
+            raise ConfigError(
+                f"{request.image}:{taken[0]} names an image already, and this tag cannot move there{why}. "
+                "Choose another tag or version, or commit a change. Nothing was started."
+            )
+
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """Return the digest that ECR holds for a tag or a digest."""
         return self.find_digest(
-            account=self.account,
-            region=self.aws.region,
-            repository=request.image,
-            tag=tag,
-            digest=digest,
+            account=self.account, region=self.aws.region, repository=request.image, tag=tag, digest=digest
         )
 
     def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:

@@ -1,10 +1,8 @@
-"""What the rules on an image share: their form, the machine that the image is for, how a finding is made."""
+"""What the rules on an image share: the machine that the image is for, and how a finding is made."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import Version
 from trainyard.plan.finding import Edit, Finding, Severity
 
@@ -22,6 +20,11 @@ class TargetMachine:
     family: str = ""
     """For example p5."""
     driver: Version = ()
+
+    @property
+    def processor(self) -> str:
+        """x86_64 or aarch64, as wheels name it."""
+        return "aarch64" if "gb200" in self.family or "gb300" in self.family else "x86_64"
 
 
 def image_finding(
@@ -44,6 +47,3 @@ def finding_record(found: Finding) -> dict[str, Any]:
     place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
     words = {"what": found.subject, "why": found.evidence, "remedy": found.remedy}
     return {**place, **words, "fixable": found.edit is not None}
-
-
-Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]

@@ -1,6 +1,6 @@
 """Rules on the container (EFA, variables, pins, the user, secrets), and the run of every rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from trainyard.config.secret_forms import (
@@ -10,9 +10,10 @@ from trainyard.config.secret_forms import (
     secret_kind,
     secret_value_kind,
 )
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.package_rules import PACKAGE_RULES
+from trainyard.image.conflict.package_rules import PACKAGE_RULES, Rule
+from trainyard.image.conflict.pair_rules import PAIR_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
     row_of,
@@ -27,20 +28,26 @@ from trainyard.plan.environment.variable_rules import judge_variable
 from trainyard.plan.finding import Finding, Severity
 
 
+def _oldest(machine: TargetMachine, key: str) -> Version:
+    """Return the oldest version of installer, plugin or nccl for the machine, the highest of all rows."""
+    listed = (one for one in rows_with("efa", "families") if machine.family in one["families"])
+    return max((version(one[key]) for one in listed if key in one), default=())
+
+
 def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    row = next((one for one in rows_with("efa", "families") if machine.family in one["families"]), {})
     wanted = (
         ("EFA installer", declared.efa_installer, "installer"),
         ("aws-ofi-nccl", efa_plugin(declared), "plugin"),
         ("NCCL", declared.nccl, "nccl"),
     )
     for name, found, key in wanted:
-        if machine.efa and row and found and found < version(row[key]):
+        oldest = _oldest(machine, key)
+        if machine.efa and found and found < oldest:
             yield image_finding(
                 0,
                 f"{name} {version_text(found)} is too old for {machine.family}",
                 "NCCL falls back to TCP there, without an error",
-                f"take {name} {row[key]} or newer",
+                f"take {name} {version_text(oldest)} or newer",
             )
 
 
@@ -56,7 +63,7 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
 
 
 def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    if declared.has_latest_efa:
+    if "aws-efa-installer-latest" in declared.commands:
         yield image_finding(
             0,
             "aws-efa-installer-latest is a different installer each month",
@@ -100,7 +107,7 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         )
 
 
-def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _system_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
@@ -111,7 +118,7 @@ def _system_nccl(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
             f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
             "the loader takes the first; a function that the older one lacks is an undefined symbol",
             "leave NCCL to torch, or install the newer one",
-            severity=WARNING,
+            severity=ERROR if machine.efa and declared.nccl < _oldest(machine, "nccl") else WARNING,
         )
 
 
@@ -140,13 +147,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
             severity, why, remedy = found.severity, found.evidence, found.remedy
         if severity is not Severity.INFO:
-            yield image_finding(
-                variable.line,
-                f"ENV {name}={value}",
-                why,
-                remedy,
-                severity=severity,
-            )
+            yield image_finding(variable.line, f"ENV {name}={value}", why, remedy, severity=severity)
 
 
 def _device_rdma(machine: TargetMachine, value: str) -> tuple[Severity, str]:
@@ -211,28 +212,27 @@ def _severity_of_argument(name: str, value: str) -> Severity | None:
     return WARNING if is_secret_name(name) else None
 
 
-RULES: dict[str, Rule] = PACKAGE_RULES | {
-    "efa-versions": _efa_versions,
-    "efa-missing": _efa_missing,
-    "efa-latest": _efa_latest,
-    "efa-nccl": _memory_registration,
-    "two-nccl": _system_nccl,
-    "environment": _variables,
-    "unpinned": _pinning,
-    "user": _user,
-    "secret": _secrets,
-}
+RULES: dict[str, Rule] = (
+    PACKAGE_RULES
+    | PAIR_RULES
+    | {
+        "efa-versions": _efa_versions,
+        "efa-missing": _efa_missing,
+        "efa-latest": _efa_latest,
+        "efa-nccl": _memory_registration,
+        "two-nccl": _system_nccl,
+        "environment": _variables,
+        "unpinned": _pinning,
+        "user": _user,
+        "secret": _secrets,
+    }
+)
 
 
-def judge_versions(
-    declared: DeclaredVersions, machine: TargetMachine, resolved: Sequence[Finding] = ()
-) -> list[Finding]:
-    """Run all rules; the worst findings come first, then they are sorted by place.
-
-    `resolved` are the findings of the resolver.
-    """
+def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[Finding]:
+    """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [
-        *resolved,
+        *declared.refused,
         *(
             replace(one, rule=name, file=one.file or declared.dockerfile)
             for name, rule in RULES.items()

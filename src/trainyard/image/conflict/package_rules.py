@@ -4,10 +4,11 @@ A rule that does not know a version reports nothing.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, Rule, TargetMachine, image_finding
-from trainyard.image.conflict.declared_versions import DeclaredVersions, InstallStep
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
+from trainyard.image.conflict.declared_versions import DeclaredVersions
+from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
@@ -24,6 +25,7 @@ from trainyard.image.conflict.version_facts import (
 from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
+Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
 _COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
 """Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
 OLDEST_PYTHON = (3, 11)
@@ -41,7 +43,7 @@ _FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
 
 def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
-    python = base.python
+    python = minor(base.python)
     oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
     if torch and oldest and python and not oldest <= python <= newest:
         span = f"{version_text(oldest)} to {version_text(newest)}"
@@ -120,7 +122,10 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
 
 def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
-    compiled = sorted(name for name in _COMPILED if name in declared.packages)
+    # What is compiled before torch is replaced was compiled with another torch.
+    last = declared.torch.step if declared.torch else -1
+    found = (declared.packages.get(name) for name in _COMPILED)
+    compiled = sorted(one.name for one in found if one and one.step >= last)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
@@ -235,7 +240,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
             name = source.written or "flash-attn"
-            if not base.has_compiler and base.kind != "other" and is_stated(base.image):
+            if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)
                 yield image_finding(
                     step.line,
@@ -253,7 +258,11 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     "install torch first, and flash-attn after it with --no-build-isolation",
                 )
-        if install.opaque or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
+        if (
+            step.unread
+            or step.missing
+            or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated))
+        ):
             torch_is_there = True  # more than build tools may include torch
 
 
@@ -304,9 +313,15 @@ def _differences(
     cuda = cuda_of(declared)
     if cuda and built["cuda"] and int(built["cuda"][:2]) != cuda[0]:
         yield f"CUDA {built['cuda'][:2]}", f"CUDA {cuda[0]}"
-    python, wanted = step.base.python, (3, int(built["python"][1:]))
+    python, wanted = minor(step.base.python), (3, int(built["python"][1:]))
     if python and (python < wanted if built["stable"] else python != wanted):
         yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
+    name, _, rest = built.string.partition("-")
+    listed = rows_with("pairs", "wheel")
+    release = (one for one in listed if one["wheel"] == name.replace("_", "-"))
+    needed = next((one["glibc"] for one in release if version(rest) >= version(one["from"])), "")
+    if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(needed):
+        yield f"glibc {needed} and newer", f"glibc {step.base.glibc}"
     abi = _abi(own, declared)
     if abi and built["abi"] and abi != built["abi"]:
         yield f"cxx11abi{built['abi']}", f"cxx11abi{abi}"

@@ -6,6 +6,7 @@ project, a conditional install.
 """
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
@@ -43,6 +44,13 @@ class Package:
     """The stage that installs it."""
     index: str = ""
     """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
+    step: int = -1
+    """The number of the command that installs it; -1 for the base image."""
+    is_resolved: bool = False
+    """Whether the resolver chose the version, and nothing ever stated another one."""
+    build: str = ""
+    """The origin of torch and its companions: pypi, named (an index or a suffix of PyTorch's own), cpu, rocm,
+    private (its suffix is known, its index is not), base, or empty for unknown."""
 
     @property
     def version(self) -> Version:
@@ -83,25 +91,27 @@ class RequirementsFile:
     """Whether it also names packages that cannot be read here."""
 
 
-def locked_packages(text: str, environment: Mapping[str, str] | None = None) -> dict[str, tuple[str, int]]:
-    """Return name -> version and line, for all pins of a lock or requirements file that apply on Linux.
+def locked_packages(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> version, for all pins of a lock that apply with these marker variables."""
+    pins: dict[str, set[str]] = {}
+    for one in read_requirements(text, environment).requirements:
+        pins.setdefault(one.name, set()).add(one.pin)
+    return {name: next(iter(found)) for name, found in pins.items() if len(found) == 1 and "" not in found}
 
-    `environment` has marker variables. Without a Python in it, a pin whose marker holds for some Pythons only
-    is left out, and so is a package with two versions.
-    """
-    return pins_of(read_requirements(text, environment).requirements)
 
-
-def pins_of(requirements: Iterable[StatedRequirement]) -> dict[str, tuple[str, int]]:
-    """Return name -> version and line of the packages that are pinned to one version."""
-    found: dict[str, tuple[str, int]] = {}
-    ambiguous = set()
-    for one in requirements:
-        if not one.pin or found.get(one.name, (one.pin, 0))[0] != one.pin:
-            ambiguous |= {one.name}
-        else:
-            found[one.name] = (one.pin, one.line)
-    return {name: pin for name, pin in found.items() if name not in ambiguous}
+def read_project(text: str, extras: Iterable[str] = ()) -> RequirementsFile:
+    """Return what a pyproject.toml requires with these extras; `*` is all of them."""
+    try:
+        project = tomllib.loads(text)["project"]
+        optional = project.get("optional-dependencies", {})
+        named = {canonicalize_name(name): listed for name, listed in optional.items()}
+        chosen = named if "*" in extras else {canonicalize_name(one) for one in extras}
+        written = [*project.get("dependencies", ()), *(one for name in chosen for one in named.get(name, ()))]
+        opaque = bool({"dependencies", "optional-dependencies"} & set(project.get("dynamic", ())))
+        found = (read_requirement(one) for one in written)
+        return RequirementsFile(tuple(one for one in found if one and one.name), opaque=opaque)
+    except (tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError):
+        return RequirementsFile(opaque=True)
 
 
 def read_requirements(text: str, environment: Mapping[str, str] | None = None) -> RequirementsFile:
@@ -126,7 +136,7 @@ def read_requirements(text: str, environment: Mapping[str, str] | None = None) -
             found.append(replace(one, line=start))
             opaque = opaque or not one.name
     read = (installs_of(f"pip install{options}") or (Install(),))[0]
-    opaque = opaque or read.opaque or bool(read.files or read.projects)
+    opaque = opaque or bool(read.opaque or read.files or read.projects)
     return RequirementsFile(tuple(one for one in found if one.name), read, opaque)
 
 

@@ -15,8 +15,10 @@ from trainyard.config.yaml_reader import parse_yaml
 Version = tuple[int, ...]
 
 MOST_DAYS = 180
-"""The linter calls a table old if its newest row is older than this many days."""
-TABLES = ("torch", "containers", "cuda", "efa")
+"""The linter calls a family of rows old if its newest row is older than this many days."""
+TABLES = ("torch", "containers", "cuda", "efa", "pairs", "published_files")
+# Families of rows that new releases make old: the table, and a key that only they have.
+RENEWED = (("torch", "pypi_cuda"), ("containers", "cuda"), ("cuda", "architecture"), ("efa", "libfabric"))
 
 
 @lru_cache
@@ -57,9 +59,10 @@ def oldest_cuda(architecture: str) -> Version:
 
 
 def old_tables(today: date) -> list[str]:
-    """Return the tables whose newest row is too old on this day."""
-    ages = {table: today - date.fromisoformat(max(row["date"] for row in rows(table))) for table in TABLES}
-    return [table for table, age in ages.items() if age.days > MOST_DAYS]
+    """Return the families of rows whose newest row is too old on this day, such as `torch (pypi_cuda)`."""
+    days = {(table, key): max(row["date"] for row in rows_with(table, key)) for table, key in RENEWED}
+    ages = {f"{table} ({key})": today - date.fromisoformat(day) for (table, key), day in days.items()}
+    return [name for name, age in ages.items() if age.days > MOST_DAYS]
 
 
 def version(text: str) -> Version:

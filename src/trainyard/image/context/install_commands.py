@@ -10,16 +10,19 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _SPLITS = re.compile(r"[;&|()\n]+")
 _REDIRECTS = re.compile(r"[<>&]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PIP = re.compile(r"pip[23]?(\.\d+)?")
-_OTHER_INSTALLERS = frozenset(("conda", "mamba", "micromamba", "poetry", "pdm", "pipenv"))
+_OTHER_INSTALLERS = frozenset(("conda", "mamba", "micromamba", "poetry", "pdm", "pipenv", "pixi", "make"))
 """Programs that choose versions by files and indexes of their own, which are not read here."""
+_ACTIONS = frozenset(("install", "create", "update", "env", "sync", "add"))
 _OWN_SCRIPT = "install_environment.sh"
 """This repository's own script: `install_environment.sh training` installs requirements-training.txt."""
+_EFA_INSTALLER = "efa_installer.sh"
+"""AWS's script, which installs no Python packages."""
 _BEGINS, _ENDS = frozenset(("if", "for", "while", "until", "case")), frozenset(("fi", "done", "esac"))
 _KEYWORDS = _BEGINS | _ENDS | {"then", "else", "elif", "do", "{", "}", "!"}
 _PREFIXES = frozenset(("sudo", "exec", "time", "env", "nice", "command"))
@@ -70,8 +73,10 @@ class Install:
     """The index that replaces PyPI."""
     other_indexes: tuple[str, ...] = ()
     upgrades: bool = False
-    opaque: bool = False
-    """Whether it also installs packages that cannot be read here: of a URL, or of another program."""
+    is_isolated: bool = False
+    """Whether builds from source see none of the installed packages: uv's default."""
+    opaque: str = ""
+    """What installs packages that cannot be read here: a URL, a script, another program; empty for none."""
     constraints: tuple[str, ...] = ()
     """Files of constraints, as written."""
     projects: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -98,7 +103,7 @@ def installs_of(text: str) -> tuple[Install, ...]:
     try:
         commands = _commands(text)
     except ValueError:  # an open quote: the shell would refuse it, or it is not a shell
-        return (Install(opaque=True),)
+        return (Install(opaque="a command with an open quote"),)
     found, folder = [], ""
     for command in commands:
         words = _program(command.words)
@@ -106,7 +111,7 @@ def installs_of(text: str) -> tuple[Install, ...]:
             folder = posixpath.join(folder, words[1])
         elif (install := _install(words)) is not None:
             certain = install.certain and command.certain
-            found.append(Install(**{**vars(install), "certain": certain, "folder": folder}))
+            found.append(replace(install, certain=certain, folder=folder))
     return tuple(found)
 
 
@@ -180,23 +185,24 @@ def _install(words: Sequence[str]) -> Install | None:
     place = posixpath.dirname(words[0])
     if name.startswith("python") and rest[:1] == ["-mpip"]:
         name, rest = "pip", rest[1:]
-    if name.startswith("python") and rest[:2] == ["-m", "pip"]:
-        name, rest = "pip", rest[2:]
-    if name == "uv" and rest[:1] == ["pip"]:
-        name, rest = "pip", rest[1:]
-    if _PIP.fullmatch(name) or (name == "uv" and rest[:1] == ["add"]):
+    if name.startswith("python") and rest[:2] in (["-m", "pip"], ["-m", "uv"]):
+        name, rest = rest[1], rest[2:]
+    if _PIP.fullmatch(name) or (name == "uv" and rest[:1] in (["pip"], ["add"])):
         action = next((word for word in rest if word in ("install", "sync", "uninstall", "add")), "")
-        return _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
+        read = _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
+        return read and replace(
+            read,
+            is_isolated=name == "uv" and not any(word.startswith("--no-build-isolation") for word in rest),
+        )
     if name == "uv" and rest[:1] == ["sync"]:
         return _read_uv_sync(rest[1:])
-    scripts = [word for word in words if word.endswith((".sh", "setup.py"))]
+    scripts = [word for word in words if word.endswith((".sh", "setup.py")) and _EFA_INSTALLER not in word]
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
-    others = ("install", "create", "update", "env", "sync", "add")
-    is_other = name in _OTHER_INSTALLERS and bool(set(rest[:2]) & set(others))
-    is_other = is_other or name == "make" or (name == "uv" and rest[:1] == ["run"])
-    return Install(opaque=True) if scripts or is_other else None
+    is_other = name in _OTHER_INSTALLERS and (name == "make" or bool(set(rest[:2]) & _ACTIONS))
+    is_other = is_other or (name == "uv" and rest[:1] == ["run"])
+    return Install(opaque=posixpath.basename((scripts or [name])[0])) if scripts or is_other else None
 
 
 def _read_uv_sync(rest: Sequence[str]) -> Install:
@@ -221,7 +227,7 @@ def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
         main_index=values["main"][-1] if values["main"] else "",
         other_indexes=tuple(values["others"]),
         upgrades=bool(flags & _UPGRADES),
-        opaque=not all(folders),
+        opaque="" if all(folders) else "an editable install of a URL",
         constraints=tuple(values["constraints"]),
         projects=tuple(
             (match[1], tuple(extra.strip() for extra in (match[2] or "").split(",") if extra.strip()))

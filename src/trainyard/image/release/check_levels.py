@@ -2,14 +2,14 @@
 
     quick      the versions of the image's lock, its imports, torch, entry point, user, size
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
-    full       also a forward and backward pass, and a sum over two processes
+    full       also a forward and backward pass, a sum over two processes, and a compiled function
 
 A requested check without an answer has failed. A check for which the image states nothing is unknown. A
 warning is about something that is allowed, but that some clusters refuse.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,9 @@ MARK = "TRAINYARD-PROBE "
 """The prefix of every line that the probe prints for us."""
 QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
-FULL = (*STANDARD, "collective", "forward-backward")
+FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,13 @@ class Answer:
 
 
 def probe_request(
-    level: str, packages: Mapping[str, Mapping[str, str]] | None, *, cpu: bool, efa: bool, gpus: bool = False
+    level: str,
+    packages: Mapping[str, Mapping[str, str]] | None,
+    *,
+    cpu: bool,
+    efa: bool,
+    gpus: bool = False,
+    no_torch: bool = False,
 ) -> dict[str, Any]:
     """Return the questions for the probe in the container.
 
@@ -56,6 +61,7 @@ def probe_request(
         "cpu": cpu,
         "efa": efa,
         "gpus": gpus,
+        "no_torch": no_torch,
     }
 
 
@@ -103,15 +109,6 @@ def _judge_user(user: str) -> Answer:
     how = f"runs as {user}" if user else "no USER is set, so it runs as root"
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/
     return Answer("user", True, f"{how}: the Pod Security level restricted refuses that", warns=True)
-
-
-def judge_layers(found: Iterable[tuple[str, str, str]]) -> Answer:
-    """Return the check for secrets; `found` has layer, path and kind of each."""
-    named = [f"{path} ({what}, layer {layer[:12]})" for layer, path, what in found]
-    if not named:
-        return Answer("secrets", True, "no layer holds what looks like a secret")
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    return Answer("secrets", False, "; ".join(named[:_MOST_NAMED]) + more)
 
 
 def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:

@@ -36,7 +36,7 @@ def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[
         python: {
             name: pin
             for text in texts
-            for name, (pin, _) in locked_packages(text, {**markers, "python_version": python}).items()
+            for name, pin in locked_packages(text, {**markers, "python_version": python}).items()
         }
         for python in _PYTHONS
     }

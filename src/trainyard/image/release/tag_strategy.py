@@ -1,7 +1,7 @@
 """Choose the tags of a pushed image by its source, and what to do about a tag that is already taken.
 
     auto       the version, if a version tag of git is on the commit; else the commit
-    semantic   1.2.3, and 1.2 and 1, which move with each release
+    semantic   1.2.3
     git-sha    git-, 12 digits of the commit, and 8 of the content
     latest     latest, which moves, and the commit
 
@@ -130,9 +130,8 @@ def plan_tags(
             steps.append(TagStep(tag.name, "set"))
         elif now == digest:
             steps.append(TagStep(tag.name, "kept", "it names this image already"))
-        elif not tag.needed and (immutable or not tag.moves):
-            why = "tags cannot move here" if tag.moves else "this tag never moves"
-            steps.append(TagStep(tag.name, "skipped", f"{why}, and it names {now[:19]}…"))
+        elif not tag.needed:
+            steps.append(TagStep(tag.name, "skipped", f"it never moves, and it names {now[:19]}…"))
         elif immutable or (_VERSION.fullmatch(tag.name) and not tag.moves):
             raise VerificationError(
                 f"The tag {tag.name} names {now[:19]}… already, not the new {digest[:19]}…"
@@ -170,10 +169,7 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
         )
     match = max(found, key=lambda m: tuple(int(part) for part in m["core"].split(".")))
     core, pre = match["core"], match["pre"] or ""
-    exact = Tag(f"{core}{pre}", moves=False, needed=True)
-    major, minor, _ = core.split(".")
-    shorter = [Tag(f"{major}.{minor}", moves=True, needed=False), Tag(major, moves=True, needed=False)]
-    return [exact, *([] if pre else shorter)]
+    return [Tag(f"{core}{pre}", moves=False, needed=True)]
 
 
 def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:

@@ -80,7 +80,7 @@ class _JobFollower:
                 continue
             if changed or self._view.seconds_until_observation <= 0:
                 if not self._view.exists:
-                    kind = self._view.observed().kind.api_kind
+                    kind = self._view.observation().kind.api_kind
                     raise ConfigError(f"There is no {kind} {self._view.name} to follow")
                 state = self._state_now()
                 if state.ended:

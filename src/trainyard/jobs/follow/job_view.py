@@ -90,7 +90,7 @@ class JobView:
         """Return why the job or its pods cannot be seen now; None if everything is current."""
         return next(iter(self._broken.values()), None)
 
-    def observed(self) -> Observed:
+    def observation(self) -> Observed:
         """Return everything that is known now."""
         self._known = replace(self._known, pods=self.pods, now=self._api.cluster_time())
         return self._known
@@ -99,7 +99,7 @@ class JobView:
         """Read Workload, JobSet and events again."""
         self._around_at = self._clock()
         try:
-            self._known = self._reader.observe_around(self.observed())
+            self._known = self._reader.observe_around(self.observation())
         except ServiceError as error:
             _logger.debug("Workload and events are not seen now: %s", error)
 
@@ -123,7 +123,7 @@ class JobView:
 
     def judge(self) -> JobState:
         """Return the state by everything that is known, and remember what was seen."""
-        observed = self.observed()
+        observed = self.observation()
         self.history = after(observed, self.history)
         return judge_job(observed, self.history)
 

@@ -65,6 +65,7 @@ _FINAL_PULL = re.compile(
 _PASSING_PULL = re.compile(
     r"5\d\d |timeout|timed out|connection re|TLS handshake|too many requests|temporar|i/o", re.I
 )
+_PULL_SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _DISK = re.compile(r"no space left", re.I)
 _MOUNT = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 _STARTED = ("Pulling", "Pulled", "Created", "Started")
@@ -303,7 +304,10 @@ def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observe
     final = tried and bool(_FINAL_PULL.search(message)) and not _PASSING_PULL.search(message)
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
     hopeless = final or _has_waited(pod, observed, PATIENCE)
-    return Trouble(Waiting(failure_class, text), hopeless=hopeless, pod=pod)
+    lacking = (_PULL_SECRETS.search(m) for r, m in known if r == "FailedToRetrieveImagePullSecret")
+    names = next((found[1] for found in lacking if found), "")
+    fix = f"create the pull secret {names} in the namespace, or correct imagePullSecrets" if names else ""
+    return Trouble(Waiting(failure_class, text, fix=fix), hopeless=hopeless, pod=pod)
 
 
 def _is_of(event: Json, pod: "PodFacts") -> bool:

@@ -148,13 +148,13 @@ def first_line(path: str) -> str:
         return file.readline().strip()
 
 
-def divisor_of(loss: Any) -> float:
-    """Return by what a loss was divided in the last operation before its backward pass; 1 for another one."""
-    last = type(loss.grad_fn).__name__
-    other = loss.grad_fn._saved_other if last in ("DivBackward0", "MulBackward0") else None
-    if other is None or other.numel() != 1 or other.device.type != "cpu":
-        return 1.0
-    return round(float(other) if last == "DivBackward0" else 1 / float(other), 3)
+def has_nan(value: Any, depth: int = 0) -> bool:
+    """Return whether an array in an object, such as a model of scikit-learn, has a NaN."""
+    if hasattr(value, "dtype"):
+        return bool(value.dtype.kind == "f" and (value != value).any())
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    parts = value if isinstance(value, (list, tuple)) else list(inner.values())
+    return depth < 6 and any(has_nan(each, depth + 1) for each in parts[:1000])
 
 
 def files_of(path: str, began: int) -> dict[str, list[int]]:
@@ -456,6 +456,8 @@ class Observer:
                     future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, place))))
                     return
                 self._background -= name == "async_save"
+                if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
+                    place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
                     self._note_save(call, where, began, place)
 
@@ -484,7 +486,7 @@ class Observer:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
         from weakref import ref
 
-        self._scaled = (ref(scaled), loss.detach(), quietly(divisor_of)(loss) or 1.0)
+        self._scaled = (ref(scaled), loss.detach(), self._divisor_of(loss))
 
     def _keep_loss(self, tensor: Any, *_args: Any, **_options: Any) -> None:
         """Keep the scalar of a backward pass. One on a GPU is read later: reading would wait."""
@@ -492,7 +494,7 @@ class Observer:
             return
         scaled, loss, divisor = self._scaled
         if scaled() is not tensor:
-            loss, divisor = tensor, quietly(divisor_of)(tensor) or 1.0
+            loss, divisor = tensor, self._divisor_of(tensor)
         self._backwards += 1
         self._loss, self._divisor = None, divisor
         # The tensors of other dispatchers, such as DTensor, would communicate.
@@ -508,6 +510,15 @@ class Observer:
         if self._of_passes:
             self.step += 1
             self._note_step(None, 1)
+
+    def _divisor_of(self, loss: Any) -> float:
+        """Return by what a loss was divided in its last operation, if it is not the first pass of a step."""
+        last = type(loss.grad_fn).__name__ if self._backwards else ""
+        other = loss.grad_fn._saved_other if last in ("DivBackward0", "MulBackward0") else None
+        if other is None or other.numel() != 1 or other.device.type != "cpu":
+            return 1.0
+        number = float(other) or 1.0
+        return round(number if last == "DivBackward0" else 1 / number, 3)
 
     def _count(self, owner: Any, more: int = 1) -> None:
         """Count a step of the program: one of an optimizer that has stepped since the last one was counted.
@@ -675,10 +686,11 @@ class Observer:
         if trace is None or trace.tb_frame.f_back is not None:
             return
         deepest, cause, code = quietly(find_cause)(error) or (error, "", "")
-        places, trace = [], getattr(deepest, "__traceback__", None) or trace
-        while trace is not None:
-            places.append((os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
-            trace = trace.tb_next
+        places = []
+        for frames in (trace, getattr(deepest, "__traceback__", None)):
+            while frames is not None:
+                places.append((os.path.abspath(frames.tb_frame.f_code.co_filename), frames.tb_lineno))
+                frames = frames.tb_next
         file, line = ([each for each in places if is_below(each[0], self._root)] or places)[-1]
         file = os.path.relpath(file, self._root) if is_below(file, self._root) else file
         message = (quietly(str)(error) or "")[:1000]

@@ -1,11 +1,13 @@
-"""Show the state of jobs on a terminal: the result, the cause, the last output, the next command."""
+"""Show jobs on a terminal: the result, the cause, the last output, the next command, checkpoints, objects."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from trainyard.report.cluster.table import wrap_table
-from trainyard.report.facts.quantities import format_age_ago, format_count
+from trainyard.report.facts.quantities import format_age_ago, format_count, format_size
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]
@@ -89,16 +91,19 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
         for job in jobs
     ]
     head, *lines = wrap_table(heads, rows, width=width)
-    reasons = [
-        "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *job["alerts"]])
-        for job in jobs
-    ]
+    reasons = [_why_listed(job) for job in jobs]
     for number, reason in reversed(list(enumerate(reasons))):
         if reason and reasons[number + 1 : number + 2] != [reason]:
             lines[number + 1 : number + 1] = [
                 f"    {line}" for line in textwrap.wrap(reason, max(30, width - 4))
             ]
     return [head, *lines]
+
+
+def _why_listed(job: Json) -> str:
+    """Return why a job does not run, and what is wrong with one that runs or has ended."""
+    alerts = job["alerts"] if job["state"] in ("Running", "Succeeded", "Failed") else []
+    return "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *alerts])
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
@@ -170,3 +175,55 @@ def _pods(pods: Json) -> str:
     parts = [f"{pods['running']} of {wanted} running"]
     parts += [f"{pods[name]} {name}" for name in ("succeeded", "failed") if pods[name]]
     return ", ".join(parts)
+
+
+def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[str]:
+    """A line for each checkpoint, in the order of runs and steps."""
+    if not found:
+        return [f"There are no checkpoints in {where}."]
+    heads = ("checkpoint", "format", "step", "size", "files", "verdict", "why")
+    rows = [
+        (
+            each["path"],
+            each["format"],
+            "" if each["step"] is None else f"{each['step']:,}",
+            format_size(each["bytes"]),
+            str(each["files"]),
+            each["verdict"],
+            each["why"],
+        )
+        for each in found
+    ]
+    return wrap_table(heads, rows, width=width)
+
+
+def copy_line(data: Json) -> str:
+    """The result of a copy in one sentence."""
+    kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
+    cuts = f", after {data['cuts']} lost connections" if data["cuts"] else ""
+    files = f"{data['files']} files, {format_size(data['bytes'])}"
+    return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"
+
+
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's writer, where PyYAML was built with it."""
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Repeat a value instead of an anchor, which people and some tools read wrongly."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def kubernetes_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Return the objects as YAML documents, in their order."""
+    text: str = yaml.dump_all(list(objects), Dumper=_Dumper, sort_keys=False, width=2**16)
+    return text

@@ -370,12 +370,9 @@ def _advice(line: str) -> tuple[str, str]:
 
 def search_phrase(line: str) -> str:
     """Return an error without what is personal: paths, addresses, hosts, numbers, quoted names."""
-    text = re.sub(
-        r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+", "…", line
-    )
-    text = re.sub(
-        r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\"", "…", text
-    )
+    place = r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+"
+    name = r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\""
+    text = re.sub(name, "…", re.sub(place, "…", line))
     return " ".join(re.sub(r"(?:[…,:()\[\] ]*…)+", " … ", text).split())[:120].strip(" …,:([") or line[:40]
 
 
@@ -500,8 +497,8 @@ def _explain_exit_code(
         return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
     why = "no line of the logs shows why it ended"
     if exit_code is not None:
-        signal = -exit_code if exit_code < 0 else exit_code - _SIGNALS
-        by = f", which is signal {signal}," if 0 < signal < 65 else ""
+        number = -exit_code if exit_code < 0 else exit_code - _SIGNALS
+        by = f" (signal {number})" if 0 < number < 65 else ""
         why += f"; exit code {exit_code}{by} alone does not either"
     if exit_code in _KILLS and facts.memory_kills == 0:
         why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
@@ -528,7 +525,7 @@ _MEANINGS = {
     135: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
     139: "native code crashed (SIGSEGV)",
 }
-"""What an exit code says by itself, where no line of a log decides."""
+"""What an exit code says by itself."""
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import DamagedFileError
-from trainyard.gateways.images.image_layers import secrets_in_layers
+from trainyard.gateways.images.image_layers import read_layers
 
 
 def tar_of(files: dict[str, bytes], mode: str = "w") -> bytes:
@@ -36,7 +36,7 @@ def found(path: Path) -> list[tuple[str, str, str]]:
             return "a private key"
         return "a token" if head.startswith(b"token") else None
 
-    return list(secrets_in_layers(path, judge))
+    return [(one.layer, one.path, one.kind) for one in read_layers(path, judge).found]
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
@@ -44,7 +44,7 @@ def test_secrets_of_every_layer_are_found_by_name_and_by_their_beginning(tmp_pat
     first = tar_of({"./home/key.pem": b"", "etc/passwd": b"root"}, mode)
     second = tar_of({"a/b": b"token of somebody", "c": b"xtoken"}, mode)
     assert found(image(tmp_path, first, second)) == [
-        ("abc", "./home/key.pem", "a private key"),
+        ("abc", "home/key.pem", "a private key"),
         ("layer", "a/b", "a token"),
     ]
 

@@ -439,6 +439,18 @@ def test_a_pull_that_was_tried_before_stays_hopeless_while_it_is_tried_again(tri
     assert (state.state is State.FAILED) is tried
 
 
+def test_a_pull_secret_that_is_missing_is_named() -> None:
+    """Kubernetes tries the pull without it; what the kubelet wrote here is of release 1.34."""
+    again = pod("job-1", "Pending", rank=1, uid="u1", state=waiting("ImagePullBackOff", "x: unauthorized"))
+    why = (
+        "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed."
+    )
+    missing = event("FailedToRetrieveImagePullSecret", why, involved={"kind": "Pod", "uid": "u1"})
+    state = judge_job(seen("pytorchjob", job("pytorchjob"), [again], events=[missing]))
+    assert state.failure is not None
+    assert state.failure.fix == "create the pull secret regcred in the namespace, or correct imagePullSecrets"
+
+
 @pytest.mark.parametrize(
     ("starts", "age", "state"), [(1, 9, "Starting"), (3, 9, "Failed"), (3, -9, "Starting")]
 )

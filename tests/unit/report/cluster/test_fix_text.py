@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from trainyard.report.cluster.fix_text import cluster_lines, fix_lines
+from trainyard.report.cluster.verdict_text import cluster_lines, fix_lines
 
 AUTOMATIC = {
     "check": "device-plugin",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from trainyard.cluster.check_definition import Severity
 from trainyard.cluster.verdict import Readiness
+from trainyard.plan.finding import Severity
 from trainyard.report.cluster.verdict_text import (
     summarize_verdict,
     verdict_lines,
@@ -85,7 +85,7 @@ def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> No
 
 
 @each_case("state", Readiness)
-@each_case("severity", Severity)
+@each_case("severity", [Severity(word) for word in MARKS])
 @each_case("count", [0, 1, 2])
 def test_each_state_and_severity_is_said_and_counted(
     state: Readiness, severity: Severity, count: int

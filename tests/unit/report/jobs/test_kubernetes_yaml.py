@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.report.jobs.kubernetes_yaml import kubernetes_yaml
+from trainyard.report.jobs.job_text import kubernetes_yaml
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SHARED = {"matchLabels": {"trainyard.dev/job": "smoke"}}
