@@ -30,6 +30,7 @@ EVERYWHERE = {
     *("checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"),
     "proven_run_search",
     "run_choice",
+    "training_elsewhere",
 }
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}
 MAY_IMPORT = {
