@@ -258,8 +258,10 @@ class Pipeline:
 
     def notify(self, event: str, **values: str) -> list[Step]:
         """Return the step that posts an event to Slack; nothing where Slack is not enabled."""
-        known = {**self.notice, **(self.start if event in ("started", "resumed") else {}), **values}
-        notice = Notice(event=event, run_dir=self.run_dir, lineage=self.lineage or None, **known)
+        start = self.start if event in ("started", "resumed") else {}
+        plain = Notice(event=event, run_dir=self.run_dir, lineage=self.lineage or None)
+        known: dict[str, Any] = {**self.notice, **start, **values}
+        notice = replace(plain, **known)
         return [Step("notify", notify, {"notice": notice})] if self.notifies else []
 
     def steps(self) -> list[Step]:
@@ -290,7 +292,7 @@ class StepRunner(SignalForwarder):
     """
 
     def __init__(self, *, prints: bool = True, is_grouped: bool = False) -> None:
-        """`prints`: whether steps print to stdout, else to stderr; `is_grouped`: as groups of GitHub's log."""
+        """`prints`: whether steps print to stdout, else to stderr; `is_grouped`: in groups of the log."""
         super().__init__()
         self.result: Any = None
         """What the last step returned."""

@@ -1,10 +1,10 @@
-"""Train on a cluster or in CodeBuild from a job of GitHub: start, follow, restore the records, prove, report.
+"""Train on a cluster or in CodeBuild from a job of GitHub: start, follow, restore the records, prove.
 
-    plan ──> send the job | start the build ──> follow ──> restore from the store ──> prove ──> report ──> notify
+    plan ──> start the job or the build ──> follow ──> restore ──> prove ──> report ──> notify
 
-The pods, or the build, train and store by themselves; here another machine reads the store. A job on a cluster that
-outlives this one is followed by the next segment, and goes on when the workflow run is cancelled; a build ends
-with it.
+The pods, or the build, train and store by themselves; here another machine reads the store. A job on a cluster
+that outlives this one is followed by the next segment, and continues when the workflow run is cancelled; a
+build ends with it.
 """
 
 import os
@@ -68,13 +68,16 @@ class TrainingElsewhere:
     def changes(self) -> list[str]:
         return [*str(self.plan["overrides"]).splitlines(), f"artifacts.store={self.plan['store']}"]
 
-    def notice(self, event: str, **values: str) -> Step:
-        known = {
-            "thread": str(self.plan["thread"]),
-            "segment": f"{self.plan['segment']}/{self.plan['most_segments']}",
-        }
-        notice = Notice(event=event, run_dir=self.run_dir, lineage=str(self.plan["title"]), **known, **values)
-        return Step("notify", notify, {"notice": notice})
+    def notice(self, event: str, **values: Any) -> Step:
+        plan = self.plan
+        notice = Notice(
+            event=event,
+            run_dir=self.run_dir,
+            lineage=str(plan["title"]),
+            thread=str(plan["thread"]),
+            segment=f"{plan['segment']}/{plan['most_segments']}",
+        )
+        return Step("notify", notify, {"notice": replace(notice, **values)})
 
     def seconds_left(self) -> float:
         """Return how long this job may follow the training."""

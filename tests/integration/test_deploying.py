@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +82,9 @@ def deploy(plane: Any) -> Deploy:
     return run
 
 
-def pods_of(plane: Any, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = plane.request(
-        "GET", f"{TEAM}/pods?labelSelector=trainyard.dev%2Fjob%3D{job}"
-    )["items"]
+def pods_of(plane: Any, job: str, namespace: str = "team") -> list[dict[str, Any]]:
+    path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=trainyard.dev%2Fjob%3D{job}"
+    found: list[dict[str, Any]] = plane.request("GET", path)["items"]
     return found
 
 
@@ -331,8 +331,4 @@ def test_labels_that_a_policy_wants_are_on_all_that_a_job_makes(plane: Any, depl
     for kind in ("pytorchjob", "trainjob", "rayjob"):
         done = deploy(*place, "--set", template, "--kind", kind, "--job-name", f"{kind}-l")
         assert done.returncode == 0, done.stderr
-        selector = f"labelSelector=trainyard.dev%2Fjob%3D{kind}-l"
-        until(
-            lambda query=selector: plane.request("GET", f"/api/v1/namespaces/labelled/pods?{query}")["items"],
-            f"a pod of {kind}",
-        )
+        until(partial(pods_of, plane, f"{kind}-l", "labelled"), f"a pod of {kind}")

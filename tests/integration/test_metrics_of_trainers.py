@@ -36,7 +36,7 @@ class Metrics:
         self.merged.add_all(self.files.poll(at_end=is_over), Source.STRUCTURED, time.time())
 
     def rows(self) -> list[Row]:
-        self.merged.settle()
+        self.merged.settle(is_over=True)
         return list(self.merged.rows())
 
 

@@ -138,13 +138,20 @@ def environment_of_program(
         "deadline": "1h",
         "segment": "1",
     }
-    plan |= {"resume": "none", "fetch": "false", "may_begin": "true", "prepares": False, "job_minutes": 60}
-    inputs = {"CONFIG": plan["config"], "CHANGES": changes, "TRAINYARD_PLAN": json.dumps(plan)}
+    plan |= {"resume": "none", "fetch": "false", "job_minutes": 60, "title": "7", "most_segments": "1"}
+    plan |= {
+        "run_id": Path(where["run_dir"]).name,
+        "thread": "",
+        "reason": "",
+        "expected": "{}",
+        "target": "gpu-runner",
+    }
+    inputs = {"CONFIG": plan["config"], "CHANGES": changes}
     inputs |= {name.upper(): value for name, value in where.items()}
+    inputs = inputs if entry == "action" else {"TRAINYARD_PLAN": json.dumps(plan)}
     hidden = ("GITHUB_", "SLACK_", "TRAINYARD_", "AWS_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    step = "action" if entry == "action" else "train"
-    line = [sys.executable, "-m", "trainyard", "step", step]
+    line = [sys.executable, "-m", "trainyard", "step", "action"]
     done = warm_start.run(line, env={**kept, **variables, **inputs}, cwd=folder, timeout=300)
     assert (folder / "seen").exists(), done.stderr
     found: dict[str, str] = json.loads((folder / "seen").read_text())

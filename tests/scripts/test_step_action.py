@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +158,11 @@ def test_what_stopped_at_the_limit_of_its_cost_is_stored(world: World) -> None:
     stopped = {"outcome": {"status": "stopped", "exit_code": 1}}
     world.environment.setattr(pipeline, "read_record", lambda _path: stopped)
     world.exit_codes = {"train": 1}
+    (world.folder / "runs/gh-4711").mkdir(parents=True)
+    (world.folder / "runs/gh-4711/run.json").write_text("{}")
+    world.environment.setattr(
+        step_action, "pipeline_to_run", lambda request: nullcontext(pipeline_of_run(request))
+    )
     assert world.action() == 1
     assert "store" in world.names and world.told()[-1] == "stopped"
     assert world.end["continues"] == ""
@@ -238,8 +245,9 @@ def test_a_killed_step_is_finished(world: World) -> None:
 
 def pipeline_of_run(request: RunRequest) -> pipeline.Pipeline:
     assert request.run_dir is not None and request.config is not None
-    known = {"run_dir": request.run_dir, "config": request.config, "store": request.store}
-    return pipeline.Pipeline(**known, notifies=True, prepares=False)
+    return pipeline.Pipeline(
+        run_dir=request.run_dir, config=request.config, store=request.store, notifies=True, prepares=False
+    )
 
 
 @each_case("target", ["gpu-runner", "eks"])
@@ -395,8 +403,8 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
         slept.append(seconds)
         now[0] += seconds
 
-    world.environment.setattr(step_wait.time, "sleep", sleep)
-    world.environment.setattr(step_wait.time, "monotonic", lambda: now[0])
+    world.environment.setattr(time, "sleep", sleep)
+    world.environment.setattr(time, "monotonic", lambda: now[0])
     for name, value in {
         "GITHUB_API_URL": serve_github(answer),
         "GITHUB_REPOSITORY": "o/r",

@@ -206,7 +206,7 @@ def test_a_store_that_goes_with_its_machine_is_refused_before_training(
     store: str,
     kept: bool,
 ) -> None:
-    """GitHub destroys its own machine; another one may have a network mount, or a volume that somebody names."""
+    """GitHub destroys its own machine; another may have a network mount, or a volume that somebody names."""
     runner = tmp_path / "runner"
     (runner / "bin" / "Runner.Listener").mkdir(parents=True)
     is_ephemeral = str(machine == "an ephemeral runner").lower()

@@ -75,10 +75,7 @@ class ClusterQuery:
 
     def record(self, snapshot: Snapshot) -> dict[str, Any]:
         """Return the cluster and the job as plain data."""
-        return {
-            "cluster": cluster_record(snapshot, self.api.access.context),
-            "plan": plan_record(self.job),
-        }
+        return {"cluster": cluster_record(snapshot, self.api.access.context), "plan": plan_record(self.job)}
 
     def usage(self) -> Snapshot:
         """Read nodes, pods, devices, queues and the claim only. Raises ServiceError."""

@@ -1,11 +1,11 @@
 """Run the pipeline in a job of GitHub: for `action.yml` with its inputs, for `train.yml` by its plan.
 
-    check ─> prepare ─> fetch ─> train, storing each checkpoint ─> evaluate ─> store ─> prove ─> report ─> notify
+    check ─> prepare ─> fetch ─> train and follow ─> evaluate ─> store ─> prove ─> report ─> notify
 
 Where the plan says so, another machine trains (`training_elsewhere`).
 
-Reads:      TRAINYARD_PLAN, the output of `trainyard step plan`; without it the inputs of the action: COMMAND,
-            CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE; an empty one counts as not given.
+Reads:      TRAINYARD_PLAN, the output of `trainyard step plan`; without it the inputs of the action:
+            COMMAND, CONFIG, CHANGES, STORE, RUN_NUMBER, RUN_DIR, RESUME and DEADLINE, empty if not given.
             MATRIX, GITHUB_RUN_ID, GITHUB_JOB and USED_BY (the step of the job) are the id of the run then.
             TRAINYARD_AWS_ROLE: the role for the store. PROGRAM_ENV: NAME=VALUE lines for the program alone.
             TRAINYARD_PASS: variables of ours that the program gets, too. FINISH: `true` stores, proves and
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def python_of_trainer(plan: Json) -> str:
     """Return the Python of the checkout if it trains with Trainyard's own trainer, which the action lacks.
 
-    The action is installed without torch; the set-up of the job (`make install`) made the trainer's environment.
+    The action is installed without torch; the job's set-up (`make install`) made the trainer's environment.
     """
     place = Path(".venv/bin/python").absolute()
     is_other = (
@@ -194,7 +194,7 @@ def request_of_plan(plan: Json, environment: Mapping[str, str]) -> RunRequest:
 
 
 def default_run_id(environment: Mapping[str, str]) -> str:
-    """Return an id that no other job, cell of a matrix, step or workflow run has, but further attempts have."""
+    """Return an id that no other job, cell of a matrix, step or run has; further attempts have it, too."""
     cell = environment.get("MATRIX", "")
     digest = "" if cell in ("", "null", "{}") else hashlib.sha256(cell.encode()).hexdigest()[:8]
     job = re.sub(r"[^A-Za-z0-9_-]", "-", environment.get("GITHUB_JOB", ""))[:60]
@@ -286,7 +286,7 @@ def records_step(run_dir: Path) -> Step:
 
 
 def prune_steps(chosen: Sequence[Pipeline]) -> list[Step]:
-    """Return the step that removes old runs beside a proven one; none if all are kept, or the folder is named."""
+    """Return the step that removes old runs beside a proven one, unless all are kept or it has a name."""
     most = os.environ.get("TRAINYARD_KEEP_RUNS") or MOST_KEPT
     if most == "all" or os.environ.get("RUN_DIR"):
         return []

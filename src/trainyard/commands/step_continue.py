@@ -8,8 +8,8 @@ follows after a pause.
 
 Reads:      the plan; --end, or NEEDS (GitHub's context `needs`, JSON); GITHUB_TOKEN, GITHUB_REPOSITORY,
             GITHUB_API_URL; GITHUB_WORKFLOW_REF, the workflow that is dispatched
-Writes:     the tag, if it is gone, and one workflow dispatch, unless --dry-run; the job summary; the output `dispatched`, or
-            `reason` if there is no further segment; --json prints the decision
+Writes:     the tag, if it is gone, and one workflow dispatch, unless --dry-run; the job summary; the output
+            `dispatched`, or `reason` if there is no further segment; --json prints the decision
 Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
             the reason; 2 wrong usage; 4 GitHub refuses
 Example:    trainyard step continue --plan "$PLAN" --end "$END"

@@ -206,13 +206,13 @@ def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator
         yield failure(
             "store",
             f"{store} is a folder of {machine}, which is gone after the job, with all that is stored there",
-            "name a store that stays, s3://BUCKET/PREFIX or a network mount (TRAINYARD_STORE, or store: of the "
-            "action); if this folder stays: artifacts.store_is_kept=true",
+            "name a store that stays, s3://BUCKET/PREFIX or a network mount (TRAINYARD_STORE, or the input "
+            "store); if this folder stays: artifacts.store_is_kept=true",
         )
     if is_hosted and minutes.isdigit() and int(minutes) > HOSTED_MINUTES:
         yield failure(
             "time limit",
-            f"GitHub ends jobs on its own machines after {HOSTED_MINUTES} minutes, and this one has {minutes}",
+            f"GitHub ends jobs on its machines after {HOSTED_MINUTES} minutes, and this one has {minutes}",
             "gh variable set TRAINYARD_JOB_MINUTES --body 355, then start a new run",
         )
 

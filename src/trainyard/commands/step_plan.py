@@ -1,18 +1,19 @@
 """Decide what a training workflow run will do: check its configuration, its inputs and the machine.
 
-All later jobs use only the values that are resolved here. In a workflow it also tags the commit, so that later
-segments run it. If the repository is not set up (it does not say where to train or where to store), a push or
-the daily run trains nothing and succeeds, with a notice that names the commands to set it up. A training that
-somebody requested is refused.
+All later jobs use only the values that are resolved here. In a workflow it also tags the commit, so that
+later segments run it. If the repository is not set up (it does not say where to train or where to store), a
+push or the daily run trains nothing and succeeds, with a notice that names the commands to set it up. A
+training that somebody requested is refused.
 
 Reads:      the flags, else the inputs of the dispatch (GITHUB_EVENT_PATH), else INPUTS, GitHub's context
             `inputs` of train.yml, else the repository's variables (docs/variables.md); the configuration;
             CONTAINER; GitHub's variables, and GITHUB_TOKEN for the tag
-Writes:     the tag; the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step output `plan`
-            (JSON), the job summary, and for a wrong configuration an annotation per problem, with its place
+Writes:     the tag; the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step
+            outputs `plan` (JSON) and `trains`, the job summary, and for a wrong configuration an annotation
+            per problem, with its place
 Exit codes: 0 decided, with a warning if it seems not to fit, cannot be proven or has one segment only, or
-            there is nothing to train; 2 an input, a variable or the file is wrong, or a training was requested and the
-            repository is not set up
+            there is nothing to train; 2 an input, a variable or the file is wrong, or a training was
+            requested and the repository is not set up
 Example:    trainyard step plan --config configs/smoke.yaml --overrides "training.max_steps=50"
 """
 
@@ -186,17 +187,17 @@ def plan_run(
 
 
 def segment_here(segment: "Segment", commit: str) -> "Segment":
-    """Return a later segment if its commit is checked out here. Raises ConfigError: it may be a fork's commit."""
+    """Return a later segment if its commit is here. Raises ConfigError: another one may be a fork's."""
     if segment.commit != commit:
         raise ConfigError(
-            f"continues: the segment is of commit {segment.commit[:12]}, and this run has {commit[:12]}. Only "
-            f"the workflow itself continues a run, on the tag {segment.tag}. Leave it empty"
+            f"continues: the segment is of commit {segment.commit[:12]}, and this run has {commit[:12]}. "
+            f"Only the workflow itself continues a run, on the tag {segment.tag}. Leave it empty"
         )
     return segment
 
 
 def keep_commit(plan: "RunPlan") -> "RunPlan":
-    """Tag the commit for later segments; if GitHub refuses, warn, and return the plan with one segment only."""
+    """Tag the commit for later segments; if GitHub refuses, warn, and return the plan with one segment."""
     try:
         refusal = make_tag(github_from(), plan.segment)
     except (ServiceError, ConfigError) as error:
@@ -204,9 +205,9 @@ def keep_commit(plan: "RunPlan") -> "RunPlan":
     if not refusal:
         return plan
     text = (
-        f"One segment only: GitHub does not let this workflow tag {plan.segment.commit[:12]} ({refusal}). That is "
+        f"One segment only: GitHub lets no workflow tag {plan.segment.commit[:12]} ({refusal}). That is "
         "so where the workflow files differ from those of the default branch. A training that is not done "
-        f"{plan.deadline} after its job has started stops there, stored; merge the files first for a longer one"
+        f"{plan.deadline} after its job has started stops there, stored; for a longer one merge the files"
     )
     annotate(Level.WARNING, text, title="One segment only")
     output.announce("plan", text, "degraded")

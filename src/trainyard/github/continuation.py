@@ -82,7 +82,7 @@ def next_segment(ended: SegmentEnd, *, most: int) -> Decision:
 def find_segment_run(api: "GitHub", workflow: str, segment: Segment) -> str | None:
     """Return the URL of the segment's workflow run, in any state; None if there is none.
 
-    The later segments of a lineage, and nothing else, run on its tag: the first of them is the second segment.
+    The later segments of a lineage, and nothing else, run on its tag: first of them the second segment.
     """
     query = {"event": "workflow_dispatch", "branch": segment.tag}
     runs = list(api.pages(f"/actions/workflows/{workflow}/runs", "workflow_runs", **query))
@@ -124,7 +124,7 @@ def make_tag(api: "GitHub", segment: Segment) -> str:
 def require_tag(api: "GitHub", segment: Segment) -> str:
     """Return the tag of a lineage, on which its next segment runs. Raises ServiceError if there is none.
 
-    On the tag the workflow file, and what it pins, are those of the first segment, whatever the branch has now.
+    On the tag the workflow file, and what it pins, are those of the first segment, whatever the branch has.
     """
     if refusal := make_tag(api, segment):
         raise ServiceError(

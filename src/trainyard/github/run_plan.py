@@ -249,7 +249,7 @@ def _queue(machine: Machine, target: Target, segment: Segment, variables: Mappin
     """Return the concurrency group of the training job, one for each set of labels.
 
     Above one runner each job has a group of its own: then the runners of the labels are the queue. A next
-    segment has another group, so that it waits only for the job on the machine, and not for every queued push.
+    segment has another group, so that it waits for the job on the machine, and not for every queued push.
     """
     if target is not Target.GPU_RUNNER:
         return machine.queue

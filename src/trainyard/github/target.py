@@ -82,9 +82,9 @@ PLACES = {
 def target_for(requested: str, variables: MutableMapping[str, str]) -> Target:
     """Return the requested target, or else the one that the repository is set up for.
 
-    Anything but the name of a target is a runner's label, or JSON as `runs-on` takes it, which then replaces the
-    variable. If several are set up, the order is: the own runner, which is paid for already, CodeBuild, the
-    cluster. Outside a workflow nothing is routed.
+    Anything but the name of a target is a runner's label, or JSON as `runs-on` takes it, which then replaces
+    the variable. If several are set up, the order is: the own runner, which is paid for already, CodeBuild,
+    the cluster. Outside a workflow nothing is routed.
     """
     requested = "" if requested == AS_SET_UP else requested or variables.get(LABELS, "")
     if requested in list(Target):

@@ -15,13 +15,14 @@ from trainyard.jobs.pod_template import SHARED_MEMORY
 
 _OWN_CONTAINERS = "pytorch|node|ray-head|ray-worker|ray-job-submitter"
 _MAIN = rf"spec\.containers\[{MAIN}\]\."
+_ANY = r"spec\.(containers|initContainers)\[[^]]+\]\."
 _OWNED = (
     (_MAIN + "(command|args)", "set by program.command, or the words after --"),
     (_MAIN + "image", "set by --image-uri (cluster.image)"),
     (_MAIN + "workingDir", "set by cluster.pod.directory"),
     (_MAIN + r"resources\.\w+\.(cpu|memory)", "set by cluster.pod.cpu and cluster.pod.memory"),
-    (_MAIN + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
-    (_MAIN + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
+    (_ANY + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
+    (_ANY + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
     (rf"spec\.containers\[({_OWN_CONTAINERS})\]", f"the container that trains is called {MAIN} here"),
     (r"spec\.volumes\[shared-memory\]", "set by cluster.pod.shared_memory"),
     (r"spec\.volumes\[checkpoints\]", "set by cluster.volume.claim"),
@@ -43,14 +44,21 @@ def find_template_problems(
 
     `given` are the user's variables; `setter_of` returns who sets a variable that the user must not set.
     """
-    mounts = {SHARED_MEMORY, SCRATCH, FILES_DIRECTORY, "/dev/hugepages", normpath(plan.mount_path or SCRATCH)}
+    mounts = {
+        **dict.fromkeys((SCRATCH, FILES_DIRECTORY, "/dev/hugepages"), "a mount of the plan is there"),
+        SHARED_MEMORY: "set by cluster.pod.shared_memory",
+    }
+    if plan.mount_path:
+        mounts[normpath(plan.mount_path)] = "set by cluster.volume.mount_path"
     for path, inner in list_fields(plan.template):
         main = path.removeprefix(f"spec.containers[{MAIN}].")
         name = main.removeprefix("env[").partition("]")[0]
         if by := next((by for pattern, by in _OWNED if re.fullmatch(pattern, path)), ""):
             reason = by
-        elif inner == "VolumeMount" and main != path and normpath(main[13:].rpartition("]")[0]) in mounts:
-            reason = "set by cluster.volume.mount_path and the plan"
+        elif inner == "VolumeMount" and main != path:
+            reason = mounts.get(normpath(main.removeprefix("volumeMounts[").rpartition("]")[0]), "")
+        elif inner == "EnvVar" and main != path and name.startswith("TRAINYARD_"):
+            reason = "set by the plan of the job, or by --env"
         elif inner == "EnvVar" and main != path:
             reason = setter_of(name, plan) or ("set by --env too" if name in given else "")
         else:

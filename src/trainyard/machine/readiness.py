@@ -58,13 +58,7 @@ class Answers:
 
 def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
     """The findings of all checks, in the order in which they are shown."""
-    return (
-        *_role(answers),
-        *_store(answers),
-        *_number(answers),
-        *_signing(answers),
-        *_grace(answers),
-    )
+    return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers), *_grace(answers))
 
 
 def store_line(answers: Answers) -> str:

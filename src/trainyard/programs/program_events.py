@@ -23,7 +23,7 @@ as long as no optimizer has stepped. `accumulated` counts the passes between two
 `loss` is that of the last one, times their number if the program divides it by that. `nan_steps` says that
 another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
-not stepped has events without a step.
+not stepped has events without a step. A save of joblib has `"nan": true` if an array in it has a NaN.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
@@ -98,6 +98,8 @@ class WrittenCheckpoint:
     rank: int = 0
     pid: int = 0
     of_passes: bool = False
+    has_nan: bool = False
+    """Whether an array in it has a NaN, of a format that cannot be read afterwards."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
-            return WrittenCheckpoint(step, path, files, time, source, call, rank, pid, of_passes)
+            return WrittenCheckpoint(
+                step, path, files, time, source, call, rank, pid, of_passes, "nan" in found
+            )
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
             return LoggedFigures(step, figures, time, source, rank, pid, of_passes)

@@ -430,6 +430,8 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
+        if one.event is not None and one.event.has_nan:
+            taken = replace(taken, tensors=Tensors(count=1, nan=("an array",)))
         self.taken, self._known[state] = taken, (step, source)
         note_checkpoint(self._directory, taken, state, one.step, is_guess=state in self._by_silence)
         remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)

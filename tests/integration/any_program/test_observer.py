@@ -225,12 +225,12 @@ PROGRAMS: dict[str, tuple[str, list[object]]] = {
         "from xgboost.core import Booster\ntrain, other = object(), object()\nbooster = Booster()\n"
         "for n in range(3):\n    booster.update(train, iteration=n)\n"
         "    booster.eval_set([(other, 'test'), (train, 'train')], n)\nbooster.save_model('m.json')",
-        [3, {"test-auc", "test-rmse", "train-auc", "train-rmse", "loss", "val_loss"}, [(3, "m.json")]],
+        [3, {"test-auc", "test-rmse", "train-auc", "train-rmse", "loss", "val_loss"}, [(3, "m.json", False)]],
     ),
     "lightgbm": (
         "from lightgbm.basic import Booster\nbooster = Booster()\nfor n in range(3):\n    booster.update()\n"
         "    booster.eval_train(), booster.eval_valid()\nbooster.save_model('m.txt')",
-        [3, {"valid_0 auc", "valid_0 l2", "training l2", "loss", "val_loss"}, [(3, "m.txt")]],
+        [3, {"valid_0 auc", "valid_0 l2", "training l2", "loss", "val_loss"}, [(3, "m.txt", False)]],
     ),
     "keras": (
         "from keras.src.callbacks.callback_list import CallbackList\n"
@@ -239,7 +239,7 @@ PROGRAMS: dict[str, tuple[str, list[object]]] = {
         "        calls.on_train_batch_end(batch)\n"
         "    calls.on_epoch_end(epoch, {'loss': 1.0, 'val_loss': 2.0})\n"
         "saving_api.save_model(calls, 'm.keras')",
-        [20, {"loss", "val_loss"}, [(20, "m.keras")]],
+        [20, {"loss", "val_loss"}, [(20, "m.keras", False)]],
     ),
     "sklearn": (
         "from sklearn.base import _fit_context\nfrom joblib.numpy_pickle import dump\nclass Model:\n"
@@ -248,8 +248,10 @@ PROGRAMS: dict[str, tuple[str, list[object]]] = {
         "    @_fit_context(prefer_skip_nested_validation=True)\n"
         "    def predict(self, x): return x\n"
         "model = Model()\nfor n in (1, 2, 3):\n    model.partial_fit(n), model.predict(n)\n"
-        "dump(model, 'm.joblib')",
-        [3, {"loss"}, [(3, "m.joblib")]],
+        "dump(model, 'm.joblib')\nclass Array:\n    dtype = type('D', (), {'kind': 'f'})\n"
+        "    def __ne__(self, other): return self\n    def any(self): return True\n"
+        "model.coefs_ = [Array()]\ndump(model, 'n.joblib')",
+        [3, {"loss"}, [(3, "m.joblib", False), (3, "n.joblib", True)]],
     ),
 }
 
@@ -265,7 +267,7 @@ def test_libraries_without_an_optimizer_of_torch_count_their_own_steps(tmp_path:
         (start.folder / "fit.py").write_text(program)
         output = start.run((PYTHON, "fit.py"))
         figures = set().union(*(row.figures for row in start.rows))
-        saves = [(save.step, save.path.name) for save in start.saves]
+        saves = [(save.step, save.path.name, save.has_nan) for save in start.saves]
         if [start.observed.steps, figures, saves] != wanted:
             wrong[name] = (start.observed.steps, figures, saves, output)
     assert wrong == {}

@@ -13,6 +13,7 @@ from tests.unit.jobs.plans import instance_for, plan
 from tests.unit.jobs.state.shapes import facts, pod, seen
 from tests.unit.jobs.state.shapes import job as job_of
 
+from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.jobs.follow import job_zone
 from trainyard.jobs.job_object import EFA_LABEL, JOB_LABEL, PLAN
 from trainyard.jobs.job_reader import FoundJob
@@ -203,7 +204,7 @@ def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: p
         nodes += [node(f"b{n}", labels={ZONE: "b"}) for n in range(free_b)]
         used = pod_on("a0", **{"nvidia.com/gpu": 8000})
         usage = snapshot_of(*nodes, pods=(used,))
-        monkeypatch.setattr(job_zone.ClusterQuery, "usage", lambda _, usage=usage: usage)
+        monkeypatch.setattr(ClusterQuery, "usage", lambda _, usage=usage: usage)
         text = job_zone.find_other_zone(api, found, facts(raws, found.kind.name))
         known = zone == "a" or (zone is not None and held)
         can_stop = kind != "raycluster"  # hyperpod is never asked: it cannot be given up at all

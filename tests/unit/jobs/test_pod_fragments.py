@@ -106,12 +106,20 @@ OWNED: dict[str, dict[str, Any]] = {
     "--image-uri (cluster.image)": main_with(image="x:1"),
     "cluster.pod.directory": main_with(workingDir="/x"),
     "--gpu-per-node": main_with(resources={"limits": {"nvidia.com/gpu": 1}}),
+    "initContainers[a].resources.limits.nvidia.com/gpu: set by --gpu-per-node": {
+        "spec": {"initContainers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    },
     "compute.network": main_with(resources={"requests": {"vpc.amazonaws.com/efa": "1"}}),
     "cluster.pod.cpu and cluster.pod.memory": main_with(resources={"limits": {"memory": "1Gi"}}),
     "set by the plan of the job": main_with(env=[{"name": "TRAINYARD_RUN_ID", "value": "x"}]),
     "set by the operator of the job": main_with(env=[{"name": "RANK", "value": "0"}]),
+    "set by the plan of the job, or by --env": main_with(env=[{"name": "TRAINYARD_STORE", "value": "x"}]),
     "set by --env too": main_with(env=[{"name": "GIVEN", "value": "x"}]),
     "cluster.volume.mount_path": main_with(volumeMounts=[{"name": "x", "mountPath": "/checkpoints/"}]),
+    "set by cluster.pod.shared_memory; remove": main_with(
+        volumeMounts=[{"name": "x", "mountPath": "/dev/shm"}]
+    ),
+    "a mount of the plan is there": main_with(volumeMounts=[{"name": "x", "mountPath": "/scratch"}]),
     "cluster.pod.shared_memory": {"spec": {"volumes": [{"name": "shared-memory", "emptyDir": {}}]}},
     "cluster.pod.grace_seconds": {"spec": {"terminationGracePeriodSeconds": 3}},
     "cluster.pod.restarts": {"spec": {"restartPolicy": "Always"}},

@@ -155,7 +155,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lowered(text: str) -> str:
-    """The file without the keys that act 0.2.89 cannot read, containers and a second poll, and with its schedule.
+    """The file without keys that act 0.2.89 cannot read, containers and a second poll, but with its schedule.
 
     What `$/` names is another repository for act, as it is for a caller.
     """

@@ -1,4 +1,4 @@
-"""train.yml in a repository of somebody else, which has nothing of ours: docs/examples/training.yml, played."""
+"""train.yml in a repository of somebody else: docs/examples/training.yml, played."""
 
 import dataclasses
 import subprocess

@@ -28,8 +28,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
         why = f"which refuses the container that its operator adds to the workers of a {facts.kind.api_kind}"
         found.append(
             Finding.error(
-                f"{enforces}, {why}",
-                "use --kind trainjob, one node, or a namespace of the level baseline",
+                f"{enforces}, {why}", "use --kind trainjob, one node, or a namespace of the level baseline"
             )
         )
     elif level == "restricted" and (isinstance(trial, MissingData) or not trial.accepted):

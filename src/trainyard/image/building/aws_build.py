@@ -158,11 +158,7 @@ class AwsBuilder:
     def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
         """Return the digest that ECR holds for a tag or a digest."""
         return self.find_digest(
-            account=self.account,
-            region=self.aws.region,
-            repository=request.image,
-            tag=tag,
-            digest=digest,
+            account=self.account, region=self.aws.region, repository=request.image, tag=tag, digest=digest
         )
 
     def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:

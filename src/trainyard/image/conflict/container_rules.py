@@ -147,13 +147,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
             severity, why, remedy = found.severity, found.evidence, found.remedy
         if severity is not Severity.INFO:
-            yield image_finding(
-                variable.line,
-                f"ENV {name}={value}",
-                why,
-                remedy,
-                severity=severity,
-            )
+            yield image_finding(variable.line, f"ENV {name}={value}", why, remedy, severity=severity)
 
 
 def _device_rdma(machine: TargetMachine, value: str) -> tuple[Severity, str]:

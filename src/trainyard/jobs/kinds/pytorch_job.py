@@ -40,7 +40,6 @@ from trainyard.jobs.state.reading import (
 from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
-INSTALLS = "the Kubeflow training operator"
 CONTAINER = "pytorch"
 """The container name that the operator's webhook requires."""
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
@@ -153,14 +152,7 @@ def _has_master(pod: Json) -> bool:
 KIND = JobKind(
     name="pytorchjob",
     api_kind="PyTorchJob",
-    apis=(
-        NeededApi(
-            "kubeflow.org",
-            "v1",
-            "pytorchjobs",
-            "the Kubeflow training operator",
-        ),
-    ),
+    apis=(NeededApi("kubeflow.org", "v1", "pytorchjobs", "the Kubeflow training operator"),),
     controllers=(
         Controller(
             "training operator",

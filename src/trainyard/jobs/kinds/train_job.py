@@ -87,11 +87,7 @@ def _runtime(plan: JobSpec) -> dict[str, Any]:
                 **notes,
                 "labels": {**plan.labels, **make_labels(plan.name, plan.kind), _STEP: "trainer"},
             },
-            "spec": {
-                "backoffLimit": 0,
-                **failures,
-                "template": template,
-            },
+            "spec": {"backoffLimit": 0, **failures, "template": template},
         },
     }
     at_once = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
@@ -184,12 +180,7 @@ KIND = JobKind(
     api_kind="TrainJob",
     apis=(
         NeededApi("trainer.kubeflow.org", "v1alpha1", "trainjobs", "Kubeflow Trainer 2"),
-        NeededApi(
-            "jobset.x-k8s.io",
-            "v1alpha2",
-            "jobsets",
-            "JobSet, which Kubeflow Trainer 2 includes",
-        ),
+        NeededApi("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet, which Kubeflow Trainer 2 includes"),
     ),
     controllers=(
         Controller(

@@ -88,11 +88,7 @@ class Waiting:
     fix: str = ""
 
     def record(self) -> dict[str, Any]:
-        return {
-            "class": self.failure_class.value,
-            "evidence": self.evidence,
-            "fix": self.fix or None,
-        }
+        return {"class": self.failure_class.value, "evidence": self.evidence, "fix": self.fix or None}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 MOUNT = "/volume"
 _LABEL = "trainyard.dev/helper"
+# Kubernetes lets every pod stay on a lost node for five minutes unless the pod names these taints itself, and
+# its scheduler then puts new pods there too. The taints have no value, so that this tolerates none of them.
+_OFF_LOST_NODES = [
+    {"key": f"node.kubernetes.io/{name}", "operator": "Equal", "value": "never", "effect": "NoExecute"}
+    for name in ("not-ready", "unreachable")
+]
 _LIVES_SECONDS = 6 * 3600
 _PAUSE = 0.5
 _HOPELESS = ("ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError")
@@ -64,7 +70,8 @@ def mount_claim(
         )
     _remove_ended_helpers(api, pods)
     name = f"trainyard-look-{secrets.token_hex(4)}"
-    status, answer = api.create(pods, _body(name, claim, image, user, template=template))
+    body = helper_pod(name, claim, image, user=user, template=template)
+    status, answer = api.create(pods, body)
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
@@ -124,7 +131,7 @@ def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
                 yield place, str(mount["mountPath"])
 
 
-def _body(name: str, claim: str, image: str, user: int | None, *, template: Json) -> dict[str, Any]:
+def helper_pod(name: str, claim: str, image: str, *, user: int | None, template: Json) -> dict[str, Any]:
     waits = f"import time;time.sleep({_LIVES_SECONDS})"
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     container_security: dict[str, Any] = {"allowPrivilegeEscalation": False}
@@ -150,7 +157,7 @@ def _body(name: str, claim: str, image: str, user: int | None, *, template: Json
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": security,
-            "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+            "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}, *_OFF_LOST_NODES],
         },
     }
     return {"apiVersion": "v1", "kind": "Pod", **merge_fragment(pod, template, "")}

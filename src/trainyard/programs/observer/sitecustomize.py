@@ -148,6 +148,15 @@ def first_line(path: str) -> str:
         return file.readline().strip()
 
 
+def has_nan(value: Any, depth: int = 0) -> bool:
+    """Return whether an array in an object, such as a model of scikit-learn, has a NaN."""
+    if hasattr(value, "dtype"):
+        return bool(value.dtype.kind == "f" and (value != value).any())
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    parts = value if isinstance(value, (list, tuple)) else list(inner.values())
+    return depth < 6 and any(has_nan(each, depth + 1) for each in parts[:1000])
+
+
 def files_of(path: str, began: int) -> dict[str, list[int]]:
     """Return size, time (ns), device and inode of a file, or of the files in a folder that a save wrote."""
     names = [os.path.basename(path)]
@@ -447,6 +456,8 @@ class Observer:
                     future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, place))))
                     return
                 self._background -= name == "async_save"
+                if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
+                    place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
                     self._note_save(call, where, began, place)
 

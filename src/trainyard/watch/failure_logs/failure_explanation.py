@@ -496,7 +496,10 @@ def _explain_exit_code(
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
         return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
     why = "no line of the logs shows why it ended"
-    why += f"; exit code {exit_code} alone does not either" if exit_code is not None else ""
+    if exit_code is not None:
+        number = -exit_code if exit_code < 0 else exit_code - _SIGNALS
+        by = f" (signal {number})" if 0 < number < 65 else ""
+        why += f"; exit code {exit_code}{by} alone does not either"
     if exit_code in _KILLS and facts.memory_kills == 0:
         why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
         return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, level="fact")
