@@ -217,7 +217,7 @@ def test_a_store_that_goes_with_its_machine_is_refused_before_training(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(step_environment, "runner_findings", lambda: ())
     monkeypatch.setattr(step_environment.local_machine, "is_on_network", lambda _: network)
-    found = [each.check for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
+    found = [each.subject for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
     is_safe = network and machine != "a machine of GitHub"
     is_lost = bool(machine) and store.startswith("file:") and not kept and not is_safe
     assert found == (["store"] if is_lost else [])
@@ -230,7 +230,7 @@ def test_a_machine_of_github_that_ends_before_the_job_is_refused(
 ) -> None:
     for name, value in {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes}.items():
         monkeypatch.setenv(name, value)
-    found = [each.check for each in step_environment.job_findings(tmp_path, "s3://x", is_kept=False)]
+    found = [each.subject for each in step_environment.job_findings(tmp_path, "s3://x", is_kept=False)]
     assert found == (["time limit"] if (machine, minutes) == ("github-hosted", "361") else [])
 
 
