@@ -355,7 +355,6 @@ quota of gpus | quota | requests.nvidia.com/gpu … of 8 used | quota raised
 quota of pods | quota | pods 0 of 2 | quota raised | not=mixed
 limit of gpus | quota | LimitRange … nvidia.com/gpu | limit raised
 restricted | pod-security | restricted … operator adds | --kind trainjob
-    | options=--num-nodes 1
 no priority class | quota | no PriorityClass gold | create it | options=--priority-class gold
 two zones | placement | no zone has room for 4 … EFA | placement group | not=dra
 too few nodes | capacity | 4 places for 40 | fewer nodes | not=dra ; options=--num-nodes 40
