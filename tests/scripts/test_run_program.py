@@ -136,7 +136,7 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     assert "a line of its own variable" in done.stdout
     assert "a line of its own variable" in (world.run_dir / "logs" / "node-0.log").read_text()
     assert [(row["step"], row["loss"]) for row in world.rows()] == [(n, 1.0 / n) for n in (1, 2, 3, 4)]
-    assert world.events() == ["started", "checkpoint_saved", "finished"]
+    assert world.events() == ["started", "checkpoint_saved", "checkpoint_saved", "finished"]
     outcome = world.outcome()
     assert (outcome["status"], outcome["steps"], outcome["checkpoint"]["step"]) == ("succeeded", 4, 4)
     taken = world.run_dir / "checkpoints" / "step-00000004"
