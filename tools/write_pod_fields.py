@@ -11,6 +11,7 @@ Exit codes: 0 written; 2 stdin is not such a document
 Example:    kubectl get --raw /openapi/v3/api/v1 | tools/write_pod_fields.py
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -28,8 +29,12 @@ LEFT_OUT = ("ephemeralContainers",)
 METADATA = ("annotations", "labels")
 
 
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    return script_parser(__doc__).parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    script_parser(__doc__).parse_args(argv)
+    parse_args(argv)
     try:
         document = json.load(sys.stdin)
         schemas, version = document["components"]["schemas"], document["info"]["version"]

@@ -2,9 +2,9 @@
 
     plan ──> start the job or the build ──> follow ──> restore ──> prove ──> report ──> notify
 
-The pods, or the build, train and store by themselves; here another machine reads the store. A job on a cluster
-that outlives this one is followed by the next segment, and continues when the workflow run is cancelled; a
-build ends with it.
+The pods, or the build, train and store by themselves; here another machine reads the store. A job on a
+cluster that outlives this one is followed by the next segment, and continues when the workflow run is
+cancelled; a build ends with it.
 """
 
 import os

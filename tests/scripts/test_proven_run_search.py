@@ -123,7 +123,7 @@ def test_a_proven_run_of_the_same_is_found_and_named(
     assert summary.startswith("### Not trained again: run 812 is proven")
     assert "- stored: " in summary and "- trained: 20 of 20 steps" in summary
     assert "gh workflow run training_ci.yml -f config=" in summary
-    assert "-f overrides=training.max_steps=20" in summary
+    assert "-f set=training.max_steps=20" in summary
 
 
 @pytest.mark.parametrize("state", BEFORE)

@@ -20,7 +20,7 @@ from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.config.load import dump_yaml
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.program_training import ProgramOrder, describe_start, train_program
+from trainyard.program_training import ProgramOrder, describe_start, time_limit_of_slurm, train_program
 from trainyard.run.run_lock import is_locked
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
@@ -136,7 +136,7 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     assert "a line of its own variable" in done.stdout
     assert "a line of its own variable" in (world.run_dir / "logs" / "node-0.log").read_text()
     assert [(row["step"], row["loss"]) for row in world.rows()] == [(n, 1.0 / n) for n in (1, 2, 3, 4)]
-    assert world.events() == ["started", "checkpoint_saved", "finished"]
+    assert world.events() == ["started", "checkpoint_saved", "checkpoint_saved", "finished"]
     outcome = world.outcome()
     assert (outcome["status"], outcome["steps"], outcome["checkpoint"]["step"]) == ("succeeded", 4, 4)
     taken = world.run_dir / "checkpoints" / "step-00000004"
@@ -305,3 +305,11 @@ def test_a_process_that_lives_on_is_as_before(world: World, monkeypatch: pytest.
         assert not is_locked(run_dir)
     assert [each["status"] for each in outcomes] == ["failed", "succeeded", "succeeded"]
     assert b"a line of its own variable" in shown.getvalue()
+
+
+def test_slurm_ended_a_program_only_near_the_end_of_its_job() -> None:
+    end = {"SLURM_JOB_END_TIME": "1000"}
+    for environment, now in (({}, 1000.0), (end, 800.0), ({"SLURM_JOB_END_TIME": "x"}, 1000.0)):
+        assert time_limit_of_slurm(environment, now) == {}
+    found = time_limit_of_slurm(end, 970.0)
+    assert (found["class"], found["retry"], found["level"]) == ("time-limit", "yes", "fact")

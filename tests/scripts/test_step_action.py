@@ -18,6 +18,7 @@ from trainyard import pipeline
 from trainyard.commands import notify, step_action, step_notify, step_wait
 from trainyard.commands.run import RunRequest
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,6 +260,11 @@ def test_the_role_is_for_the_store_and_what_the_program_alone_gets_is_hidden(
     step_action.set_job_environment({**PLAN, "store": store, "target": target})
     assert (os.environ.get("TRAINYARD_AWS_ROLE") == ROLE) is (store.startswith("s3://") or target == "eks")
     assert "::add-mask::hf_secret\n::add-mask::a=b\n" in capsys.readouterr().out
+    world.environment.setenv("TRAINYARD_PLAN", json.dumps(PLAN))
+    world.environment.setenv("GITHUB_TOKEN", "ghs_of_the_pipeline")
+    given = environment_without(withheld_names(os.environ))
+    assert (given["HF_TOKEN"], given["NAME"]) == ("hf_secret", "a=b")
+    assert not {"PROGRAM_ENV", "GITHUB_TOKEN", "TRAINYARD_AWS_ROLE"} & given.keys()
     world.environment.setenv("PROGRAM_ENV", "HF_TOKEN hf_secret")
     with pytest.raises(ConfigError, match="line 1 is not NAME=VALUE") as caught:
         step_action.set_job_environment(PLAN)

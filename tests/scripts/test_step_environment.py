@@ -14,6 +14,7 @@ from tests.cases import each_case
 
 from trainyard.commands import step_environment
 from trainyard.errors import ServiceError
+from trainyard.gateways import local_machine
 from trainyard.gateways.github_api import GitHub
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,8 +217,8 @@ def test_a_store_that_goes_with_its_machine_is_refused_before_training(
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(step_environment, "runner_findings", lambda: ())
-    monkeypatch.setattr(step_environment.local_machine, "is_on_network", lambda _: network)
-    found = [each.check for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
+    monkeypatch.setattr(local_machine, "is_on_network", lambda _: network)
+    found = [each.subject for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
     is_safe = network and machine != "a machine of GitHub"
     is_lost = bool(machine) and store.startswith("file:") and not kept and not is_safe
     assert found == (["store"] if is_lost else [])
@@ -230,7 +231,7 @@ def test_a_machine_of_github_that_ends_before_the_job_is_refused(
 ) -> None:
     for name, value in {"RUNNER_ENVIRONMENT": machine, "JOB_MINUTES": minutes}.items():
         monkeypatch.setenv(name, value)
-    found = [each.check for each in step_environment.job_findings(tmp_path, "s3://x", is_kept=False)]
+    found = [each.subject for each in step_environment.job_findings(tmp_path, "s3://x", is_kept=False)]
     assert found == (["time limit"] if (machine, minutes) == ("github-hosted", "361") else [])
 
 
@@ -251,4 +252,4 @@ def test_the_file_system_of_another_machine_is_known_by_its_mount(
     (folder := tmp_path / "a store").mkdir()
     named = str(tmp_path.resolve()).replace(" ", "\\040")
     (table := tmp_path / "mounts").write_text(mounts.format(named))
-    assert step_environment.local_machine.is_on_network(folder / "new", mounts=table) is is_network
+    assert local_machine.is_on_network(folder / "new", mounts=table) is is_network

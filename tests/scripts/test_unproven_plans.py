@@ -204,7 +204,7 @@ def test_a_plan_warns_only_of_what_trains(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It does not warn where no run starts; on EKS it names how to turn the daily run off."""
+    """It does not warn where no run starts."""
     variables = {
         "GITHUB_ACTIONS": "true",
         "GITHUB_EVENT_NAME": event,
@@ -213,15 +213,13 @@ def test_a_plan_warns_only_of_what_trains(
         "TRAINYARD_EKS_NODES": "2",
         "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
         "TRAINYARD_STORE": STORE,
-        "TRAINYARD_SCHEDULE": "true",
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     changes = "compute.strategy=ddp compute.network=efa model.device=cpu"
     words = ["--config", str(SMOKE), "--overrides", changes, "--target", "eks"]
     if not is_set_up and event == "workflow_dispatch":
-        words += ["--only-plan", "true"]
+        monkeypatch.setenv("INPUTS", '{"dry_run": "true"}')
     assert load_script("step_plan").main(words) == 0
     said = capsys.readouterr().err
     assert ("title=This run cannot be proven" in said) is is_set_up
-    assert ("gh variable set TRAINYARD_SCHEDULE --body off" in said) is (is_set_up and event == "schedule")

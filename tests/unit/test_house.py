@@ -30,6 +30,7 @@ EVERYWHERE = {
     *("checkpoint_functions", "commands", "deployment_checks", "pipeline", "program_training"),
     "proven_run_search",
     "run_choice",
+    "training_elsewhere",
 }
 FACTS = {"artifacts", "cluster", "image", "jobs", "machine", "proof", "watch"}
 MAY_IMPORT = {
@@ -155,24 +156,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_424),
-    "training": (9_500, 11_405),
-    "gateways": (7_500, 9_048),
-    "jobs": (6_500, 7_526),
+    "commands": (8_000, 9_945),
+    "training": (9_500, 11_404),
+    "gateways": (7_500, 9_203),
+    "jobs": (6_500, 7_691),
     "artifacts": (6_500, 7_326),
-    "programs": (5_500, 8_296),
-    "report": (4_800, 5_250),
-    "image": (3_900, 4_553),
-    "cluster": (3_700, 3_752),
-    "github": (2_400, 3_113),
-    "run": (2_500, 3_400),
-    "plan": (2_500, 2_562),
-    "watch": (1_800, 2_456),
-    "config": (1_500, 2_456),
-    "proof": (2_400, 2_805),
-    REST: (2_200, 4_584),
-    "src": (72_000, 88_956),
-    "tests": (75_000, 93_869),
+    "programs": (5_500, 8_594),
+    "report": (4_800, 5_331),
+    "image": (3_900, 4_881),
+    "cluster": (3_700, 3_700),
+    "github": (2_400, 2_657),
+    "run": (2_500, 3_429),
+    "plan": (2_500, 2_667),
+    "watch": (1_800, 2_469),
+    "config": (1_500, 2_599),
+    "proof": (2_400, 2_847),
+    REST: (2_200, 4_860),
+    "src": (72_000, 89_599),
+    "tests": (75_000, 94_177),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -10,7 +10,7 @@ from tests.cases import each_case
 
 from trainyard.github import runner_watchdog, runners
 from trainyard.github.job_times import JOB_MINUTES
-from trainyard.github.repository import SCHEDULE
+from trainyard.github.setup import SCHEDULE
 from trainyard.github.target import Machine
 
 

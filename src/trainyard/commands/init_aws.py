@@ -77,7 +77,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         if f"--{flag_of(name)}" not in parser._option_string_actions:
             allowed = [str(each) for each in rule.get("AllowedValues", ())] or None
             text = f"{rule['Description']}; default: {rule['Default'] or 'none'}"
-            parser.add_argument(f"--{flag_of(name)}", choices=allowed, metavar="VALUE", help=text)
+            shown = "NAME" if name in ("Project", "Repository", "Cluster") else "VALUE"
+            parser.add_argument(f"--{flag_of(name)}", choices=allowed, metavar=shown, help=text)
     parser.add_argument("--delete", action="store_true", help="delete the stack, but retain what holds data")
     parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
     parser.add_argument("--json", action="store_true", help="print the changes and outputs as JSON")

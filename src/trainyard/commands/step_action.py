@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -82,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     plan = read_json(os.environ, "TRAINYARD_PLAN")
     if python := python_of_trainer(plan):
-        words = ["-P", "-m", "trainyard", "step", "action", *(["--dry-run"] if args.dry_run else [])]
-        os.execv(python, [python, *words])  # noqa: S606 - a command of this package, without a shell
+        os.execv(python, [python, *sys.orig_argv[1:]])  # noqa: S606 - this command, without a shell
     set_job_environment(plan)
     if args.dry_run:
         return show_plan(request_of_job(plan))
@@ -295,7 +295,8 @@ def prune_steps(chosen: Sequence[Pipeline]) -> list[Step]:
 
 
 def keep_records(run_dir: Path, to: Path) -> int:
-    """Copy the report and the records of a run, of limited size, into the new folder `to`, and report it."""
+    """Copy the report and the records of a run, of limited size, into the folder `to`, and report it."""
+    shutil.rmtree(to, ignore_errors=True)  # of an earlier use of the action in this job
     gathered = gather_records(RunDirectory(run_dir), to)
     for name in gathered.shortened:
         output.announce("records", f"{name} is too large: only a part is copied", "degraded")

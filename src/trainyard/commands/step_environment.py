@@ -198,10 +198,8 @@ def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator
     yield from runner_findings()
     yield from run_directory_findings(run_dir)
     machine, minutes = lost_machine(process_family(os.getpid())), os.environ.get("JOB_MINUTES", "")
-    is_hosted, folder = (
-        os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted",
-        local_store_folder(store or ""),
-    )
+    is_hosted = os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
+    folder = local_store_folder(store or "")
     if machine and folder and not is_kept and (is_hosted or not local_machine.is_on_network(folder)):
         yield failure(
             "store",

@@ -312,7 +312,10 @@ def withheld_names(environment: Mapping[str, str]) -> frozenset[str]:
 
     The action and the steps of a workflow set it. Other variables, such as the machine's own AWS keys, stay.
     """
-    return _OF_PIPELINE - passed_names(environment) if "TRAINYARD_PASS" in environment else frozenset()
+    # Only a job of train.yml has GitHub's token for the pipeline; elsewhere it is the user's own.
+    token = frozenset({"GITHUB_TOKEN"} if environment.get("TRAINYARD_PLAN") else ())
+    names = (_OF_PIPELINE | token) - passed_names(environment)
+    return names if "TRAINYARD_PASS" in environment else frozenset()
 
 
 def program_variables(environment: Mapping[str, str]) -> dict[str, str]:

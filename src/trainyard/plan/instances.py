@@ -147,7 +147,8 @@ _ROWS: tuple[tuple[str, str, int, int, int, int, int, int, bool | None, float | 
     ("p5e.48xlarge", "H200", 8, 144384, 192, 2048, 1938410, 32, True, None),
     ("p5en.48xlarge", "H200", 8, 144384, 192, 2048, 1937332, 16, True, 63.296),
     ("p6-b200.48xlarge", "B200", 8, 183359, 192, 2048, 1937332, 8, True, 113.9328),
-    # The vendor's page of the type; UltraServers of 36 and 72 GPUs consist of it.
+    # Not in Karpenter's reference: the vendor's page of the type, of which UltraServers of 36 and 72 GPUs
+    # consist. The memory for pods is the other types' share; the number of EFA interfaces is not verified.
     ("p6e-gb200.36xlarge", "GB200", 4, 189471, 144, 960, 900000, 4, True, None),
     ("p6-b300.48xlarge", "B300", 8, 275040, 192, 4096, 3877198, 16, True, 142.416),
 )

@@ -7,8 +7,10 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -207,6 +209,48 @@ def test_cells_of_a_matrix_and_steps_of_a_job_are_runs_of_their_own(owner: Owner
     owner.forget("runs")
     assert act(2, '{"lr": 2}') == second
     assert owner.starts == before, "the second attempt of the job finds its run in the store"
+
+
+def test_a_machine_that_dies_loses_its_newest_checkpoint_and_the_next_attempt_resumes(owner: Owner) -> None:
+    """A job of train.yml: the second attempt has the plan of the first, and a fresh machine."""
+    program = [*PROGRAM, "--steps", "20", "--pause", "1"]
+    resume = f"resume: [--resume_from_checkpoint, '{{checkpoint}}'], command: {json.dumps(program)}"
+    (owner.folder / "trainyard.yaml").write_text(f"recipe: command\nprogram: {{data: [data], {resume}}}\n")
+    owner.git("add", "-A")
+    owner.git("commit", "-q", "-m", "Configure")
+    store = owner.folder / "trainyard-store"
+    plan: dict[str, Any] = {
+        "config": "trainyard.yaml",
+        "overrides": "",
+        "store": store.as_uri(),
+        "run_number": "9",
+    }
+    plan |= {"run_id": "gh-9", "run_dir": "runs/gh-9", "title": "9", "segment": "1", "most_segments": "20"}
+    plan |= {"resume": "auto", "fetch": "false", "job_minutes": 60, "deadline": "30m", "target": "gpu-runner"}
+    plan |= {"thread": "", "reason": "", "expected": "{}"}
+    job = {"TRAINYARD_PLAN": json.dumps(plan), "GITHUB_RUN_ID": "9"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))}
+    words = [sys.executable, "-m", "trainyard", "step", "action"]
+    quiet = subprocess.DEVNULL
+    machine = subprocess.Popen(words, cwd=owner.folder, env={**kept, **job}, stdout=quiet, stderr=quiet)
+    until = time.monotonic() + 240
+    while not list(store.glob("manifests/run-9-open-*.json")) and time.monotonic() < until:
+        time.sleep(0.2)
+    for pid in (machine.pid, int(owner.text("starts").split()[-1])):
+        os.kill(pid, signal.SIGKILL)
+    machine.wait()
+    saved = owner.folder / "runs" / "gh-9" / "checkpoints"
+    stored, local = (
+        sorted(int(path.parent.name.partition("-")[2]) for path in folder.glob("*-*/manifest.json"))
+        for folder in (store / "run-9", saved)
+    )
+    assert set(local[:-1]) <= set(stored)
+    owner.forget("runs", "out")
+    done = owner.command("step", "action", **job, GITHUB_RUN_ATTEMPT="2")
+    assert done.returncode == 0, done.stderr
+    events = map(json.loads, owner.text("runs/gh-9/events.jsonl").splitlines())
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [stored[-1]]
+    assert owner.record("runs/gh-9")["outcome"]["steps"] == 20
 
 
 def test_a_pod_that_returns_without_its_disk_continues_its_run(owner: Owner) -> None:

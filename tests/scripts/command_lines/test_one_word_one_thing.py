@@ -26,6 +26,7 @@ TWO_MEANINGS = {
     "--target": "a stage of a Dockerfile, and where to train",
     "--wait": "for the end of a job, and how long for a checkpoint",
     "--checkpoint": "a path in a store, and one on this disk",
+    "--workflow": "a file, and in a trust policy also its ref",
 }
 """Flags whose value differs between commands, and why."""
 OTHER_WORDS = {

@@ -288,7 +288,6 @@ PLANTS: dict[str, Plant] = {
     "quota of pods": quota({"pods": "2"}),
     "limit of gpus": limit({"type": "Container", "max": {GPU: "1"}}),
     "restricted": level("restricted"),
-    "restricted, without workers": level("restricted"),
     "two zones": zones,
     "another job holds a node": holders(4),
     "image cannot be pulled": pulls,
@@ -356,8 +355,6 @@ quota of gpus | quota | requests.nvidia.com/gpu … of 8 used | quota raised
 quota of pods | quota | pods 0 of 2 | quota raised | not=mixed
 limit of gpus | quota | LimitRange … nvidia.com/gpu | limit raised
 restricted | pod-security | restricted … operator adds | --kind trainjob
-restricted, without workers | pod-security warning | restricted … IPC_LOCK | RuntimeDefault
-    | options=--num-nodes 1
 no priority class | quota | no PriorityClass gold | create it | options=--priority-class gold
 two zones | placement | no zone has room for 4 … EFA | placement group | not=dra
 too few nodes | capacity | 4 places for 40 | fewer nodes | not=dra ; options=--num-nodes 40

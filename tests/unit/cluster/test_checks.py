@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.cluster.faults import amounts as amount_of
-from tests.unit.cluster.faults import both, each_gpu_node, no_namespace, quota, with_storage, without
+from tests.unit.cluster.faults import both, each_gpu_node, level, no_namespace, quota, with_storage, without
 from tests.unit.cluster.generated import (
     CLUSTERS,
     DAEMONS,
@@ -91,6 +91,22 @@ def test_a_refused_pod_is_never_kept_quiet(
     found = errors(recorded, tmp_path)
     assert ("pod-security" in found) == told
     assert not told or message[:200] in found["pod-security"]
+
+
+def test_a_level_is_a_warning_only_where_no_pod_could_be_tried(recorded: Recorded, tmp_path: Path) -> None:
+    options = ("--num-nodes", "1", *PLAN[2:])
+    level("restricted")(recorded.state, plain_eks())
+    judged = [
+        each for each in findings_of(recorded.kubeconfig(tmp_path), *options) if each["severity"] != "ok"
+    ]
+    assert judged == []
+    answer = {"message": REFUSED + 'User "u" cannot create resource "pods" in the namespace "team"'}
+    recorded.misbehaviours.append(Misbehaviour(PODS, 403, body=answer, method="POST"))
+    (found,) = [
+        each for each in findings_of(recorded.kubeconfig(tmp_path), *options) if each["severity"] != "ok"
+    ]
+    assert (found["check"], found["severity"]) == ("pod-security", "warning")
+    assert "IPC_LOCK" in found["evidence"]
 
 
 def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded, tmp_path: Path) -> None:

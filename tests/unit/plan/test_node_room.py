@@ -64,7 +64,8 @@ TOO_LARGE = (
 
 
 def test_the_numbers_here_are_of_every_type() -> None:
-    assert set(ALLOCATABLE) == {instance.name for instance in CATALOGUE}
+    # Karpenter's reference lacks the type of the UltraServers.
+    assert {*ALLOCATABLE, "p6e-gb200.36xlarge"} == {instance.name for instance in CATALOGUE}
 
 
 @each_case("name", ALLOCATABLE)

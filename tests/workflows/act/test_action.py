@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.git_repository import git
 from tests.github_identity import github_identity
-from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stage, commit
+from tests.workflows.act.conftest import BUCKET, KEY, ROOT, SECRET, Bucket, Stage, commit, lowered
 
 pytestmark = pytest.mark.act
 TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
@@ -38,7 +38,7 @@ def changed(text: str, prefix: str) -> str:
             line = "    runs-on: [self-hosted]"
         kept.append(line.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}"))
     assert marked >= 5
-    return "\n".join(kept) + "\n"
+    return lowered("\n".join(kept) + "\n")
 
 
 @pytest.fixture

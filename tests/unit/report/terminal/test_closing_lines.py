@@ -86,6 +86,14 @@ def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> No
     assert phases == ["not proven", "next", "not proven"]
 
 
+def test_why_a_training_failed_and_what_to_do_are_not_said_again(new_run: NewRun) -> None:
+    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
+    assert proof is not None
+    failing = [replace(proof.parts[0], passed=False, evidence="failed at step 2: it broke", next_step="fix")]
+    lines = list(proof_lines(failing, one_line=True, closing_follows=True, shown_reason="it broke"))
+    assert lines == [("not proven", f"{failing[0].name}: failed at step 2", "failed")]
+
+
 def last_lines(run: Any) -> dict[str, str]:
     return {phase: text for phase, text, _ in closing_lines(read_facts(run.path))}
 
