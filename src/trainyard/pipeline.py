@@ -324,7 +324,8 @@ class StepRunner(SignalForwarder):
         with suppress(OSError):
             sys.stdout.flush()
         # The trainer of this repository gets no secret of the pipeline either.
-        given, stdout = environment_without(withheld_names(os.environ)), None if self._prints else sys.stderr
+        given = environment_without(withheld_names(os.environ), keeps_torchrun=True)
+        stdout = None if self._prints else sys.stderr
         return self.run_process(step.apply(**step.values), stdout=stdout, environment=given)
 
     def _run_here(self, step: Step) -> int:

@@ -158,22 +158,22 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 9_945),
     "training": (9_500, 11_404),
-    "gateways": (7_500, 9_203),
+    "gateways": (7_500, 9_205),
     "jobs": (6_500, 7_691),
     "artifacts": (6_500, 7_326),
-    "programs": (5_500, 8_594),
+    "programs": (5_500, 8_685),
     "report": (4_800, 5_331),
     "image": (3_900, 4_881),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_657),
-    "run": (2_500, 3_429),
+    "run": (2_500, 3_434),
     "plan": (2_500, 2_667),
     "watch": (1_800, 2_469),
     "config": (1_500, 2_599),
     "proof": (2_400, 2_847),
-    REST: (2_200, 4_860),
-    "src": (72_000, 89_599),
-    "tests": (75_000, 94_177),
+    REST: (2_200, 4_861),
+    "src": (72_000, 89_698),
+    "tests": (75_000, 94_221),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

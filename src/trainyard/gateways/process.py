@@ -334,10 +334,12 @@ def program_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def environment_without(names: Collection[str]) -> dict[str, str]:
-    """The environment of a program: this process's without the variables `names` and torchrun's own.
+def environment_without(names: Collection[str], *, keeps_torchrun: bool = False) -> dict[str, str]:
+    """The environment of a program: this process's without the variables `names`.
 
-    Those of PROGRAM_ENV are added. Raises ConfigError as `program_variables`.
+    torchrun's own, which tell our trainer its node, are left out too, unless it `keeps_torchrun`. Those of
+    PROGRAM_ENV are added. Raises ConfigError as `program_variables`.
     """
-    kept = (name for name in os.environ if name not in names and not name.startswith(_TORCHRUN_PREFIX))
+    left_out = () if keeps_torchrun else (_TORCHRUN_PREFIX,)
+    kept = (name for name in os.environ if name not in names and not name.startswith(left_out))
     return {name: os.environ[name] for name in kept} | program_variables(os.environ)

@@ -110,24 +110,21 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
 
 
 def prove_from_outside(repository: Repository, store: str) -> int:
-    """Prove the stored run as the runner `eks` does: on a machine that has the store, and no repository."""
+    """Prove the stored run on a machine that has the store, and no repository, as a job of GitHub does."""
     run = json.loads((repository.folder / "runs" / "a" / "run.json").read_text())
     elsewhere = repository.folder.parent / "elsewhere"
     elsewhere.mkdir()
     (repository.folder / store).rename(elsewhere / "store")
     repository.folder.rename(elsewhere / "away")
-    plan = {
-        "job": run["run_id"],
-        "store": f"file://{elsewhere}/store",
-        "kind": "pytorchjob",
-        "namespace": "team",
-        "image": "r/i",
-    }
-    plan |= {"cluster": "", "region": "", "config": "none.yaml"}
-    given = {"TRAINYARD_PLAN": json.dumps(plan), "RUNNER_TEMP": str(elsewhere)}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
-    line = [sys.executable, "-m", "trainyard", "step", "eks", "prove"]
-    return subprocess.run(line, env={**environment, **given}, timeout=300, check=False).returncode
+    place = ["--store", f"file://{elsewhere}/store"]
+    for words in (
+        ["store", "restore", "--run-id", run["run_id"], "--step", "none", "--to", "back", *place],
+        ["prove", "--run-dir", "back", *place],
+    ):
+        line = [sys.executable, "-m", "trainyard", *words]
+        done = subprocess.run(line, env=environment, cwd=elsewhere, timeout=300, check=False)
+    return done.returncode
 
 
 def losses(repository: Repository) -> list[float]:
@@ -335,6 +332,8 @@ def test_rows_of_a_run_that_is_killed_with_its_program_are_read_from_its_log(rep
     # What is still in the pipe is lost with the command.
     while time.monotonic() < until and not (log.exists() and '"step": 4' in log.read_text()):
         time.sleep(0.02)
+    while time.monotonic() < until and not (repository.folder / "died").exists():
+        time.sleep(0.02)  # else the next start hangs, too
     for pid in (*warm_start.descendants(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)

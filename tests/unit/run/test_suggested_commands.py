@@ -100,6 +100,14 @@ def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: 
     assert done.returncode == 0, done.stderr
 
 
+def test_a_job_of_github_suggests_no_path_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert trainyard_command("train").endswith("/trainyard train")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert trainyard_command("train") == "trainyard train"
+
+
 @pytest.mark.parametrize("text", ["restore r/config.yaml", "Run trainyard train again", "trainyard", ""])
 def test_a_sentence_is_no_command(text: str) -> None:
     assert not is_command(text)
