@@ -43,7 +43,7 @@ def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
 
 
 CAUGHT = """
-import pathlib, torch.distributed
+import pathlib, time, torch.distributed
 from types import SimpleNamespace
 from trainyard.programs.integrations.transformers_callback import TrainyardCallback
 
@@ -58,7 +58,9 @@ def threads():
     names = [file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
     return names.count("pt_gloo_runloop")
 
-before = threads()
+until = time.monotonic() + 30
+while not (before := threads()) and time.monotonic() < until:
+    time.sleep(0.01)  # a thread names itself, once it runs
 torch.distributed.destroy_process_group()
 print(before > 0, threads(), flush=True)
 """

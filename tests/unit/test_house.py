@@ -161,7 +161,7 @@ BUDGETS = {
     "gateways": (7_500, 9_205),
     "jobs": (6_500, 7_691),
     "artifacts": (6_500, 7_326),
-    "programs": (5_500, 8_685),
+    "programs": (5_500, 8_697),
     "report": (4_800, 5_331),
     "image": (3_900, 4_881),
     "cluster": (3_700, 3_700),
@@ -172,8 +172,8 @@ BUDGETS = {
     "config": (1_500, 2_599),
     "proof": (2_400, 2_847),
     REST: (2_200, 4_861),
-    "src": (72_000, 89_698),
-    "tests": (75_000, 94_221),
+    "src": (72_000, 89_710),
+    "tests": (75_000, 94_232),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -349,6 +349,8 @@ class MetricRowWriter:
         """The last step in the file, and the one that waits."""
         self._beside: list[Row] = []
         """The rows without a step in the file."""
+        self._has_rows = False
+        """Whether this attempt has had a row."""
         self.fault: str | None = None
         """The first fault that a row of this attempt shows; one of a step goes before those without."""
         self._fault_has_step = False
@@ -367,6 +369,11 @@ class MetricRowWriter:
             self._earlier = read_rows(self._path)
             self._written = max((row["step"] for row in self._earlier if "step" in row), default=0)
             self.merged.earlier_losses = losses_by_step(self._earlier)
+        self._has_rows = self._has_rows or any(
+            each.rows or each.epochs for each in self.merged.tables.values()
+        )
+        if not self._has_rows:
+            return  # the file may have the rows of another node
         is_other, limit = self.merged.settle(is_over=is_over), self.merged.newest
         if limit != self._held and not is_over:
             self._held, limit = limit, limit - 1

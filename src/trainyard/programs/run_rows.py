@@ -127,7 +127,7 @@ class RunRows(AttemptRows):
         )
         events, form = directory.logs / EVENTS_FILE, program.log_form or AUTO
         super().__init__(self.writer.merged, events, form=form, is_planned=is_planned)
-        self.are_recorded = is_first or not program.rows_on_first_node
+        self._is_first, self.are_recorded = is_first, is_first or not program.rows_on_first_node
         self._directory, self._is_own = directory, is_own
         self._prometheus_file = monitoring.prometheus_file
         self._files = self._metric_files(program, found)
@@ -171,7 +171,7 @@ class RunRows(AttemptRows):
         with self._lock:
             has_saved = self._poll_events()
             self.keep(self._files.poll(), Source.STRUCTURED, time.time())
-            self.writer.write()
+            self._write()
             self._export()
         return has_saved
 
@@ -181,10 +181,15 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
-            self.writer.write(is_over=True)
+            self._write(is_over=True)
             self._note_first(self.merged.first)
             self._export()
             self._is_closed = True
+
+    def _write(self, *, is_over: bool = False) -> None:
+        """Write the rows; another node than the first only if it has some: all have one file."""
+        if self._is_first or self.count:
+            self.writer.write(is_over=is_over)
 
     def _metric_files(self, program: Program, found: ResumePoint | None) -> MetricFiles:
         """Return the files of metrics of the program, which resumes from `found`."""

@@ -200,6 +200,15 @@ def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_coun
         assert attempt.again == again
 
 
+def test_an_attempt_without_rows_leaves_the_file_that_another_node_writes(tmp_path: Path) -> None:
+    first, other = Attempt(tmp_path), Attempt(tmp_path)
+    other.record(is_over=False)
+    first.add(PRINTED, *losses(1, 2, 3))
+    assert first.record() == losses(1, 2, 3)
+    other.merged.forget(OBSERVED)
+    assert other.record() == losses(1, 2, 3)
+
+
 def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path: Path) -> None:
     nan, fine = "nan", losses(1, 2, 3)
     cases = {
