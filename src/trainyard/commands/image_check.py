@@ -145,10 +145,10 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         uv = None if is_offline() else find_uv()
         processor = linux_markers(facts.architecture)["platform_machine"]
 
-        def published(name: str, version: str, python: str) -> Mapping[str, str] | None:
+        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | None:
             return published_digests(uv, name, version, python, processor=processor) if uv else None
 
-        answers.append(judge_layers(read, published, allowed))
+        answers.append(judge_layers(read, digests_of, allowed))
     return [*answers, *probe(args, builder, facts)]
 
 

@@ -144,13 +144,13 @@ def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish:
         raise
     if is_finish:
         chosen.append(pipeline_of(request))
-        return finish_killed(chosen[0], steps)
+        return finish_killed_run(chosen[0], steps)
     with pipeline_to_run(request) as pipeline:
         chosen.append(pipeline)
         return run_pipeline(pipeline, steps, is_needless=lambda runner: is_needless(plan, pipeline, runner))
 
 
-def finish_killed(pipeline: Pipeline, steps: StepRunner) -> int:
+def finish_killed_run(pipeline: Pipeline, steps: StepRunner) -> int:
     """Store, prove and report the run whose step was killed, such as by a cancellation that took too long."""
     if not is_over(pipeline.run_dir):
         return ExitCode.INTERRUPTED

@@ -219,7 +219,7 @@ def find_tokens(content: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def is_placeholder(content: bytes) -> bool:
-    """Return whether text in the place of a secret only shows where it belongs."""
+    """Return whether a text is no secret, but shows where one belongs."""
     return bool(
         _PLACEHOLDER.search(content) or re.search(rb"(?i)://[^:]*:(?:pass\w*|secret|token)@", content)
     )

@@ -1,4 +1,4 @@
-"""What the objects of all kinds share: labels, annotations, and the ConfigMap of the program's files."""
+"""Labels, annotations and the ConfigMap of the program's files, for the objects of every kind of job."""
 
 import json
 import re

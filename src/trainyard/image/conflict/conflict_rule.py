@@ -1,4 +1,4 @@
-"""What the rules on an image share: the machine that the image is for, and how a finding is made."""
+"""The target machine of the rules on an image, and how they make a finding."""
 
 from dataclasses import dataclass
 from typing import Any

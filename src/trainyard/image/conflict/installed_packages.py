@@ -58,7 +58,7 @@ class InstalledPackages:
         """Follow all commands, then judge the packages in the end; `commands` is the text of all RUNs."""
         for step in steps:
             stated = list(step.requirements(self.dockerfile))
-            before = self._installed(step)
+            before = self._packages_before(step)
             self._take_pins(step, stated)
             if step.unread:
                 self.unchecked[
@@ -74,7 +74,7 @@ class InstalledPackages:
         if self.resolver and len(self.pythons) == len(environments) == 1:
             self.findings += self._judge_end(self.resolver, steps)
 
-    def _installed(self, step: InstallStep) -> dict[str, Package]:
+    def _packages_before(self, step: InstallStep) -> dict[str, Package]:
         """Return the known packages before a command, with the torch of its base."""
         base = step.base
         if not base.torch or not step.is_last or "torch" in self.unstated:
@@ -102,7 +102,7 @@ class InstalledPackages:
 
     def _is_kept(self, one: StatedRequirement, step: InstallStep) -> bool:
         """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
-        install, before = step.install, self._installed(step).get(one.name)
+        install, before = step.install, self._packages_before(step).get(one.name)
         if install.removes or one.pin or (not install.certain and (one.allowed is None or one.allowed)):
             return False
         if not before or install.upgrades or one.allowed is None:
@@ -127,9 +127,9 @@ class InstalledPackages:
             found = refuse(step, stated, self.dockerfile, answer=answer, request=request, resolver=resolver)
             self.findings.append(found)
         elif step.is_last and step.install.certain:
-            self._take_resolved(step, {one.name for one, _ in stated}, before, answer.versions)
+            self._take_versions(step, {one.name for one, _ in stated}, before, answer.versions)
 
-    def _take_resolved(
+    def _take_versions(
         self, step: InstallStep, names: set[str], before: Mapping[str, Package], versions: Mapping[str, str]
     ) -> None:
         """Add what the resolver chose, and report each pin that the command replaces without naming it."""
@@ -165,7 +165,7 @@ class InstalledPackages:
         last = [step for step in steps if step.is_last]
         if not last:
             return
-        packages = self._installed(last[-1])
+        packages = self._packages_before(last[-1])
         if last[-1].base.kind == "ngc" and packages.get("torch", Package("", "", "", 0, 0)).build == "base":
             del packages["torch"]  # a development version, which is in no index
         stages = {step.stage for step in last}

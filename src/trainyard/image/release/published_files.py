@@ -64,11 +64,11 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
             else:
                 secrets.append(f"{says}, which {owner[0]} {owner[1]} was not published with")
     if secrets:
-        return Answer("secrets", False, _listed(secrets))
+        return Answer("secrets", False, _join(secrets))
     if unchecked:
-        return Answer("secrets", None, f"not checked, because no index answered: {_listed(unchecked)}")
+        return Answer("secrets", None, f"not checked, because no index answered: {_join(unchecked)}")
     without = "no layer holds what looks like a secret"
-    return Answer("secrets", True, f"{without} but {_listed(list(known))}" if known else without)
+    return Answer("secrets", True, f"{without} but {_join(list(known))}" if known else without)
 
 
 def _owners(read: "LayerFiles") -> Iterator[tuple[str, tuple[tuple[str, str, str], str]]]:
@@ -92,6 +92,6 @@ def _is_test_key(one: "FoundFile") -> bool:
     return one.sha256 in row.get("sha256", ())
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join(words: Sequence[str]) -> str:
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
     return "; ".join(words[:_MOST_NAMED]) + more

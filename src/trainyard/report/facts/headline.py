@@ -47,7 +47,7 @@ def run_headline(facts: RunFacts) -> Headline:
         evidence, step = (first.evidence, first.next_step) if first else ("", None)
         if first and first.name == "trained":
             advised = with_advice(evidence, facts.outcome)
-            # What the proof's line of this part says is not said twice.
+            # The proof's own line of this part is not repeated.
             evidence = _root_error(facts) or (advised if advised != evidence else "")
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
