@@ -149,7 +149,7 @@ def test_a_token_of_slack_counts_only_if_slack_knows_it(serve_github: Serve, cas
 def test_a_webhook_cannot_be_looked_at_and_none_is_not_used() -> None:
     item = slack_item({"SLACK_WEBHOOK_URL": "https://x"})
     assert item.severity is UNKNOWN
-    assert notify.parse_args(item.remedy.split()[2:]).event == "started"
+    assert notify.parse_args(item.fix.split()[2:]).event == "started"
     assert slack_item({}).severity is UNUSED
 
 

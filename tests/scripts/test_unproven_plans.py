@@ -117,7 +117,7 @@ def test_the_remedy_that_a_plan_names_makes_it_provable(load_script: Callable[[s
     (part, _) = deploy.unproven_parts(
         settings := settings_of("verl", "efa", STORE), plan_job(settings, asked)
     )
-    assert (part.name, part.remedy.split()[0]) == ("network", "compute.network=tcp")
+    assert (part.name, part.fix.split()[0]) == ("network", "compute.network=tcp")
     changed = settings_of("verl", "tcp", STORE)
     (left,) = deploy.unproven_parts(changed, plan_job(changed, asked))
     assert left.name == "repeatable"

@@ -31,7 +31,7 @@ def items_of_setup(found: Mapping[str, Any]) -> list[Finding]:
 def item_record(item: Finding) -> dict[str, str]:
     """Return an item as plain data."""
     words = {"area": item.area, "name": item.subject, "state": item.severity.verdict}
-    return {**words, "found": item.evidence, "fix": item.remedy}
+    return {**words, "found": item.evidence, "fix": item.fix}
 
 
 def is_ready(items: Sequence[Finding]) -> bool:
@@ -57,8 +57,8 @@ def checklist_rows(items: Sequence[Finding], *, width: int = 80) -> Iterator[str
         text = f"{item.subject}: {item.evidence}" if item.subject != item.area else item.evidence
         start = f"{area:<{_AREA}}{item.severity.verdict:<{_VERDICT}}"
         yield textwrap.fill(" ".join(text.split()), width, initial_indent=start, subsequent_indent=indent)
-        if item.remedy and item.severity.verdict != "ok":
-            for line in item.remedy.splitlines():  # commands are not wrapped: people copy them
+        if item.fix and item.severity.verdict != "ok":
+            for line in item.fix.splitlines():  # commands are not wrapped: people copy them
                 yield f"{indent}{line}" if line.startswith(" ") else f"{indent}fix: {line}"
 
 

@@ -29,7 +29,7 @@ from trainyard.proof.repeatability import (
     missing_facts,
     mixed_origin,
     provenance_line,
-    remedies_of_program,
+    fixes_of_program,
 )
 from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
@@ -467,13 +467,13 @@ def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -
 
 def _recording_step_of_program(run: RecordedFacts, place: ProofPlace) -> str:
     """Return what records the missing facts; the run's own configuration, which lacks them, would not."""
-    remedies = remedies_of_program(run)
-    if remedies.keys().isdisjoint({"lock", "data"}):
-        steps = list(remedies.values()) or ["run it with this version of Trainyard"]
+    fixes = fixes_of_program(run)
+    if fixes.keys().isdisjoint({"lock", "data"}):
+        steps = list(fixes.values()) or ["run it with this version of Trainyard"]
         return f"{'; '.join(steps)}; then: {place.again}"
     if run.get("recipe") != COMMAND:
-        return f"{'; '.join(remedies.values())}; then start it with that configuration"
+        return f"{'; '.join(fixes.values())}; then start it with that configuration"
     words = section_or_empty(run, "program").get("command")
     command = shlex.join(map(str, words)) if isinstance(words, list) else "COMMAND"
-    steps = [remedy for name, remedy in remedies.items() if name not in ("lock", "data")]
+    steps = [fix for name, fix in fixes.items() if name not in ("lock", "data")]
     return "; then: ".join([*steps, trainyard_command(f"init program -- {command}")])

@@ -23,7 +23,7 @@ def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen(verdict: SetupVerdi
     (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
     expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
     assert item.severity is expected.get(verdict.name, FAILED)
-    assert item.remedy == "gh api x\nsudo ./svc.sh start"
+    assert item.fix == "gh api x\nsudo ./svc.sh start"
 
 
 @each_case("states", list(product((FAILED, DEGRADED, UNKNOWN, UNUSED, OK), repeat=2)))
