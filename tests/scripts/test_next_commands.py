@@ -91,7 +91,7 @@ def states() -> Iterator[JobState]:
                     "because",
                     failure=failure,
                     pods=PodCounts(4, 4),
-                    holds=holds,
+                    holds_resources=holds,
                     auto_retry=retry,
                     waiting=Waiting(FailureClass.QUOTA, "because") if waits else None,
                     followed_by=next_job,

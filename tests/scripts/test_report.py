@@ -187,7 +187,7 @@ def test_a_run_is_watched_until_it_is_over(
         finished_run.run_file.write_text(json.dumps(record | {"outcome": outcome}))
 
     monkeypatch.setattr(time, "sleep", wait)
-    words = [str(finished_run.path), "--watch", "--interval", "3s", "--output", str(page)]
+    words = [str(finished_run.path), "--watch", "--every", "3s", "--output", str(page)]
     assert report.main(words) == 0
     ((seconds, before),) = seen
     assert seconds == 3

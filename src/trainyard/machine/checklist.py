@@ -30,7 +30,7 @@ def items_of_setup(found: Mapping[str, Any]) -> list[Finding]:
 
 def item_record(item: Finding) -> dict[str, str]:
     """Return an item as plain data."""
-    words = {"area": item.area, "name": item.subject, "state": item.severity.verdict}
+    words = {"area": item.area, "name": item.subject, "status": item.severity.verdict}
     return {**words, "found": item.evidence, "fix": item.fix}
 
 
@@ -40,11 +40,10 @@ def is_ready(items: Sequence[Finding]) -> bool:
 
 
 def conclusion(items: Sequence[Finding]) -> str:
-    """Return one sentence: `Ready: 14 of 20 items are ok, 2 could not be checked, 4 not used.`"""
+    """Return one sentence: `Ready: 14 of 20 items are ok, 2 not checked, 4 not used.`"""
     count = Counter(item.severity.verdict for item in items)
-    words = ("failed", "degraded", "cannot look", "not used")
-    found = (f"{count[word]} {word}" for word in words if count[word])
-    parts = [part.replace("cannot look", "could not be checked") for part in found]
+    words = ("failed", "degraded", "not checked", "not used")
+    parts = [f"{count[word]} {word}" for word in words if count[word]]
     whole = f"{count['ok']} of {len(items)} items are ok"
     return f"{'Ready' if is_ready(items) else 'Not ready'}: {', '.join([whole, *parts])}."
 

@@ -31,7 +31,7 @@ _VERDICTS = {
     Severity.ERROR: "failed",
     Severity.WARNING: "degraded",
     Severity.INFO: "ok",
-    Severity.SKIPPED: "cannot look",
+    Severity.SKIPPED: "not checked",
     Severity.UNUSED: "not used",
     Severity.PASSED: "ok",
 }

@@ -135,7 +135,7 @@ def _network(run: PlannedRun) -> dict[str, Any]:
 def _inspection(*, is_stored: bool) -> "Inspection":
     """Return the inspection of a store in which everything was found to be equal, or of none."""
     checkpoint = SimpleNamespace(manifest_sha256=_SHA256, run_id=_RUN_ID, step=_STEPS, problem=None)
-    objects = {"objects_total": 1, "objects_verified": 1, "problems": (), "ok": True, "leftovers": ()}
+    objects = {"objects_total": 1, "objects_verified": 1, "problems": (), "ok": True, "unlisted_objects": ()}
     verification = SimpleNamespace(run_id=_RUN_ID, records={}, compared="", **objects)
     found = SimpleNamespace(
         verification=verification if is_stored else None,

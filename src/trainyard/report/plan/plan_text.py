@@ -55,9 +55,7 @@ def unproven_lines(parts: Sequence[Plan]) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for part in parts:
         reasons.setdefault((part["why"], part["fix"]), []).append(part["name"])
-    return [
-        f"cannot be proven: {', '.join(names)}: {why}; {fix}" for (why, fix), names in reasons.items()
-    ]
+    return [f"cannot be proven: {', '.join(names)}: {why}; {fix}" for (why, fix), names in reasons.items()]
 
 
 def plan_headline(plan: Plan) -> str:

@@ -35,7 +35,7 @@ def build_error(what: str, failure: Failure, directory: RunDirectory) -> Trainin
 
 def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     """The last line of a message: what to do, and the command that resumes or starts again."""
-    command = command_after(failure, directory.path, started_with=made_by())
+    command = command_after(failure, directory.path, command_line=made_by())
     return f"{failure.fix or 'Once that is fixed'}: {command}"
 
 
