@@ -24,6 +24,7 @@ def explain(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str,
     assert explain_command.main([*map(str, words), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(found) == {
+        "schema_version",
         "class",
         "cause",
         "responsible",

@@ -132,9 +132,8 @@ def make_parser() -> CommandParser:
     where.add_argument(
         "--max-attempts", "--max_attempts", type=arguments.positive, default=3, metavar="N", help=attempts
     )
-    where.add_argument(
-        "--every", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
-    )
+    every = "time between two polls"
+    where.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")

@@ -79,7 +79,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     shipped = "default: TRAINYARD_CONFIG, else the shipped one"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=shipped)
     parser.add_argument(
-        "--settings", default="", metavar="TEXT", help="key=value, one or more; quote spaces in values"
+        "--settings", default="", metavar="WORDS", help="key=value, one or more; quote spaces in values"
     )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")

@@ -34,7 +34,7 @@ def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
     assert is_ready(items) is (FAILED not in states)
     text = conclusion(items)
     assert text.startswith("Not ready: " if FAILED in states else "Ready: ")
-    words = {FAILED: "failed", DEGRADED: "degraded", UNKNOWN: "could not be checked", UNUSED: "not used"}
+    words = {FAILED: "failed", DEGRADED: "degraded", UNKNOWN: "not checked", UNUSED: "not used"}
     for state, word in words.items():
         assert (f"{states.count(state)} {word}" in text) is (state in states)
     assert f"{states.count(OK)} of 2 items are ok" in text
