@@ -157,7 +157,8 @@ def dashboard_schema() -> dict[str, Any]:
             ["proven", "parts"],
         ),
     }
-    return {"title": "Dashboard", **_object(properties, ["schema_version", "status", "run_id", "run_directory"])}
+    required = ["schema_version", "status", "run_id", "run_directory"]
+    return {"title": "Dashboard", **_object(properties, required)}
 
 
 def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
