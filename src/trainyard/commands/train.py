@@ -244,7 +244,7 @@ def run_training(
     )
     display.begin("importing torch")
     from trainyard.training.data.training_data import ready_data
-    from trainyard.training.lifecycle import join_processes, rehearse, train
+    from trainyard.training.loop import join_processes, rehearse, train
 
     request_of = request_factory(args, config, directory, run_id=run_id)
 

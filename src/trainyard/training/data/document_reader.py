@@ -9,9 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.training.data.corpus import NOT_UTF8, CorpusFile
-from trainyard.training.data.skipped_counts import SkipTally
-from trainyard.training.data.validation_split import WHOLE, Portion
+from trainyard.training.data.corpus import NOT_UTF8, WHOLE, CorpusFile, Portion, SkipTally
 
 Piece = bytes | None
 """A part of a document's text in UTF-8, cut between characters; None ends the document."""

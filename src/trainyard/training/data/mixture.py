@@ -19,9 +19,8 @@ import numpy as np
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.batches import TokenBatches, count_targets, take_share
-from trainyard.training.data.order import Permutation
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.batches import Permutation, TokenBatches, count_targets, take_share
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 
 if TYPE_CHECKING:

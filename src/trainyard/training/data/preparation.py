@@ -16,15 +16,17 @@ import numpy as np
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import (
+    WHOLE,
     Corpus,
     CorpusFile,
+    Portion,
+    SkipCount,
+    SkipTally,
     corpus_at,
     hold_out,
     standard_library,
     unusable_message,
 )
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally
-from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
 _SCHEMA = 1

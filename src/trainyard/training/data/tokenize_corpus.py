@@ -23,22 +23,33 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.corpus import OTHER_SUFFIX, CorpusFile, unusable_message
+from trainyard.training.data.batches import Places
+from trainyard.training.data.corpus import (
+    OTHER_SUFFIX,
+    CorpusFile,
+    Portion,
+    SkipCount,
+    SkipTally,
+    skip_sentence,
+    unusable_message,
+)
 from trainyard.training.data.document_reader import Piece, read_pieces
-from trainyard.training.data.document_starts import encode_pieces, starts_in
 from trainyard.training.data.folders import fill_folder, wait_for_maker
 from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally, skip_sentence
-from trainyard.training.data.token_dataset import (
+from trainyard.training.data.token_files import (
     PreparedData,
+    TokenFile,
+    TokenWriter,
+    check_tokens,
+    copy_tokens,
     fingerprint_of,
+    places_after,
     read_index,
     read_prepared,
     write_dataset_index,
 )
-from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
-from trainyard.training.data.validation_split import Portion
+from trainyard.training.data.vocabulary import encode_pieces
 
 # All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
 # other machines do so unless they share the folder.
@@ -250,7 +261,7 @@ class _Part:
         with self._starts_writer() as starts:
             if starts is None:
                 return found
-            for places in starts_in(self.plan, file, self.portion):
+            for places in _starts_in(self.plan, file, self.portion):
                 starts.write(places)
             return replace(found, documents=starts.finish())
 
@@ -264,7 +275,7 @@ class _Part:
         before = writer.tokens
         if file.suffix == ".bin":
             if starts is not None:
-                for places in starts_in(self.plan, file, self.portion):
+                for places in _starts_in(self.plan, file, self.portion):
                     starts.write(places + before)
             copy_tokens(
                 file.path,
@@ -331,3 +342,35 @@ def _too_short_message(what: str, skipped: tuple[SkipCount, ...], length: int) -
         f"{what}, less than one sequence, which takes {length + 1:,} (data.sequence_length {length:,} and "
         f"the token after it).{skip_sentence(skipped)} Add data, or lower data.sequence_length."
     )
+
+
+def _starts_in(plan: Preparation, file: CorpusFile, portion: Portion) -> Iterator[Places]:
+    """Yield the positions of document starts in a `.bin` file, ascending, in parts.
+
+    Positions count from the start of the portion. Raises ConfigError when the starts cannot be determined.
+    """
+    if portion.is_complete:
+        yield from _starts_of_file(plan, file)
+        return
+    dtype = read_megatron_index(file.index, file.path).dtype if file.index else plan.data.bin_dtype
+    first, end = portion.span(file.size // np.dtype(dtype).itemsize)
+    if first < end:
+        yield np.zeros(1, np.int64)  # the rest of a document that was cut
+    for places in _starts_of_file(plan, file):
+        yield places[(places > first) & (places < end)] - first
+
+
+def _starts_of_file(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
+    if file.index is not None:
+        yield from read_megatron_index(file.index, file.path).document_starts()
+        return
+    # For tokens that are not bytes, the end-of-document token is only known if the tokenizer is configured.
+    known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size
+    if plan.vocabulary.eos is None or not known:
+        raise ConfigError(
+            f"data.packing: where the documents in {file.path} end is not known. Set model.tokenizer to the "
+            "one they were written with, which must have an end-of-document token, take a Megatron dataset, "
+            "or set data.packing to concatenate."
+        )
+    yield np.zeros(1, np.int64)
+    yield from places_after(file.path, plan.data.bin_dtype, plan.vocabulary.eos)

@@ -15,8 +15,7 @@ from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, declared_architecture, read_config
-from trainyard.training.weights.weight_fit import OUTPUT, layers_in
-from trainyard.training.weights.weight_source import WeightSource, digest_of_files
+from trainyard.training.weights.weight_fit import OUTPUT, WeightSource, digest_of_files, layers_in
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"

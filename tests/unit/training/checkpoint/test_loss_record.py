@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from tests.cases import each_case
 
-from trainyard.training.checkpoint.loss_record import LossRecord
+from trainyard.training.checkpoint.training_state import LossRecord
 
 STEPS = 600
 COURSES: dict[str, Callable[[int], float]] = {

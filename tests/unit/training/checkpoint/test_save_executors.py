@@ -16,13 +16,18 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.checkpoint.save_executors import (
+from trainyard.training.checkpoint.shards import (
+    NotFiniteError,
+    all_finite,
+    live_tensors,
+    share_out,
+    write_checkpoint_index,
+)
+from trainyard.training.checkpoint.writer_process import (
     BackgroundEngine,
     Engine,
     ForegroundEngine,
 )
-from trainyard.training.checkpoint.shards import live_tensors, share_out, write_checkpoint_index
-from trainyard.training.checkpoint.staging import NotFiniteError, all_finite
 from trainyard.training.runtime.world import ALONE
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -151,7 +156,7 @@ def test_one_that_was_killed_is_named_at_the_next_request(behind: BackgroundEngi
 
 TRAINER = """
 import os, time
-from trainyard.training.checkpoint.save_executors import BackgroundEngine
+from trainyard.training.checkpoint.writer_process import BackgroundEngine
 if __name__ == "__main__":
     print(BackgroundEngine().do(os.getpid), flush=True)
     time.sleep(600)

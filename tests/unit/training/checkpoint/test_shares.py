@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.training.data.batches import TokenBatches, take_share, window_count
-from trainyard.training.data.hugging_face import StreamPosition
-from trainyard.training.data.stream_batches import StreamBatches
-from trainyard.training.data.token_stream import TokenStream
+from trainyard.training.data.stream_batches import StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.data.vocabulary import ByteVocabulary
 from trainyard.training.runtime.world import DataShare, World

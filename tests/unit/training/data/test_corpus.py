@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import DataError
-from trainyard.training.data.corpus import Corpus, CorpusFile, corpus_at, hold_out, standard_library
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally
+from trainyard.training.data.corpus import (
+    Corpus,
+    CorpusFile,
+    SkipCount,
+    SkipTally,
+    corpus_at,
+    hold_out,
+    standard_library,
+)
 
 
 def write(root: Path, **files: str) -> Path:

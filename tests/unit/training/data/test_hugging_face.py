@@ -19,9 +19,14 @@ from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.config_of_run import with_values_of_run
-from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
-from trainyard.training.data.streamed_dataset import StreamedData, open_stream
-from trainyard.training.data.token_stream import TokenStream
+from trainyard.training.data.hugging_face import (
+    DatasetOrigin,
+    StreamedData,
+    TextStream,
+    find_origin,
+    open_stream,
+)
+from trainyard.training.data.stream_batches import StreamPosition, TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.data.training_data import data_at_hand, ready_data
 from trainyard.training.data.vocabulary import ByteVocabulary

@@ -14,7 +14,7 @@ from tests.cases import each_case
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.megatron_index import read_megatron_index
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}

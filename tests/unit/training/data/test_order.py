@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
 
-from trainyard.training.data.order import Permutation
+from trainyard.training.data.batches import Permutation
 
 SIZES = st.integers(1, 3000)
 SEEDS = st.integers(0, 2**63)
@@ -69,7 +69,7 @@ def test_the_order_of_earlier_versions_is_kept() -> None:
 
 def test_another_process_computes_the_same_order() -> None:
     code = (
-        "import numpy as np; from trainyard.training.data.order import Permutation;"
+        "import numpy as np; from trainyard.training.data.batches import Permutation;"
         "print(Permutation(1000, seed=9, epoch=4)(np.arange(1000)).tolist())"
     )
     output = subprocess.run(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally, printable_text, skip_sentence
+from trainyard.training.data.corpus import SkipCount, SkipTally, printable_text, skip_sentence
 
 
 def test_counts_every_one_and_names_the_first_few() -> None:

@@ -24,11 +24,11 @@ from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, Mode
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data import token_dataset as prepared
 from trainyard.training.data import token_files
+from trainyard.training.data import token_files as prepared
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.training.data.corpus import CorpusFile
+from trainyard.training.data.corpus import WHOLE, CorpusFile, Portion, SkipTally
 from trainyard.training.data.document_reader import read_pieces
-from trainyard.training.data.skipped_counts import SkipTally
-from trainyard.training.data.validation_split import WHOLE, Portion
 
 FRACTIONS = st.sampled_from([0.001, 0.01, 0.05, 0.1, 0.33, 0.5, 0.9, 0.99])
 

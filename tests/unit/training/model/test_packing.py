@@ -18,15 +18,15 @@ from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, Mode
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
 from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
-from trainyard.training.data.streamed_dataset import open_stream
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.model.attention import BLOCK, unpack
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
-from trainyard.training.model.packing import BLOCK, unpack
 from trainyard.training.model.parallel import put_on_devices
 from trainyard.training.model.shard_assignment import own_part
-from trainyard.training.pretraining.validation import Validation
+from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.world import ALONE, DataShare
 
 LENGTH = 16

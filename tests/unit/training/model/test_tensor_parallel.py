@@ -11,9 +11,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import Config
 from trainyard.training.model.model import build_model
-from trainyard.training.model.parallel import Parallel, put_on_devices
+from trainyard.training.model.parallel import Parallel, clip_gradients, cut_over_group, put_on_devices
 from trainyard.training.model.shard_assignment import own_part
-from trainyard.training.model.tensor_parallel import clip_gradients, cut_over_group
 from trainyard.training.runtime.world import DataShare, World
 
 SHAPE = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "vocab_size": 258}

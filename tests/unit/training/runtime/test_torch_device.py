@@ -4,7 +4,7 @@ from importlib import metadata
 
 import torch
 
-from trainyard.training.runtime.torch_device import torch_facts
+from trainyard.training.runtime.hardware import torch_facts
 
 
 def test_the_facts_are_those_of_the_installed_torch() -> None:

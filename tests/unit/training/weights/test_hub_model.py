@@ -19,7 +19,7 @@ from tests import warm_start
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.export import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import load_with_weights, read_declared
 

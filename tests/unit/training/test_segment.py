@@ -27,7 +27,7 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.stored_state import state_digests
+from trainyard.training.checkpoint.stored_index import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -139,7 +139,7 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.training.model import loss
-    from trainyard.training.pretraining import validation
+    from trainyard.training.run import validation
 
     uninterrupted = train_once("uninterrupted")
     stop = StopRequest()
