@@ -28,6 +28,7 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
+from trainyard.training import loop
 from trainyard.training.checkpoint import checkpoint, shards, writer_process
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
