@@ -118,7 +118,7 @@ def run(argv: Sequence[str] | None) -> int:
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
-    if isinstance(place, NodeLauncher):
+    if place is not None:
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
