@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
@@ -130,19 +129,6 @@ def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
     assert shown["model.architecture.num_layers"] == config.model.architecture.num_layers
     assert {key.split(".")[0] for key in shown} == {"model", "training", "data", "compute"}
     assert all(isinstance(value, bool | int | float | str) for value in shown.values())
-
-
-@pytest.mark.process
-def test_wandb_keeps_hyperparameters_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    (tmp_path / "logs").mkdir()
-    opened = open_trackers(context_of(WANDB_ONLY, tmp_path))
-    opened[0].write(ROW)
-    close_trackers(opened)
-    (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
-    records = records_of(file)
-    configured = {u.key: u.value_json for r in records for u in (*r.config.update, *r.run.config.update)}
-    assert configured["training.seed"] == "4711"
 
 
 def test_a_bug_in_a_tracker_is_not_hidden() -> None:
