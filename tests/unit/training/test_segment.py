@@ -543,7 +543,8 @@ def test_wandb_reads_the_rows_logged_offline(
     config = tiny_config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
     run_training(config)
     (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
-    losses, configured = {}, {}
+    losses: dict[int, float] = {}
+    configured: dict[str, str] = {}
     for record in records_of(path):
         configured |= {u.key: u.value_json for u in (*record.config.update, *record.run.config.update)}
         items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
