@@ -107,7 +107,7 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     if compute.strategy in ("fsdp", "hsdp"):
         return _shard(config, world, device, draw=draw)
     model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty_model(shape, device)
-    model.model.attends_by_blocks = _has_block_kernels(compute, device)
+    _choose_masks(model, config, device)
     _recompute(model, compute)
     forward: nn.Module = model
     if compute.compile:
@@ -133,12 +133,13 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
 
 
-def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
-    """Return whether flex attention pays off.
+def _choose_masks(model: Llama, config: Config, device: torch.device) -> None:
+    """Keep documents apart if that is configured, by flex attention where it pays off.
 
     Only compiled code avoids an array of scores of queries by keys.
     """
-    return compute.compile and device.type == "cuda"
+    model.model.separates_documents = config.data.packing == "separate"
+    model.model.attends_by_blocks = config.compute.compile and device.type == "cuda"
 
 
 def _empty_model(shape: ArchitectureConfig, device: torch.device) -> Llama:
@@ -163,7 +164,7 @@ def _shard(config: Config, world: World, device: torch.device, *, draw: bool) ->
     mesh = _mesh(shape, compute, device)
     if shape.tensor > 1:
         cut_over_group(model, mesh["tensor"])
-    model.model.attends_by_blocks = _has_block_kernels(compute, device)
+    _choose_masks(model, config, device)
     _recompute(model, compute)
     if compute.compile:
         for layer in model.model.layers:
