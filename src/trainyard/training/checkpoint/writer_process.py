@@ -103,25 +103,6 @@ def _exit_description(code: int | None) -> str:
     return f"the process that writes checkpoints was ended by {name}{hint}"
 
 
-class _Writer:
-    """The main function of the process."""
-
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-        self._copies: Copies | None = None
-
-    def prepare(self, plan: SavePlan) -> None:
-        self._copies = Copies(plan, self._memory)
-
-    def write(self, path: Path) -> WrittenFiles:
-        assert self._copies is not None
-        require_finite(self._copies.plan, self._copies.tensor_of)
-        return write_shards(path, self._copies.plan, self._copies.tensor_of)
-
-    def do(self, work: Callable[[], Any]) -> Any:
-        return work()
-
-
 def _serve(pipe: Connection) -> None:
     """Answer requests until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -131,11 +112,15 @@ def _serve(pipe: Connection) -> None:
     os.nice(_NICENESS)
     torch.set_num_threads(1)
     with suppress(EOFError, ConnectionError):
-        writer = _Writer(recv_handle(pipe))
+        memory, engine = recv_handle(pipe), ForegroundEngine()
         while True:
             name, argument = pipe.recv()
             try:
-                answer: Any = getattr(writer, name)(argument)
+                answer: Any = None
+                if name == "prepare":
+                    engine.stage(argument, Copies(argument, memory).tensor_of, None)
+                else:
+                    answer = getattr(engine, name)(argument)
             except (OSError, TrainyardError) as error:
                 answer = error
             pipe.send(answer)

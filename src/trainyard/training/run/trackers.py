@@ -119,13 +119,13 @@ class GuardedTracker:
             self._tracker = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._drop_on_failure():
-            if self._tracker is not None:
+        if self._tracker is not None:
+            with self._drop_on_failure():
                 self._tracker.write(row)
 
     def close(self) -> None:
-        with self._drop_on_failure():
-            if self._tracker is not None:
+        if self._tracker is not None:
+            with self._drop_on_failure():
                 self._tracker.close()
 
     @contextmanager
