@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
 from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError, DataError
@@ -213,7 +214,7 @@ def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
 
 
 INDEX_NAME = "index.json"
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -293,30 +294,10 @@ class PreparedData:
 
 
 def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
-    index = {
-        "schema": _SCHEMA,
-        "name": prepared.name,
-        "train": _description(prepared.train, folder),
-        "validation": None if prepared.validation is None else _description(prepared.validation, folder),
-        "train_files": prepared.train_files,
-        "validation_files": prepared.validation_files,
-        "skipped": [[s.reason, s.count, list(s.examples)] for s in prepared.skipped],
-    }
-    write_json_atomically(folder / INDEX_NAME, index)
-
-
-def _description(file: TokenFile, folder: Path) -> dict[str, Any]:
-    name = file.path.name if file.path.parent == folder else str(file.path)
-    part = {} if file.part_of is None else {"part_of": list(file.part_of)}
-    return {
-        "path": name,
-        "dtype": file.dtype,
-        "tokens": file.tokens,
-        "sha256": file.sha256,
-        "seen": file.seen,
-        "documents": file.documents and _description(file.documents, folder),
-        **part,
-    }
+    """Write the index. It has the names alone of files in `folder`, which is renamed when it is complete."""
+    stored = _with_paths(prepared, lambda path: Path(path.name) if path.parent == folder else path)
+    value = TypeAdapter(PreparedData).dump_python(stored, mode="json")
+    write_json_atomically(folder / INDEX_NAME, {"schema": _SCHEMA, **value})
 
 
 def read_prepared(directory: Path) -> PreparedData | None:
@@ -328,36 +309,23 @@ def read_prepared(directory: Path) -> PreparedData | None:
 def read_index(directory: Path) -> PreparedData | None:
     """Return the data that the index in `directory` describes; None without one. Files are not checked."""
     try:
-        index = read_json_object(directory / INDEX_NAME)
-        train = _token_file_of(index["train"], directory)
-        validation = None if index["validation"] is None else _token_file_of(index["validation"], directory)
-        skipped = tuple(SkipCount(reason, count, tuple(names)) for reason, count, names in index["skipped"])
-        train_files, validation_files = int(index["train_files"]), int(index["validation_files"])
-        name, schema = str(index["name"]), int(index["schema"])
-    except (OSError, DamagedFileError, ValueError, KeyError, TypeError):
+        value = read_json_object(directory / INDEX_NAME)
+        stored = TypeAdapter(PreparedData).validate_python(value) if value.get("schema") == _SCHEMA else None
+    except (OSError, DamagedFileError, ValidationError):
         return None
-    if schema != _SCHEMA:
+    if stored is None:
         return None
-    return PreparedData(
-        name,
-        fingerprint_of(train, validation),
-        train,
-        validation,
-        train_files=train_files,
-        validation_files=validation_files,
-        skipped=skipped,
-        seconds=0.0,
-        reused=True,
-    )
+    found = _with_paths(stored, lambda path: directory / path)
+    return replace(found, fingerprint=fingerprint_of(found.train, found.validation), seconds=0.0, reused=True)
 
 
-def _token_file_of(value: dict[str, Any], directory: Path) -> TokenFile:
-    path, dtype, tokens = directory / value["path"], str(value["dtype"]), int(value["tokens"])
-    seen = FileState(*value["seen"]) if value.get("seen") else None
-    documents = _token_file_of(value["documents"], directory) if value.get("documents") else None
-    first, of = value.get("part_of") or (None, None)
-    part_of = None if first is None or of is None else (int(first), int(of))
-    return TokenFile(path, dtype, tokens, str(value["sha256"]), seen, documents, part_of)
+def _with_paths(prepared: PreparedData, path_of: Callable[[Path], Path]) -> PreparedData:
+    def moved(file: TokenFile) -> TokenFile:
+        documents = file.documents and moved(file.documents)
+        return replace(file, path=path_of(file.path), documents=documents)
+
+    validation = prepared.validation and moved(prepared.validation)
+    return replace(prepared, train=moved(prepared.train), validation=validation)
 
 
 def _places(file: TokenFile) -> Places | None:
