@@ -29,7 +29,6 @@ from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.runtime.world import ALONE
 
-SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
 CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
 SHAPE = ArchitectureConfig(hidden_size=16, intermediate_size=16, num_layers=1, num_attention_heads=2)
 

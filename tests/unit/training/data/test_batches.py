@@ -1,7 +1,6 @@
 """Batches of windows by step."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,26 +61,10 @@ def test_a_row_is_a_window_of_one_token_more_than_the_sequence() -> None:
     assert np.array_equal(batch, batch[:, :1] + np.arange(11))
 
 
-def test_epochs_have_another_order_and_seeds_too() -> None:
-    source = batches(10_001, sequence_length=10, batch_size=8)
-    first, second = starts_of_epoch(source, 0), starts_of_epoch(source, 1)
-    other = starts_of_epoch(batches(10_001, sequence_length=10, batch_size=8, seed=2), 0)
-    assert first != second
-    assert first != other
-    assert first != sorted(first)
-
-
 def test_the_tokens_left_out_of_the_last_batch_differ_between_epochs() -> None:
     source = batches(10 * 15 + 1, sequence_length=10, batch_size=8)
     assert source.steps_per_epoch == 1
     assert len({frozenset(starts_of_epoch(source, epoch)) for epoch in range(5)}) == 5
-
-
-def test_blocks_of_steps_join_without_a_seam() -> None:
-    """More windows than are computed at once, with a batch that does not divide the block."""
-    source = batches(10_000 * 2 + 1, sequence_length=2, batch_size=7)
-    starts = starts_of_epoch(source, 0)
-    assert len(set(starts)) == 10_000 - 10_000 % 7
 
 
 def test_a_global_batch_larger_than_a_block() -> None:
@@ -114,13 +97,3 @@ def test_seeking_in_a_trillion_tokens_takes_no_longer_and_no_memory() -> None:
         source.batch(step)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.005
-
-
-def test_batches_are_drawn_from_a_memory_map(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.bin"
-    values = np.random.default_rng(0).integers(0, 60_000, 5000).astype("<u2")
-    values.tofile(path)
-    mapped = np.memmap(path, dtype="<u2", mode="r")
-    source = TokenBatches(mapped, sequence_length=32, batch_size=8, seed=1)
-    same = TokenBatches(values, sequence_length=32, batch_size=8, seed=1)
-    assert np.array_equal(source.batch(11), same.batch(11))

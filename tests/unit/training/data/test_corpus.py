@@ -128,10 +128,6 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert [(s.reason, s.count) for s in skips.summary()] == [("unreadable folders", 1)]
 
 
-def test_a_single_file_is_a_corpus(tmp_path: Path) -> None:
-    assert paths_found(write(tmp_path, a_txt="1", b_txt="1") / "a.txt") == ["a.txt"]
-
-
 @pytest.mark.parametrize("key", ["data.train_path", "data.validation_path"])
 def test_a_missing_path_is_named_with_its_key_and_a_fix(tmp_path: Path, key: str) -> None:
     with pytest.raises(DataError, match=rf"{key}: .*nothing-here does not exist.*\.parquet.*set it to null"):
@@ -141,16 +137,6 @@ def test_a_missing_path_is_named_with_its_key_and_a_fix(tmp_path: Path, key: str
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no usable data\. Put \.txt"):
         paths_found(tmp_path)
-
-
-def test_an_error_names_everything_that_was_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"Skipped: 1 empty file \(a.txt\); 1 file with another suffix"):
-        paths_found(write(tmp_path, a_txt="", b_jpg="1"))
-
-
-def test_a_file_of_another_kind_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"1 file with another suffix \(a.csv\)"):
-        paths_found(write(tmp_path, a_csv="1") / "a.csv")
 
 
 def test_the_split_is_the_same_on_every_machine() -> None:

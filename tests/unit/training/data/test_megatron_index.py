@@ -95,15 +95,6 @@ def test_a_folder_of_datasets_and_bare_tokens_is_joined(tmp_path: Path) -> None:
     assert (prepared.train.dtype, prepared.train_files, prepared.skipped) == ("int32", 3, ())
 
 
-def test_the_same_tokens_have_the_same_fingerprint_in_place_and_copied(tmp_path: Path) -> None:
-    write(tmp_path / "one", [[[1, 2]], [[3, 4, 5]]])
-    (tmp_path / "parts").mkdir()
-    write(tmp_path / "parts" / "0", [[[1, 2]]])
-    write(tmp_path / "parts" / "1", [[[3, 4, 5]]])
-    parts = prepare(tmp_path, tmp_path / "parts")
-    assert prepare(tmp_path, tmp_path / "one").fingerprint == parts.fingerprint
-
-
 def test_a_new_index_prepares_anew(tmp_path: Path) -> None:
     tokens = write(tmp_path / "a", [[[1, 2, 3, 4, 5]]])
     assert not prepare(tmp_path, tokens).reused

@@ -1,8 +1,5 @@
 """The permutation behind the order of samples."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,22 +62,6 @@ def test_the_order_of_earlier_versions_is_kept() -> None:
     assert elements(10, seed=42) == [7, 8, 3, 2, 0, 1, 5, 6, 9, 4]
     far = Permutation(10**12, seed=42, epoch=7)(np.array([0, 10**12 - 1]))
     assert far.tolist() == [822407622927, 376584807837]
-
-
-def test_another_process_computes_the_same_order() -> None:
-    code = (
-        "import numpy as np; from trainyard.training.data.batches import Permutation;"
-        "print(Permutation(1000, seed=9, epoch=4)(np.arange(1000)).tolist())"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-        env={"PYTHONHASHSEED": "7"},
-    ).stdout
-    assert output.strip() == str(elements(1000, seed=9, epoch=4))
 
 
 def test_first_elements_over_the_epochs_are_evenly_spread() -> None:

@@ -57,14 +57,6 @@ def test_of_the_scores_only_the_shares_are_kept_in_the_precision_of_the_values()
     assert len({tensor.untyped_storage().data_ptr() for tensor in of_pairs}) == 1
 
 
-def test_a_query_sees_no_later_key() -> None:
-    q, k, v = heads(queries=4, keys=2)
-    changed = [torch.cat([part[:, :, :4], part[:, :, 4:] + 1], dim=2) for part in (k, v)]
-    before, after = written_out_attention(q, k, v), written_out_attention(q, *changed)
-    assert torch.equal(before[:, :, :4], after[:, :, :4])
-    assert not torch.allclose(before[:, :, 4:], after[:, :, 4:])
-
-
 def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_small() -> None:
     graphs: list[set[str]] = []
 
