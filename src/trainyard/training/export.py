@@ -99,11 +99,7 @@ def plan_export(
     model = load_config(directory.config_file).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)
-    path = (
-        _newest_checkpoint(directory, digest_of)
-        if step is None
-        else _checkpoint_of_step(directory, step, digest_of)
-    )
+    path = _checkpoint(directory, step, digest_of)
     weights = CheckpointWeights(path)
     require_fit(weights, model.architecture)
     width = DTYPES[dtype].itemsize
@@ -123,14 +119,11 @@ def plan_export(
     )
 
 
-def _newest_checkpoint(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
-    path = newest_good_checkpoint(directory, digest_of)
-    if path is None:
+def _checkpoint(directory: RunDirectory, step: int | None, digest_of: Callable[[Path], str]) -> Path:
+    if step is None:
+        if (newest := newest_good_checkpoint(directory, digest_of)) is not None:
+            return newest
         raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
-    return path
-
-
-def _checkpoint_of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str]) -> Path:
     path = directory.checkpoint(step)
     if not path.is_dir():
         known = ", ".join(map(str, directory.checkpoint_steps())) or "none"

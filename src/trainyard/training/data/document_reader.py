@@ -110,7 +110,10 @@ def _character_end(text: bytes) -> int:
 
 def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     try:
-        count, row = 0 if portion.is_complete else _row_count(file.path), -1
+        count, row = 0, -1
+        if not portion.is_complete:
+            with file.path.open("rb") as lines:
+                count = sum(1 for line in lines if line.strip())
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
@@ -120,11 +123,6 @@ def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Po
                     yield from _json_row(line, text_field, _Place(file.relative, number, skips))
     except OSError:
         skips.add("unreadable files", file.relative)
-
-
-def _row_count(path: Path) -> int:
-    with path.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
 
 
 class _Place:

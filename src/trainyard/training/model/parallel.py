@@ -294,12 +294,9 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     for parameter in model.parameters():
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
-    norms = [gather_tensor(_norm(group)) for group in groups.values()]
+    gradients = ([p.grad for p in group if p.grad is not None] for group in groups.values())
+    norms = [gather_tensor(nn.utils.get_total_norm(own)) for own in gradients]
     total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     for group in groups.values():
         nn.utils.clip_grads_with_norm_(group, limit, total)
     return total
-
-
-def _norm(parameters: list[Tensor]) -> Tensor:
-    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

@@ -105,6 +105,7 @@ def pin_choices(*, compiled: bool, environment: MutableMapping[str, str] = os.en
 
 def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
     """The `hardware` of `run.json`; for `compiled` kernels on a CPU also their vector width."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
     facts: dict[str, Any] = {
         "device": str(device),
         "python": platform.python_version(),
@@ -112,7 +113,7 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
         "threads": torch.get_num_threads(),
         "world_size": world_size,
         # The number of processes on this machine; null when torchrun does not give it.
-        "local_world_size": _local_world_size(world_size),
+        "local_world_size": 1 if world_size == 1 else int(here) if here.isdecimal() else None,
         "platform": platform.platform(),
     }
     if compiled and device.type == "cpu":
@@ -129,13 +130,6 @@ def _nccl_facts() -> dict[str, str]:
     chosen = {fact: os.environ.get(variable) or "auto" for fact, (variable, _) in _NCCL_PINS.items()}
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {"nccl": ".".join(map(str, version))} | chosen
-
-
-def _local_world_size(world_size: int) -> int | None:
-    if world_size == 1:
-        return 1
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(here) if here.isdecimal() else None
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:

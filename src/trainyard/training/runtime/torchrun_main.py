@@ -44,7 +44,7 @@ def node_agent() -> type[Any]:
 
         def _rendezvous(self, worker_group: Any) -> None:
             spec = worker_group.spec
-            if _is_alone(spec.rdzv_handler):
+            if getattr(spec.rdzv_handler, "world_size", None) == 1:  # it is known to be the only node
                 super()._rendezvous(worker_group)
                 return
             limit = getattr(spec.rdzv_handler, "timeout", None)
@@ -76,11 +76,6 @@ def node_agent() -> type[Any]:
                 super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     return Agent
-
-
-def _is_alone(handler: Any) -> bool:
-    """Return whether the rendezvous is known to have only one node."""
-    return getattr(handler, "world_size", None) == 1
 
 
 def _log_wait(line: str) -> None:

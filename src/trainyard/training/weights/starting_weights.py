@@ -8,7 +8,6 @@ run does not use this module; it takes its weights from its checkpoint.
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,13 +115,10 @@ class CheckpointWeights(WeightSource):
             for name, entry in tensors_in(self._index).items()
             if name.startswith(_PART)
         }
-        self.declared = self._declared_keys()
-
-    def _declared_keys(self) -> dict[str, Any]:
-        fits = read_state(self.path)["fits"]
+        fits = read_state(path)["fits"]
         shown = {key: fits[name] for key in _SHOWN if (name := f"model.architecture.{key}") in fits}
         tied = {"tie_word_embeddings": OUTPUT not in self._tensors}
-        return tied | shown | {"num_layers": layers_in(self._tensors)}
+        self.declared = tied | shown | {"num_layers": layers_in(self._tensors)}
 
     def names(self) -> Collection[str]:
         return self._tensors.keys()
