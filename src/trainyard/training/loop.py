@@ -74,6 +74,7 @@ from trainyard.training.runtime.timing import step_clock
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World, explain_lost_peers, join_world
 from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
+from trainyard.training.weights.weight_fit import WeightSource
 
 _PROMPT_TOKENS = 16
 
@@ -115,23 +116,16 @@ def train(
             return done
 
         show_work(listener, "building the model")
-        weights = None
-        if point is None:
-            tile_bytes = config.kernel_optimization.tile_bytes
-            weights = open_starting_weights(config.model, tile_bytes=tile_bytes)
-        parallel = put_on_devices(config, world, device, draw=point is None)
-        if weights:
-            load_weights(parallel.model, weights)
-        state = TrainingState(
-            parallel.model,
-            build_optimizer(parallel.model, config.training),
-            exchange=parallel.compressed.tensors if parallel.compressed else None,
-        )
-        run_id = world.run_on_main(
-            lambda: open_records(
-                request, point, segment_facts(request, length, parallel, weights, world=world, device=device)
-            )
-        )
+        parallel, weights = _build_model(config, world, device, resumes=point is not None)
+        exchange = parallel.compressed.tensors if parallel.compressed else None
+        optimizer = build_optimizer(parallel.model, config.training)
+        state = TrainingState(parallel.model, optimizer, exchange=exchange)
+
+        def write_records() -> str:
+            facts = segment_facts(request, length, parallel, weights, world=world, device=device)
+            return open_records(request, point, facts)
+
+        run_id = world.run_on_main(write_records)
         context = RunContext(
             config=config,
             directory=directory,
@@ -150,6 +144,21 @@ def train(
             network=request.network,
         )
         return _train_segment(request, context, point, parallel=parallel, batches=batches)
+
+
+def _build_model(
+    config: Config, world: World, device: torch.device, *, resumes: bool
+) -> tuple[Parallel, WeightSource | None]:
+    """Build the model, and return the weights that it starts from, None for random ones.
+
+    With `resumes` a checkpoint replaces all values afterwards, so nothing is drawn or read.
+    """
+    tile_bytes = config.kernel_optimization.tile_bytes
+    weights = None if resumes else open_starting_weights(config.model, tile_bytes=tile_bytes)
+    parallel = put_on_devices(config, world, device, draw=not resumes)
+    if weights:
+        load_weights(parallel.model, weights)
+    return parallel, weights
 
 
 def _train_segment(
@@ -285,6 +294,7 @@ class Trainer:
             own_norm = clip_gradients(state.model, training.max_grad_norm or math.inf)
             loss, grad_norm = self._read(own_loss, own_norm)
         self._clock.lap("backward")
+        # The check comes before the optimizer, so that a bad step leaves the weights as they are.
         problem = self._problem(loss, grad_norm)
         steps = state.schedule["schedule_steps"] if state.schedule else self._context.length.steps
         rate = learning_rate(state.step, steps, training)
