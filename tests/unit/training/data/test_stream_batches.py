@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
-from trainyard.training.data import stream_batches, token_stream
-from trainyard.training.data.hugging_face import StreamPosition
-from trainyard.training.data.stream_batches import StreamBatches
-from trainyard.training.data.streamed_dataset import open_stream
-from trainyard.training.data.token_stream import Position, TokenStream
+from trainyard.training.data import stream_batches
+from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.stream_batches import Position, StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.data.vocabulary import ByteVocabulary
 from trainyard.training.runtime.world import ALONE, DataShare, World
@@ -126,7 +124,7 @@ def test_the_windows_of_a_lane_hold_every_token_of_every_epoch_once(
     inputs: list[int] = []
     targets: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_stream, "CHUNK_ROWS", rows)
+        patch.setattr(stream_batches, "CHUNK_ROWS", rows)
         for count, reads in segments:
             lane = stream(texts).lane(0, 1, position)
             for _ in range(reads):

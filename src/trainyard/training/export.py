@@ -1,9 +1,9 @@
-"""Export a run's model from a verified checkpoint to safetensors with `config.json`.
+"""Export a run's model from a verified checkpoint to safetensors with `config.json` and tokenizer.
 
     checkpoint --verify, tensor by tensor--> .NAME.tmp/ --fsync, rename--> NAME/
 
 No model is built and no optimizer state is read. The run's tokenizer is written beside the weights; a run on
-bytes gets a byte tokenizer (`exported_tokenizer`). Nothing is uploaded.
+bytes gets a byte tokenizer. Nothing is uploaded.
 """
 
 import json
@@ -28,10 +28,11 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.run_advice import require_run
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
 from trainyard.training.data.vocabulary import load_vocabulary
-from trainyard.training.export.exported_tokenizer import write_tokenizer
-from trainyard.training.weights.checkpoint_weights import CheckpointWeights
+from trainyard.training.weights.hub_model import TOKENIZER_COMPANIONS
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, hugging_face_config
+from trainyard.training.weights.pretrained import TOKENIZER_NAME, tokenizer_file
 from trainyard.training.weights.safetensors_weights import INDEX_NAME, WEIGHTS_NAME
+from trainyard.training.weights.starting_weights import CheckpointWeights
 from trainyard.training.weights.weight_fit import parameters_of, require_fit
 
 SHARD_BYTES = 2 << 30
@@ -98,11 +99,7 @@ def plan_export(
     model = load_config(directory.config_file).config.model
     progress.begin("verifying the checkpoint")
     digest_of = partial(sha256_of_file, progress=progress)
-    path = (
-        _newest_checkpoint(directory, digest_of)
-        if step is None
-        else _checkpoint_of_step(directory, step, digest_of)
-    )
+    path = _checkpoint(directory, step, digest_of)
     weights = CheckpointWeights(path)
     require_fit(weights, model.architecture)
     width = DTYPES[dtype].itemsize
@@ -122,14 +119,11 @@ def plan_export(
     )
 
 
-def _newest_checkpoint(directory: RunDirectory, digest_of: Callable[[Path], str]) -> Path:
-    path = newest_good_checkpoint(directory, digest_of)
-    if path is None:
+def _checkpoint(directory: RunDirectory, step: int | None, digest_of: Callable[[Path], str]) -> Path:
+    if step is None:
+        if (newest := newest_good_checkpoint(directory, digest_of)) is not None:
+            return newest
         raise CheckpointError(f"{directory.checkpoints} holds no checkpoint that verifies; nothing to export")
-    return path
-
-
-def _checkpoint_of_step(directory: RunDirectory, step: int, digest_of: Callable[[Path], str]) -> Path:
     path = directory.checkpoint(step)
     if not path.is_dir():
         known = ", ".join(map(str, directory.checkpoint_steps())) or "none"
@@ -225,3 +219,43 @@ def _config(export: Export) -> dict[str, Any]:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+_CONFIG_NAME = "tokenizer_config.json"
+_PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+
+
+def write_tokenizer(folder: Path, model: ModelConfig) -> None:
+    """Write the files that `transformers.AutoTokenizer` loads into `folder`."""
+    if model.tokenizer is None:
+        (folder / TOKENIZER_NAME).write_text(byte_tokenizer(), encoding="utf-8")
+    else:
+        source = tokenizer_file(model.tokenizer)
+        shutil.copyfile(source, folder / TOKENIZER_NAME)
+        for name in TOKENIZER_COMPANIONS:
+            if (companion := source.with_name(name)).is_file():
+                shutil.copyfile(companion, folder / name)
+    if not (folder / _CONFIG_NAME).exists():
+        (folder / _CONFIG_NAME).write_text(json.dumps(_PLAIN, indent=2) + "\n")
+
+
+def byte_tokenizer() -> str:
+    """A tokenizer.json whose tokens are the bytes of UTF-8; the id of each token is its byte.
+
+    Byte 0, which separates documents, is not a special token: the tokenizer would then recognise the
+    character that represents it in ordinary text.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {sign: byte for byte, sign in enumerate(_signs())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return str(tokenizer.to_str(pretty=True)) + "\n"
+
+
+def _signs() -> list[str]:
+    """The character that byte-level tokenizers (GPT-2) use for each byte: itself if it is printable."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)]

@@ -2,19 +2,36 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainyard.config.schema import Config
 from trainyard.training.data.batches import count_targets
-from trainyard.training.data.vocabulary import Vocabulary
+from trainyard.training.data.training_data import TrainingData
+from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 from trainyard.training.model.loss import summed_loss
-from trainyard.training.run.step_loop import ValidationResult
 from trainyard.training.runtime.world import DataShare
 
 _CHARACTERS = 300
 _TEMPERATURE = 0.7
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """The result of one validation."""
+
+    loss: float
+    """The mean cross-entropy in nats per token."""
+    bits_per_byte: float | None
+    """None when the bytes of the tokens are not known."""
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The result by the names of metrics."""
+        return {"val_loss": self.loss, "val_bits_per_byte": self.bits_per_byte}
 
 
 class Validation:
@@ -45,11 +62,20 @@ class Validation:
             logits = forward(batch[:, :-1])
             if index < len(self._batches):
                 total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
-        return self._result(share.total(total))
-
-    def _result(self, total: float) -> ValidationResult:
+        total = share.total(total)
         bits = total / math.log(2) / self._bytes if self._bytes else None
         return ValidationResult(total / self._tokens, bits)
+
+
+def open_validation(config: Config, data: TrainingData, samples_per_step: int) -> Validation | None:
+    """Return the validation of a run; None when the validation tokens do not fill one sequence."""
+    count = samples_per_step * config.training.validation_batches
+    windows = data.validation_windows(length=config.data.sequence_length, count=count)
+    if not len(windows):
+        return None
+    size = config.training.batch_size
+    batches = [windows[i : i + size] for i in range(0, len(windows), size)]
+    return Validation(batches, text_bytes=load_vocabulary(config.model).text_bytes)
 
 
 def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:

@@ -16,13 +16,17 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.checkpoint.save_executors import (
+from trainyard.training.checkpoint.shards import (
+    all_finite,
+    live_tensors,
+    share_out,
+    write_checkpoint_index,
+)
+from trainyard.training.checkpoint.writer_process import (
     BackgroundEngine,
     Engine,
     ForegroundEngine,
 )
-from trainyard.training.checkpoint.shards import live_tensors, share_out, write_checkpoint_index
-from trainyard.training.checkpoint.staging import NotFiniteError, all_finite
 from trainyard.training.runtime.world import ALONE
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -92,18 +96,6 @@ def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: Backgro
         assert after == save(ForegroundEngine(), tensors, tmp_path / f"at-once-{number}")
 
 
-def test_changes_after_staging_are_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
-    tensors = tensors_of_all_kinds()
-    before = save(ForegroundEngine(), tensors, tmp_path / "at-once")
-    plan = share_out(tensors, ALONE).own
-    behind.start(lambda: behind.stage(plan, live_tensors(tensors), None)).result()
-    for tensor in tensors["model"].values():
-        tensor.zero_()
-    (tmp_path / "behind").mkdir()
-    behind.start(lambda: behind.write(tmp_path / "behind")).result()
-    assert [path.read_bytes() for path in (tmp_path / "behind").iterdir()] == before
-
-
 def test_work_is_done_in_another_process_and_its_errors_come_back(
     tmp_path: Path, behind: BackgroundEngine
 ) -> None:
@@ -113,16 +105,6 @@ def test_work_is_done_in_another_process_and_its_errors_come_back(
     behind.start(
         lambda: behind.stage(share_out({"model": {}}, ALONE).own, live_tensors({"model": {}}), None)
     ).result()
-
-
-def test_a_state_that_is_not_finite_is_not_written(tmp_path: Path, behind: BackgroundEngine) -> None:
-    tensors = {"model": {"good": torch.zeros(3), "bad": torch.tensor([1.0, float("nan")])}}
-    plan = share_out(tensors, ALONE).own
-    for engine in (behind, ForegroundEngine()):
-        engine.stage(plan, live_tensors(tensors), None)
-        with pytest.raises(NotFiniteError, match=r"model\.bad"):
-            engine.write(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @each_case("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -151,7 +133,7 @@ def test_one_that_was_killed_is_named_at_the_next_request(behind: BackgroundEngi
 
 TRAINER = """
 import os, time
-from trainyard.training.checkpoint.save_executors import BackgroundEngine
+from trainyard.training.checkpoint.writer_process import BackgroundEngine
 if __name__ == "__main__":
     print(BackgroundEngine().do(os.getpid), flush=True)
     time.sleep(600)

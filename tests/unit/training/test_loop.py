@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError, TrainingFailedError
 from trainyard.run.records import Row, read_rows
+from trainyard.training.loop import Trainer
 from trainyard.training.model.parallel import put_on_devices
-from trainyard.training.pretraining.step import TrainStep
 from trainyard.training.runtime.world import ALONE, World
 
 STEPS = {"training": {"max_steps": 3, "gradient_accumulation_steps": 2}}
@@ -41,9 +41,9 @@ def test_a_step_asks_for_values_once(
     tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings, lists = Readings(), []
-    run, read = TrainStep.run, Tensor.tolist
+    run, read = Trainer.step, Tensor.tolist
 
-    def count_step(step: TrainStep) -> Row:
+    def count_step(step: Trainer) -> Row:
         with readings:
             return run(step)
 
@@ -51,7 +51,7 @@ def test_a_step_asks_for_values_once(
         lists.append(tensor)
         return read(tensor)
 
-    monkeypatch.setattr(TrainStep, "run", count_step)
+    monkeypatch.setattr(Trainer, "step", count_step)
     monkeypatch.setattr(Tensor, "tolist", list_values)
     run_training(tiny_config(**STEPS))
     assert readings.count == 0
@@ -63,19 +63,19 @@ def test_a_batch_that_was_prepared_ahead_is_the_same(
 ) -> None:
     plain = run_training(tiny_config(**STEPS), "plain")
     used: list[bool] = []
-    read, own = TrainStep._read, TrainStep._own_batch
+    read, own = Trainer._read, Trainer._own_batch
 
-    def ahead(step: TrainStep, *tensors: Tensor) -> tuple[float, float]:
+    def ahead(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
         step._prefetch()  # as on a GPU
         return read(step, *tensors)
 
-    def record_read(step: TrainStep, number: int) -> Any:
+    def record_read(step: Trainer, number: int) -> Any:
         ready, batch = step._next, own(step, number)
         used.append(batch is ready)
         return batch
 
-    monkeypatch.setattr(TrainStep, "_read", ahead)
-    monkeypatch.setattr(TrainStep, "_own_batch", record_read)
+    monkeypatch.setattr(Trainer, "_read", ahead)
+    monkeypatch.setattr(Trainer, "_own_batch", record_read)
     prefetched = run_training(tiny_config(**STEPS), "prefetched")
     assert used == [False, True, True]
     assert prefetched["state_sha256"] == plain["state_sha256"]
@@ -97,12 +97,12 @@ def test_a_model_for_a_checkpoint_is_not_drawn(tied: bool, tiny_config: Callable
 
 def read_badly(monkeypatch: pytest.MonkeyPatch, bad: dict[int, tuple[float, float]]) -> None:
     """Let the loss and the gradient norm of some steps, counted from 1, be read as these values."""
-    read = TrainStep._read
+    read = Trainer._read
 
-    def read_step(step: TrainStep, *tensors: Tensor) -> tuple[float, float]:
+    def read_step(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
         return bad.get(step._state.step + 1) or read(step, *tensors)
 
-    monkeypatch.setattr(TrainStep, "_read", read_step)
+    monkeypatch.setattr(Trainer, "_read", read_step)
 
 
 NOT_FINITE = ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf))

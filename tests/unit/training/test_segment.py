@@ -2,7 +2,6 @@ import json
 import math
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint.stored_state import state_digests
+from trainyard.training.checkpoint.stored_index import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
 
@@ -139,7 +138,7 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
     tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.training.model import loss
-    from trainyard.training.pretraining import validation
+    from trainyard.training.run import validation
 
     uninterrupted = train_once("uninterrupted")
     stop = StopRequest()
@@ -483,25 +482,6 @@ def test_too_little_data_for_a_step_is_named(tiny_config: Build, run_training: R
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_reads_the_logged_rows(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
-) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    config = tiny_config(monitoring={"tensorboard": True})
-    with pytest.raises(StoppedError):
-        run_training(config, **stop_after(6))
-    # TensorBoard reads files in the order of their names: second, machine, process, counter.
-    time.sleep(1.1)
-    run_training(config)
-    reader = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    reader.Reload()
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
-    assert [(e.step, pytest.approx(e.value)) for e in reader.Scalars("train/loss")] == [
-        (r["step"], r["loss"]) for r in rows
-    ]
-
-
 def test_without_tracking_no_event_file_is_written(
     tiny_config: Build, run_training: Run, tmp_path: Path
 ) -> None:
@@ -560,15 +540,19 @@ def test_wandb_reads_the_rows_logged_offline(
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    run_training(tiny_config(monitoring={"wandb": {"enabled": True, "project": "p"}}))
+    config = tiny_config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
+    run_training(config)
     (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
-    losses = {}
+    losses: dict[int, float] = {}
+    configured: dict[str, str] = {}
     for record in records_of(path):
+        configured |= {u.key: u.value_json for u in (*record.config.update, *record.run.config.update)}
         items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
         if "loss" in items:
             losses[int(items["_step"])] = float(items["loss"])
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert losses == {row["step"]: row["loss"] for row in rows}
+    assert configured["training.seed"] == "4711"
 
 
 def test_two_trainers_in_one_directory_are_one_too_many(
@@ -631,25 +615,6 @@ def test_a_checkpoint_beyond_the_requested_steps_is_refused(
         run_training(tiny_config(), **stop_after(6))
     with pytest.raises(ConfigError, match="beyond the requested 5 steps"):
         run_training(tiny_config(training={"max_steps": 5}))
-
-
-def test_the_deadline_is_seen_during_validation(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    stop = StopRequest()
-
-    class LateDeadline:
-        """The deadline comes while step 5 is validated."""
-
-        def on_row(self, row: dict[str, Any]) -> None:
-            if row["step"] == 4:
-                stop.stop_before_deadline = lambda seconds: setattr(stop, "reason", "the deadline is near")  # type: ignore[method-assign]
-
-        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
-
-    with pytest.raises(StoppedError, match="the deadline is near"):
-        run_training(tiny_config(), stop=stop, listener=LateDeadline())
-    assert read_run(tmp_path / "run" / "run.json")["outcome"]["steps"] == 4
 
 
 def test_weights_that_are_not_finite_never_replace_a_checkpoint(

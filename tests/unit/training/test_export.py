@@ -13,9 +13,8 @@ from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.training_state import digest_tensors
 from trainyard.training.data.vocabulary import load_vocabulary
-from trainyard.training.export.export import plan_export, write_export
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
-from trainyard.training.weights.checkpoint_weights import CheckpointWeights
+from trainyard.training.export import byte_tokenizer, plan_export, write_export
+from trainyard.training.weights.starting_weights import CheckpointWeights
 
 Build = Callable[..., Config]
 Run = Callable[..., dict[str, Any]]
