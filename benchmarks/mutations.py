@@ -110,7 +110,7 @@ def run_tests(copy: Path, file: str, jobs: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
-    if done.returncode not in (0, 1) or (done.returncode and not failed):
+    if done.returncode and not failed:
         raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return f"noticed by {failed[0].split()[1].rpartition('/')[2]}" if failed else "SURVIVED"
 

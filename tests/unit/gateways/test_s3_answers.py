@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.parts import _Whole
-from trainyard.gateways.s3.store import S3Store, _Span
+from trainyard.gateways.s3.parts import PartBody
+from trainyard.gateways.s3.store import S3Store
 from trainyard.gateways.s3.uploads import BODY_BYTES
 
 EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
@@ -129,13 +129,13 @@ def test_a_small_file_goes_in_one_request_that_nothing_is_asked_before(
 
 
 def test_a_large_file_asks_before_it_goes(server: Server, bucket: Bucket) -> None:
-    bucket.create("put_object", "k", Body=_Whole(memoryview(bytes((1 << 20) + 1))))
+    bucket.create("put_object", "k", Body=PartBody(bytes((1 << 20) + 1)))
     assert expects(server.requests[0])
 
 
 def test_a_part_goes_at_once_in_pieces_and_is_not_signed_twice(server: Server, bucket: Bucket) -> None:
     content = os.urandom(3 * BODY_BYTES + 3)
-    body = _Whole(memoryview(content))
+    body = PartBody(content)
     part: dict[str, Any] = {"UploadId": "u", "PartNumber": 1, "ChecksumCRC64NVME": "sum", "Body": body}
     bucket.call("upload_part", "k", **part)
     head, _, sent = server.requests[0].partition(b"\r\n\r\n")
@@ -210,32 +210,19 @@ def ranged(body: bytes, size: int) -> bytes:
     )
 
 
-def read_range(store: S3Store, start: int, length: int, room: memoryview) -> Iterator[memoryview]:
-    """Read a part of the object `k`, as a large object is read."""
-    return store._into(_Span("k", start, start + length), room)
-
-
-def test_a_range_lands_in_the_memory_that_is_for_it(server: Server, store: S3Store) -> None:
-    server.answers, room = [ranged(b"12345", 5)], bytearray(7)
-    assert [bytes(piece) for piece in read_range(store, 10, 5, memoryview(room)[:5])] == [b"12345"]
-    assert bytes(room) == b"12345\0\0"
-    assert b"range: bytes=10-14\r\n" in server.requests[0].lower()
-
-
-def test_a_range_goes_through_memory_that_is_smaller(server: Server, store: S3Store) -> None:
-    server.answers, room = [ranged(b"1234567", 7)], bytearray(3)
-    pieces = [bytes(piece) for piece in read_range(store, 10, 7, memoryview(room))]
-    assert (pieces, len(server.requests)) == ([b"123", b"456", b"7"], 1)
+def read_range(store: S3Store, start: int, length: int) -> bytes:
+    """Read a part of the object `k`."""
+    return b"".join(store.read_chunks("k", start=start, length=length))
 
 
 def test_a_range_that_breaks_off_goes_on_where_it_broke(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_that_asks(3, monkeypatch)
-    server.answers, room = [ranged(b"12", 5), b"", ranged(b"345", 3)], bytearray(5)
-    assert sum(len(piece) for piece in read_range(store, 0, 5, memoryview(room))) == 5
-    assert bytes(room) == b"12345"
-    assert b"bytes=2-4" in server.requests[-1]
+    server.answers = [ranged(b"12", 5), b"", ranged(b"345", 3)]
+    assert read_range(store, 10, 5) == b"12345"
+    assert b"range: bytes=10-14\r\n" in server.requests[0].lower()
+    assert b"bytes=12-14" in server.requests[-1]
     assert b"if-match: x\r\n" in server.requests[-1].lower()  # only if it is still the same object
 
 
@@ -244,11 +231,10 @@ def test_a_range_that_breaks_off_again_and_again_goes_on_as_long_as_it_comes(
 ) -> None:
     store, size = store_that_asks(2, monkeypatch), 5 << 20
     server.answers = [ranged(bytes(1 << 20), size - (number << 20)) for number in range(5)]
-    room = memoryview(bytearray(1 << 20))
-    assert sum(len(piece) for piece in read_range(store, 0, size, room)) == size
+    assert read_range(store, 0, size) == bytes(size)
     server.answers = [ranged(bytes(1000), size)]
     with pytest.raises(ServiceError):
-        list(read_range(store, 0, size, room))
+        read_range(store, 0, size)
 
 
 @pytest.mark.parametrize("etag", ["y", '"y"'])
@@ -368,8 +354,7 @@ def test_over_https_bytes_arrive_as_they_are_and_the_connection_is_used_again(tl
     head = b"HTTP/1.1 206 OK\r\nETag: x\r\nContent-Length: %d\r\n\r\n" % len(content)
     tls_server.answers = [head + content]
     for _ in range(2):
-        pieces = read_range(store, 0, len(content), memoryview(bytearray(1 << 20)))
-        assert b"".join(bytes(piece) for piece in pieces) == content
+        assert read_range(store, 0, len(content)) == content
     tls_server.answers = [error(404, "NoSuchKey", chunked=True)]
     assert store.read_object("k") is None
     assert (tls_server.connections, len(tls_server.requests)) == (1, 3)
@@ -422,8 +407,8 @@ def test_a_server_that_falls_silent_is_not_waited_for_and_not_believed(
     store = S3Store("runs", "", encryption="none", call_seconds=0.3)
     started = time.monotonic()
     with pytest.raises(ServiceError):
-        for piece in read_range(store, 0, 100_000, memoryview(bytearray(1 << 15))):
-            assert bytes(piece) == b"x" * len(piece)
+        for piece in store.read_chunks("k", length=100_000):
+            assert piece == b"x" * len(piece)
     with pytest.raises(ServiceError):
         store.read_object("k")
     assert time.monotonic() - started < 120
@@ -436,7 +421,7 @@ def test_a_server_that_takes_nothing_is_not_waited_for(monkeypatch: pytest.Monke
     bucket, content = Bucket("runs", "", encryption="none", call_seconds=0.3), bytes(50 << 20)
     started = time.monotonic()
     with pytest.raises(ServiceError):
-        bucket.call("upload_part", "k", Body=_Whole(memoryview(content)), UploadId="u", PartNumber=1)
+        bucket.call("upload_part", "k", Body=PartBody(content), UploadId="u", PartNumber=1)
     assert time.monotonic() - started < 120
     silent.close()
 

@@ -129,8 +129,7 @@ class SinglePart:
     def commit(self) -> S3Object:
         digest = bytes.fromhex(self.sha256)
         expected = _base64(digest)
-        with self.path.open("rb", buffering=0) as file:
-            body = _Blocks(file, self.size, self.pace)
+        with _FileBody(self.path, self.pace) as body:
             answer = self.bucket.create(
                 "put_object",
                 self.key,
@@ -149,28 +148,17 @@ class SinglePart:
         """Do nothing, because nothing was sent."""
 
 
-class _Blocks:
-    """A file that is read in large blocks, whatever size is requested (urllib3 requests 16 KiB)."""
+class _FileBody(FileIO):
+    """A file that is sent in larger pieces than urllib3 asks for; `pace` may wait after each."""
 
-    def __init__(self, file: FileIO, size: int, pace: Pace) -> None:
-        self._file, self._size, self._pace = file, size, pace
+    def __init__(self, path: Path, pace: Pace) -> None:
+        super().__init__(path)
+        self._pace = pace
 
-    def __len__(self) -> int:
-        return self._size
-
-    def read(self, _size: int = -1) -> bytes:
-        self._pace(min(BODY_BYTES, self._size))
-        return self._file.read(BODY_BYTES)
-
-    def readinto(self, target: memoryview) -> int:
-        """Fill `target`: botocore's signer in awscrt reads so, and takes no more than it has room for."""
-        return self._file.readinto(target) or 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(BODY_BYTES if size and size > 0 else size) or b""
+        self._pace(len(content))
+        return content
 
 
 def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
