@@ -21,11 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parent.parent
-TESTS = {
-    "artifacts": ["tests/unit/artifacts"],
-    "gateways/s3": ["tests/unit/gateways/test_s3*.py"],
-    "gateways/local_store": ["tests/unit/gateways/test_local_store.py", "tests/unit/artifacts"],
-}
+TESTS = ["tests/unit/artifacts", "tests/unit/gateways/test_s3*.py", "tests/unit/gateways/test_local_store.py"]
 # File below src/trainyard, a text that is there once, what replaces it.
 MUTATIONS = (
     ("artifacts/record/manifest.py", "if not key.startswith(prefix):", "if False:"),
@@ -103,16 +99,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_tests(copy: Path, file: str, jobs: str) -> str:
-    """Return whether the tests of the file's room fail in the copy, and the first that does."""
-    patterns = next(tests for room, tests in TESTS.items() if file.startswith(room))
-    tests = [str(path) for pattern in patterns for path in sorted(copy.glob(pattern))]
-    line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs, "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
-    if done.returncode and not failed:
-        raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return f"noticed by {failed[0].split()[1].rpartition('/')[2]}" if failed else "SURVIVED"
+    """Return whether the tests fail in the copy, and the first that does; those of the file's folder run first."""
+    folder = f"tests/unit/{Path(file).parent}".replace("gateways/s3", "gateways/test_s3*.py")
+    for patterns in ([folder.replace("gateways/local_store", "gateways/test_local_store.py")], TESTS):
+        tests = [str(path) for pattern in patterns for path in sorted(copy.glob(pattern))]
+        line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs, "-p", "no:cacheprovider", *tests]
+        environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
+        if done.returncode and not failed:
+            raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        if failed:
+            return f"noticed by {failed[0].split()[1].rpartition('/')[2]}"
+    return "SURVIVED"
 
 
 if __name__ == "__main__":

@@ -342,9 +342,9 @@ def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the
     store.put_new("a", b"1234", metadata={})
     read, damaged = store._read, 0
 
-    def damage(span: Any, pieces: Any) -> Any:
+    def damage(*span: Any, **options: Any) -> Any:
         nonlocal damaged
-        for chunk in read(span, pieces):
+        for chunk in read(*span, **options):
             damaged -= 1
             yield b"1235" if damaged >= 0 else chunk
 
