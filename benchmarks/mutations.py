@@ -73,7 +73,9 @@ MUTATIONS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", type=int, action="append", help="the number of a change, from 1")
     parser.add_argument("--jobs", default="2", help="processes of pytest")
     args = parser.parse_args(argv)
@@ -108,7 +110,9 @@ def run_tests(copy: Path, file: str, jobs: str) -> str:
         done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
         if done.returncode and not failed:
-            raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise SystemExit(
+                f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
         if failed:
             return f"noticed by {failed[0].split()[1].rpartition('/')[2]}"
     return "SURVIVED"

@@ -130,7 +130,9 @@ def _find_in_data(config: Config) -> _Found:
         total = sum(data.mixture.values())
         small = next((path for path, weight in data.mixture.items() if weight < total / 1000), None)
         if small is not None:
-            reason = f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
+            reason = (
+                f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
+            )
             yield "data.mixture", reason
     if dataset is None:
         return

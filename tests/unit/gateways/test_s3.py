@@ -113,7 +113,9 @@ def test_a_head_request_that_says_only_400_may_mean_an_expired_session() -> None
 
 def test_a_status_without_a_code_decides_whether_to_try_later() -> None:
     for status in (405, 411, 501):
-        assert f"cannot do UploadPart: {status}. Trying again" in said(refusal("", status=status), "upload_part")
+        assert f"cannot do UploadPart: {status}. Trying again" in said(
+            refusal("", status=status), "upload_part"
+        )
     for status in (500, 502, 503, 504):
         text = said(refusal("", status=status), "complete_multipart_upload")
         assert f"cannot serve CompleteMultipartUpload now: {status}. Try again later." in text
@@ -126,7 +128,12 @@ def test_parts_grow_so_that_there_are_never_more_than_s3_takes() -> None:
 
 
 def test_an_unkeyed_checksum_goes_only_where_nobody_can_change_bytes() -> None:
-    for endpoint in ("https://s3.amazonaws.com", "http://127.0.0.1:9000", "http://[::1]:9000", "http://localhost"):
+    for endpoint in (
+        "https://s3.amazonaws.com",
+        "http://127.0.0.1:9000",
+        "http://[::1]:9000",
+        "http://localhost",
+    ):
         assert is_tamper_proof(endpoint), endpoint
     for endpoint in ("http://minio:9000", "http://127.0.0.1.example.com"):
         assert not is_tamper_proof(endpoint), endpoint

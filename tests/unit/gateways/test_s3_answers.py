@@ -305,5 +305,5 @@ def test_a_server_that_takes_nothing_is_not_waited_for(monkeypatch: pytest.Monke
 
 
 def test_an_arn_is_refused_by_name_with_what_to_write() -> None:
-    with pytest.raises(ConfigError, match="an ARN is not taken as a bucket.*-s3alias"):
+    with pytest.raises(ConfigError, match=r"an ARN is not taken as a bucket.*-s3alias"):
         open_store("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/runs")

@@ -98,26 +98,6 @@ def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
     assert bucket.asked[-1] == "abort_multipart_upload"
 
 
-@pytest.mark.parametrize(
-    ("begun", "given_up"), [(None, []), ({"UploadId": "none"}, ["abort_multipart_upload"])]
-)
-def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
-    begun: dict[str, str] | None, given_up: list[str], file: Path
-) -> None:
-    bucket = ScriptedBucket()
-    bucket.begun = begun
-    assert not parts_of(bucket, file).send(has_checksum=True)
-    assert bucket.asked == ["create_multipart_upload", *given_up]
-
-
-def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(file: Path) -> None:
-    bucket = ScriptedBucket()
-    bucket.refused = ("create_multipart_upload",)
-    with pytest.raises(ServiceError, match="refused"):
-        send(bucket, file)
-    assert bucket.asked == ["create_multipart_upload"]
-
-
 def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
     bucket = ScriptedBucket()
     upload = parts_of(bucket, file)

@@ -125,7 +125,9 @@ class S3Store:
                         and self._ranges.acquire(blocking=not under_way)
                     ):
                         at = starts.popleft()
-                        under_way.append(pool.submit(self._range, key, at, min(size, at + RANGE_BYTES), identity))
+                        under_way.append(
+                            pool.submit(self._range, key, at, min(size, at + RANGE_BYTES), identity)
+                        )
                     yield under_way[0].result()
                     under_way.popleft()
                     self._ranges.release()

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from trainyard.artifacts.record.contents import Group, Item
-from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
@@ -332,12 +332,6 @@ def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
     assert sync_run(store, run, 1).sent == sent
 
 
-def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:
-    report = sync_run(store, make_run(steps=()), None)
-    assert report.problems == ()
-    assert "run-1/run.json" in keys(folder)
-
-
 def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: Path, make_run: Any) -> None:
     sync_run(store, make_run(), 3)
     before = keys(folder)
@@ -446,8 +440,3 @@ def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
 )
 def test_sizes_have_no_more_digits_than_they_deserve(size: int, text: str) -> None:
     assert size_text(size) == text
-
-
-def test_the_summary_says_what_went_now() -> None:
-    report = SyncReport("file:///s", "r", 1, "m", 12, 43_000_000, 0.41, 6, 6, (), ())
-    assert report.summary() == "6 of 12 files, 43 MB → file:///s/run-1 in 0.4 s"
