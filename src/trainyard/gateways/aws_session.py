@@ -1,6 +1,6 @@
 """Create the sessions of botocore and boto3 from which every AWS client of Trainyard comes.
 
-    TRAINYARD_AWS_ROLE ──> GitHub's OIDC token ──> botocore's AssumeRoleWithWebIdentity, refreshed before it ends
+    TRAINYARD_AWS_ROLE ──> GitHub's OIDC token ──> AssumeRoleWithWebIdentity, refreshed by botocore
     without it         ──> AWS's own settings (environment, profile, role of the machine), unchanged
 
 A job of GitHub Actions needs the permission `id-token: write`. TRAINYARD_AWS_REGION is the region, default
@@ -49,8 +49,8 @@ _TROUBLE = (
 _FIXES = {
     "AccessDenied": (
         PermissionRefusedError,
-        "There is no such role, or it does not trust this job. Compare its policy's sub with the token's: {sub}. "
-        "trainyard init github --aws-role ARN prints the commands that trust it. ",
+        "There is no such role, or it does not trust this job. Compare its policy's sub with the "
+        "token's: {sub}. trainyard init github --aws-role ARN prints the commands that trust it. ",
     ),
     "InvalidIdentityToken": (
         CredentialsRefusedError,
@@ -67,8 +67,8 @@ def _allow(actions: str, resource: str = "*") -> dict[str, Any]:
     return {"Effect": "Allow", "Action": actions.split(), "Resource": resource}
 
 
-# The statements of each session policy; none for the complete role. `check` reads who has which run number, and
-# writes only the objects of the check, which belong to no run.
+# The statements of each session policy; none for the complete role. `check` reads who has which run number,
+# and writes only the objects of the check, which belong to no run.
 _STATEMENTS = {
     "read": [_allow("s3:ListBucket s3:GetObject kms:Decrypt")],
     "check": [
@@ -261,8 +261,9 @@ def request_token(role: WorkflowRole) -> str:
         error.close()
         if error.code != 429 and error.code < 500:
             raise CredentialsRefusedError(
-                f"{cause} answered {error.code} to this job's {TOKEN}. That secret is valid only while its job "
-                "runs: check that the job has not ended and has `permissions: id-token: write`, and run it again."
+                f"{cause} answered {error.code} to this job's {TOKEN}. That secret is valid only while its "
+                "job runs: check that the job has not ended and has `permissions: id-token: write`, and run it "
+                "again."
             ) from None
         raise ServiceTroubleError(f"{cause} answered {error.code}, after several attempts.") from None
     except (OSError, HTTPException) as error:

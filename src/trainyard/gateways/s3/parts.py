@@ -4,8 +4,8 @@
 
 Every part carries a CRC64NVME, which S3 computes again and refuses if it differs, and so does the file. To a
 store without CRC64NVME the parts are sent without a checksum, and the caller reads the object back. An
-interrupted upload is sent again from the start of its file. The CRC does not depend on how a file was split; it
-detects corruption, not tampering: the SHA-256 in the manifest does.
+interrupted upload is sent again from the start of its file. The CRC does not depend on how a file was split.
+It detects corruption, not tampering: the SHA-256 in the manifest does.
 """
 
 import base64
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ServiceError, VerificationError
+from trainyard.gateways import GatewayObject
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.uploads import (
     BODY_BYTES,
     MISSING,
     TAKEN,
     Pace,
-    S3Object,
     accept_equal,
     condition,
     confirm_checksum,
@@ -68,7 +68,7 @@ class Parts:
         part_size: int | None = None,
         replaces: str = "",
     ) -> None:
-        """`slots` limits the parts in memory; `part_size` is that of a check, None the one that suits the file.
+        """`slots` limits the parts in memory; `part_size` is that of a check, None suits the file.
 
         `replaces` is the ETag of the object that may be replaced; if it is empty, the name must be free.
         """
@@ -95,7 +95,7 @@ class Parts:
             undo.pop_all()
         return True
 
-    def commit(self) -> S3Object:
+    def commit(self) -> GatewayObject:
         """Join the parts. Raises VerificationError when the name has other bytes than were sent."""
         for attempt in range(1, self._bucket.attempts + 1):
             self._require_replaceable()
@@ -147,7 +147,7 @@ class Parts:
             **more,
         )
 
-    def _confirm(self, answer: Mapping[str, Any]) -> S3Object:
+    def _confirm(self, answer: Mapping[str, Any]) -> GatewayObject:
         stored = object_of(self._key, self.size, answer)
         if self._has_checksum:
             expected = self._checksum_text()
@@ -216,7 +216,7 @@ class Parts:
         self.sha256, self._sent = whole.hexdigest(), [part.result() for part in parts]
 
     def _send_part(self, number: int, content: bytes, checksum: int) -> _SentPart:
-        stated = {"ChecksumAlgorithm": _ALGORITHM, f"Checksum{_ALGORITHM}": as_text(checksum)}
+        stated: dict[str, Any] = {"ChecksumAlgorithm": _ALGORITHM, f"Checksum{_ALGORITHM}": as_text(checksum)}
         try:
             answer = self._bucket.call(
                 "upload_part",

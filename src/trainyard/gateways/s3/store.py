@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import join_chunks
+from trainyard.gateways import GatewayObject, join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
     TAKEN,
-    S3Object,
     SinglePart,
     archive_of,
     condition,
@@ -30,7 +29,7 @@ from trainyard.gateways.s3.uploads import (
 
 # Larger files are sent in parts, because a failed single request starts again from the beginning.
 PARTS_FROM_BYTES = 64 << 20
-# Range of a large object that is read in order; as many at once of one object as parts of a file that is sent.
+# Range of a large object that is read in order; of one object as many at once as parts of a file.
 RANGE_BYTES = 8 << 20
 # Ranges of all objects together, and parts of all files together, in memory: 128 MiB of each.
 RANGES_IN_MEMORY, PARTS_IN_MEMORY = 16, 8
@@ -73,7 +72,7 @@ class S3Store:
             for entry in page.get("CommonPrefixes", []):
                 yield str(entry["Prefix"]).removeprefix(self.prefix).rstrip("/")
 
-    def list_objects(self, prefix: str) -> Iterator[S3Object]:
+    def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
         for page in self._bucket.pages(prefix):
             for entry in page.get("Contents", []):
                 key = str(entry["Key"]).removeprefix(self.prefix)
@@ -81,9 +80,11 @@ class S3Store:
                     continue  # an empty folder, as consoles and file system drivers make them
                 etag, modified = str(entry.get("ETag", "")).strip('"'), entry.get("LastModified")
                 seconds = modified.timestamp() if modified else 0.0
-                yield S3Object(key, int(entry["Size"]), etag, modified=seconds, archived=archive_of(entry))
+                yield GatewayObject(
+                    key, int(entry["Size"]), etag, modified=seconds, identity=etag, archived=archive_of(entry)
+                )
 
-    def describe(self, key: str) -> S3Object | None:
+    def describe(self, key: str) -> GatewayObject | None:
         return describe_object(self._bucket, key)
 
     def read_chunks(
@@ -148,7 +149,7 @@ class S3Store:
         *,
         answer_to: dict[str, Any] | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes up to `end`; `answer_to` receives S3's description of the object with its checksum."""
+        """Yield the bytes up to `end`; `answer_to` receives S3's description of the object."""
         from botocore.exceptions import BotoCoreError
 
         done, attempt, etag = start, 0, identity and f'"{identity}"'
