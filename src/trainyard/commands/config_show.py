@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.config import explanation
+from trainyard.config import problems
 from trainyard.config.load import dump_yaml
 from trainyard.training.weights.pretrained import load_with_weights
 
@@ -44,7 +44,7 @@ def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     values = loaded.config.to_plain()
     if explain and as_json:
-        return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
+        return json.dumps(problems.as_data(values, loaded.origins), indent=2) + "\n"
     if explain:
-        return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
+        return "".join(f"{line}\n" for line in problems.explanation_lines(values, loaded.origins))
     return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)

@@ -36,8 +36,8 @@ _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
     ),
     (
         "UnrecognizedClientException InvalidClientTokenId InvalidAccessKeyId AuthFailure "
-        "SignatureDoesNotMatch InvalidSignatureException IncompleteSignature InvalidToken MissingAuthenticationToken "
-        "MissingAuthenticationTokenException NotAuthorized",
+        "SignatureDoesNotMatch InvalidSignatureException IncompleteSignature InvalidToken "
+        "MissingAuthenticationToken MissingAuthenticationTokenException NotAuthorized",
         CredentialsRefusedError,
         ": it does not know these credentials ({code}). They are wrong or were deactivated (aws sts "
         f"get-caller-identity shows it), or the region is off for the account: enable {_REGIONS}",

@@ -262,8 +262,8 @@ def request_token(role: WorkflowRole) -> str:
         if error.code != 429 and error.code < 500:
             raise CredentialsRefusedError(
                 f"{cause} answered {error.code} to this job's {TOKEN}. That secret is valid only while its "
-                "job runs: check that the job has not ended and has `permissions: id-token: write`, and run it "
-                "again."
+                "job runs: check that the job has not ended and has `permissions: id-token: write`. Run "
+                "it again."
             ) from None
         raise ServiceTroubleError(f"{cause} answered {error.code}, after several attempts.") from None
     except (OSError, HTTPException) as error:
