@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Change one line of the store path at a time, and see whether its tests notice.
 
-Each change weakens a rule of the manifest, the claims, the upload, the restore or the verification. The tests run on a
-copy of the working tree, and end with their first failure. A change whose line is no longer in the code is reported
-as such: write the one that has taken its place.
+Each change weakens a rule of the manifest, the claims, the upload, the restore or the verification. The tests
+run on a copy of the working tree, and end with their first failure. A change whose line is no longer in the code
+is reported as such: write the one that has taken its place.
 
 Reads:   the working tree; --only N (repeatable), --jobs N
 Writes:  a temporary copy; a line a change on stdout
@@ -21,7 +21,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parent.parent
-TESTS = ["tests/unit/artifacts", "tests/unit/gateways/test_local_store.py"]
+# Where a change is noticed first; a room that is not here has a folder of its own name.
+TESTS = {
+    "artifacts/record": [
+        "artifacts/record",
+        "artifacts/verify",
+        "artifacts/upload/test_sync.py",
+        "artifacts/restore",
+    ],
+    "artifacts/promotion": ["artifacts/test_promotion.py", "artifacts/retention"],
+    "gateways/s3": ["gateways/test_s3*.py"],
+    "gateways/local_store": ["gateways/test_local_store.py"],
+}
 # File below src/trainyard, a text that is there once, what replaces it.
 MUTATIONS = (
     ("artifacts/record/manifest.py", "if not key.startswith(prefix):", "if False:"),
@@ -101,21 +112,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_tests(copy: Path, file: str, jobs: str) -> str:
-    """Return whether the tests fail in the copy, and the first that does; those of the file's folder run first."""
-    folder = f"tests/unit/{Path(file).parent}".replace("gateways/s3", "gateways/test_s3*.py")
-    for patterns in ([folder.replace("gateways/local_store", "gateways/test_local_store.py")], TESTS):
-        tests = [str(path) for pattern in patterns for path in sorted(copy.glob(pattern))]
-        line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs, "-p", "no:cacheprovider", *tests]
-        environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-        failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
-        if done.returncode and not failed:
-            raise SystemExit(
-                f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            )
-        if failed:
-            return f"noticed by {failed[0].partition('::')[2].partition(' - ')[0]}"
-    return "SURVIVED"
+    """Return whether the tests of the file's room fail in the copy, and the first that does."""
+    room = next((room for room in TESTS if file.startswith(room)), str(Path(file).parent))
+    tests = [str(path) for each in TESTS.get(room, [room]) for path in copy.glob(f"tests/unit/{each}")]
+    line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs, "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
+    if done.returncode and not failed:
+        raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return f"noticed by {failed[0].partition('::')[2].partition(' - ')[0]}" if failed else "SURVIVED"
 
 
 if __name__ == "__main__":
