@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ruff: noqa: E501 - a change is one line
 """Change one line of the store path at a time, and see whether its tests notice.
 
 Each change weakens a rule of the manifest, the claims, the upload, the restore or the verification. The tests
