@@ -77,10 +77,11 @@ from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import (
-    KILLED,
     FailureFacts,
     LogExplanation,
     explain_logs,
+    find_signal,
+    signal_of,
 )
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
@@ -332,9 +333,8 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
         return {}
     run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
-    was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
-        KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
-    )
+    last = [replace(log, lines=log.lines[-_LAST_LINES:]) for log in logs]
+    was_killed = bool(signal_of(ended.exit_code) or find_signal(last)[0])
     error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(

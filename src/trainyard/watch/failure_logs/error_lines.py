@@ -21,7 +21,7 @@ _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
 _INDENT = re.compile(r"[ >]+(?=Traceback)|^ {2}traceback : (?=Traceback)")
 _EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z_]\w*(?:Error|Exception|Failure|Fault|Iteration|Interrupt|Exit)|Exception)"
-    r"|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::(?:\s(.*))?)?$"
+    r"|(?:[a-z_]\w*\.)+[A-Za-z]\w*)(?::(?:\s(.*))?)?$"
 )
 """The last line of a traceback: a class, a colon, a message."""
 _FALLBACKS = ("ModuleNotFoundError", "ImportError", "KeyError", "AttributeError", "StopIteration")
@@ -61,7 +61,7 @@ GOES_ON = re.compile(
     r"|\(attempt \d+(?:/| of )\d+\)"
 )
 """The line itself says that the program continued."""
-_EVENT = re.compile(r"\bWarning\s+[A-Z]")
+EVENT = re.compile(r"\bWarning\s+[A-Z]")
 """A warning of Kubernetes, which is an error of a pod."""
 _LONGEST_STATED = 2000
 _LAST_LINES = 40
@@ -114,7 +114,7 @@ class _Found:
         """Add a line if a tool states an error by it."""
         if not _STATED.search(line) or len(line) > _LONGEST_STATED:
             return
-        is_event = "NCCL WARN" in line or _EVENT.search(line)
+        is_event = "NCCL WARN" in line or EVENT.search(line)
         if is_event or not (QUIET.search(line) or GOES_ON.search(line)):
             self.errors[number] = ErrorLine(number, line, source, is_carrier=bool(_CARRIER.search(line)))
 

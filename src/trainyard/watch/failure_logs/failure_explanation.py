@@ -12,6 +12,7 @@ import errno
 import functools
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -21,19 +22,19 @@ from typing import Any
 
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.error_lines import GOES_ON, QUIET, ErrorLine, find_errors
+from trainyard.watch.failure_logs.error_lines import EVENT, GOES_ON, QUIET, ErrorLine, find_errors
 from trainyard.watch.failure_logs.log_text import LogText, last_sign_of_life, split_prefix, stamp_of
 
-_SHOWN_LETTERS = 300
+_SHOWN_LETTERS = 420
 _AROUND, _AFTER = 5, 3
 """Lines that are shown around the root error, and those after it that advice may need."""
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by this much."""
-_USAGE, _INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 2, 130, 75, 128, 192
-_KILLS = (-9, 137)
-_SIGKILL = re.compile(r"SIGKILL|exitcode\s*: -9\b")
-_SENT = (*_KILLS, -15, 143)
-"""Exit codes of a process that another one ended; a crash may follow the exception that is its cause."""
+_USAGE, _STOPPED = 2, 75
+_SENT = (signal.SIGKILL, signal.SIGTERM)
+"""Another process sends these; a crash may follow the exception that is its cause."""
+_OWN = (signal.SIGILL, signal.SIGFPE, signal.SIGSEGV)
+"""A program ends itself by these, in the same way again."""
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
@@ -49,7 +50,7 @@ _ALARM = re.compile(
 _ABOUT = re.compile(
     r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
     r"|catch(?:es|ing)?"
-    r"|recover\w* from|such as|like|e\.g\.|detect\w*|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
+    r"|recover\w* from|such as|like|e\.g\.|detect(?:s|ing)?|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
     r"|monitor(?:s|ing)?|waiting|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries"
     r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?) (?:on|after))"
     r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
@@ -76,12 +77,13 @@ _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
-KILLED = re.compile(
-    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)"
-    r"|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
-    r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
+_ENDED_BY = re.compile(
+    r"(?:exit|return) ?code\s*[:=]?\s*-(?P<number>\d{1,2})\b|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b"
+    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|\b(?:got|terminated by) signal:? (?P<sent>\d{1,2})\b"
+    r"|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b|\bwas (?P<ended>cancell?ed)\b"
 )
-"""Lines that say that a signal ended a process, or that somebody cancelled it."""
+"""What launchers, shells and GitHub print of a process that a signal ended."""
+_NCCL = re.compile(r"\bnccl\w+Error\b|NCCL error")
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
 _NOISE = re.compile(r"^\s*(?:$|frame #\d+|[~^ ]+$|[-=─]{5,}|.*\d+%\|)")
 """Lines that are not shown around an error: blank ones, native frames, rulers, progress bars."""
@@ -262,7 +264,7 @@ def _spell_grpc(names: Sequence[str]) -> str:
     in_go = "|".join(name.title().replace("_", "") for name in names)
     # XLA says RESOURCE_EXHAUSTED and INTERNAL of a device.
     of_tensorflow = "|".join(name for name in names if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
-    return rf"\bStatusCode\.(?:{'|'.join(names)})\b|\bcode = (?:{in_go})\b|\b(?:{of_tensorflow}): "
+    return rf"\bStatusCode\.(?:{'|'.join(names)})\b|\b(?:code|status) = \"?(?:{in_go})\b|\b(?:{of_tensorflow}): "
 
 
 _SPELLINGS: Mapping[str, Callable[[Sequence[Any]], str]] = {
@@ -329,8 +331,6 @@ def _answer(
     line, retry = root.error.text.strip(), decisive.retry
     place = f" ({root.error.place})" if root.error.place else ""
     text = f"{_rank_of(root)}{_shown(line)}{place}"
-    if facts.memory_kills == 0 and retry == "unknown" and _SIGKILL.search(decisive.error.text):
-        retry, level = "same", "fact"  # somebody, or the platform, sent it
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
         is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
@@ -404,7 +404,7 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
     by_number = {each.number: each for each in errors}
     ignored = code | _lines_of_earlier_life(log.lines)
     found: list[Candidate] = []
-    by_signal = exit_code in _SENT
+    by_signal = signal_of(exit_code) in _SENT
     for number, raw in enumerate(log.lines):
         if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
             continue
@@ -423,7 +423,13 @@ def _row_of(candidate: Candidate) -> bool:
 
 
 def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
-    """Remove exceptions that follow a broken connection of their process, and problems that were survived."""
+    """Remove exceptions that follow a broken connection of their process, and problems that were survived.
+
+    NCCL's error of a rank follows its own warning, unless this warns of a lost peer too.
+    """
+    warnings = [each for each in found if "NCCL WARN" in each.error.text]
+    if warnings and all(each.says is Says.STATED for each in warnings):
+        found = [each for each in found if each.says is not Says.VICTIM or not _NCCL.search(each.error.text)]
     lost = [each for each in found if each.says is Says.VICTIM]
     raised = [each for each in found if each.error.name and each.says is Says.PROGRAM]
     for each in found:
@@ -479,8 +485,35 @@ def _reports(row: Row, match: re.Match[str]) -> bool:
         return False
     if row.says in (Says.PLATFORM, Says.END):
         return True
-    is_event = "NCCL WARN" in line or re.search(r"\bWarning\s+[A-Z]", line)
-    return GOES_ON.search(line) is None and (bool(is_event) or QUIET.search(line) is None)
+    if EVENT.search(line):
+        return True
+    return GOES_ON.search(line) is None and ("NCCL WARN" in line or QUIET.search(line) is None)
+
+
+def signal_of(exit_code: int | None) -> int:
+    """Return the signal that an exit code stands for: -N, 128 + N, 256 - N if a launcher hands -N on; else 0."""
+    code = exit_code or 0
+    if code < 0 or 224 < code < 255:
+        return -code % 256 if code < 0 else 256 - code
+    return code - 128 if 128 < code <= 192 else 0
+
+
+def find_signal(logs: Sequence[LogText]) -> tuple[int, Candidate | None]:
+    """Return the signal that ended a process, as its launcher or a shell printed, and the line; 0 if none did.
+
+    Launchers end the other processes by SIGTERM, so another signal comes first.
+    """
+    found = []
+    for log in logs:
+        for number, raw in enumerate(log.lines):
+            if (match := _ENDED_BY.search(line := split_prefix(raw)[1])) is None:
+                continue
+            sent = match["number"] or match["sent"] or (match["code"] and int(match["code"]) - 128)
+            known = signal.Signals[match["name"]] if match["name"] else int(sent or 0)
+            known = known or (signal.SIGKILL if match["killed"] else signal.SIGTERM)
+            end = Candidate(log, ErrorLine(number, line.strip()), Says.END, FailureClass.UNKNOWN, "unknown")
+            found.append((int(known), end))
+    return min(found, key=lambda each: each[0] == signal.SIGTERM, default=(0, None))
 
 
 def _explain_exit_code(
@@ -490,42 +523,48 @@ def _explain_exit_code(
 
     A program that ended by itself before a step was made ends in the same way again.
     """
-    exit_code = facts.exit_code
-    last = _with_lines_around(root) if root else tuple(_last_lines(logs))
-    if exit_code in (_INTERRUPTED, -2):
+    code, by_code = facts.exit_code or 0, signal_of(facts.exit_code)
+    number, line = (by_code, None) if by_code else find_signal(logs)
+    shown = line or (root if root and root.error.text.rstrip(":") != root.error.text else None)
+    last = _with_lines_around(shown) if shown else tuple(_last_lines(logs))
+    if by_code == signal.SIGINT:
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
         return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
     why = "no line of the logs shows why it ended"
-    if exit_code is not None:
-        number = -exit_code if exit_code < 0 else exit_code - _SIGNALS
-        by = f" (signal {number})" if 0 < number < 65 else ""
-        why += f"; exit code {exit_code}{by} alone does not either"
-    if exit_code in _KILLS and facts.memory_kills == 0:
+    if facts.exit_code is not None:
+        why += f"; exit code {code}{f' (signal {by_code})' if by_code else ''} alone does not either"
+    why, klass, is_sent = _MEANINGS.get(code, why), FailureClass.UNKNOWN, False
+    if number == signal.SIGKILL and facts.memory_kills == 0:
         why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
-        return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, level="fact")
-    code = exit_code or 0
-    is_usage = code in (126, 127)
-    was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
-    is_own = _ended_by_itself(code) and not facts.steps and not was_killed
-    why = _MEANINGS.get(code if code >= 0 else _SIGNALS - code, why)
-    klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
-    level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *last), False, why, level=level)
+        is_sent = True
+    elif number:
+        why = _SIGNALS.get(number, why)
+    if code in (126, 127):
+        klass = FailureClass.CONFIGURATION
+    elif number == signal.SIGBUS:
+        klass = FailureClass.DATA_LOADER
+    is_own = (number in _OWN or (code > 0 and not number)) and not facts.steps
+    text = f"{_rank_of(shown)}{_shown(shown.error.text)}" if shown else ""
+    level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
+    fix, who = _advice(why)
+    return LogExplanation(klass, (why, *last), is_sent, why, who, fix, level=level, root=text)
 
 
 def _ended_by_itself(exit_code: int | None) -> bool:
     """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
-    return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
+    return bool(exit_code) and not signal_of(exit_code) and exit_code not in (126, 127)
 
 
 _MEANINGS = {
     126: "the command cannot be executed: its file mode or its interpreter is wrong",
     127: "the command or its interpreter does not exist on this machine or in this image",
-    134: "a native library aborted (SIGABRT)",
-    135: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
-    139: "native code crashed (SIGSEGV)",
 }
-"""What an exit code says by itself."""
+_SIGNALS = {
+    signal.SIGABRT: "a native library aborted (SIGABRT)",
+    signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    signal.SIGSEGV: "native code crashed (SIGSEGV)",
+}
+"""What an exit code or a signal says by itself."""
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
@@ -547,7 +586,8 @@ def _with_lines_around(root: Candidate) -> tuple[str, ...]:
 
 def _shown(line: str) -> str:
     text = line.strip()
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
+    end = _SHOWN_LETTERS // 3  # wrappers of wrappers name the cause last
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[: 2 * end]} … {text[-end:]}"
 
 
 def _lines_of_earlier_life(lines: Sequence[str]) -> set[int]:
