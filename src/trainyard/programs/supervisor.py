@@ -194,7 +194,7 @@ class ProgramRun:
         """Let the program see that it is to stop."""
         (self.directory.logs / STOP_FILE).touch()
 
-    def end(self, ended: "ProgramExit", failure: Mapping[str, str]) -> int:
+    def end(self, ended: "ProgramExit", failure: Mapping[str, Any]) -> int:
         """Record the end of the program; return the exit code of this node.
 
         `failure` has the class, cause and line that its output shows, if it failed.

@@ -33,7 +33,7 @@ _CLOCK_SECONDS = 5.0
 _USAGE, _STOPPED = 2, 75
 _SENT = (signal.SIGKILL, signal.SIGTERM)
 """Another process sends these; a crash may follow the exception that is its cause."""
-_OWN = (signal.SIGILL, signal.SIGFPE, signal.SIGSEGV)
+_OWN = (signal.SIGILL, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS)
 """A program ends itself by these, in the same way again."""
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
@@ -112,6 +112,8 @@ class FailureFacts:
     """File and line of that exception in the program's own code."""
     code: str = ""
     """The errno of that exception, or what a service answered: `[Errno 28]`, `HTTP 503`."""
+    rank: int | None = None
+    """The rank whose exception it was, if several trained."""
     system: Sequence[str] = ()
     """What the machine recorded since the start: lines of the kernel, counters that rose, a full disk."""
     memory_kills: int | None = None
@@ -124,7 +126,9 @@ class FailureFacts:
         """Return the facts in the record of an exception: type, message, place, cause and code."""
         text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
         first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
-        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
+        rank = named.get("rank")
+        known = {"exception": first, "place": str(named.get("place") or ""), "code": code}
+        return {**known, "rank": rank if isinstance(rank, int) else None}
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,10 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         why = "exit code 75: it stopped early with a good checkpoint"
         fix = "run the same command again to continue"
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
-    if root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN):
+    is_cause = root is not None and not (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
+    # The others lose a process that was killed or crashed; an abort may be what they lost it by.
+    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in (signal.SIGKILL, *_OWN)
+    if root is None or not is_cause or is_lost:
         return _explain_exit_code(facts, root, logs)
     return _answer(root, facts, root, level="fact" if is_first else "log")
 
@@ -319,7 +326,8 @@ def _observed(facts: FailureFacts, logs: Sequence[LogText]) -> Candidate | None:
     name, begin = facts.exception.partition(":")[0].rpartition(".")[2], facts.exception[:_SHOWN_LETTERS]
     places = ((log, n) for log in logs for n, line in enumerate(log.lines) if begin in line)
     log, number = next(places, (LogText("observed", (facts.exception,)), 0))
-    error = ErrorLine(number, facts.exception, name=name, place=facts.place)
+    source = "" if facts.rank is None else f"rank{facts.rank}"
+    error = ErrorLine(number, facts.exception, source, name, facts.place)
     found = _judge(log, replace(error, text=f"{error.text} {facts.code}".strip()), log.lines)
     return None if found is None else replace(found, error=error)
 
@@ -340,6 +348,8 @@ def _answer(
     shown = [] if decisive.error is root.error else [str(decisive)]
     after = root.log.lines[root.error.number + 1 : root.error.number + 1 + _AFTER]
     fix, who = _advice("\n".join((line, *after)))
+    if not fix and decisive is not root:
+        fix, who = _advice(decisive.error.text)
     return LogExplanation(
         decisive.klass,
         (*shown, *_with_lines_around(root)),
@@ -354,8 +364,8 @@ def _answer(
 
 
 def _rank_of(root: Candidate) -> str:
-    """Return the rank that an error is of, as the prefix of its line names it; empty if it has none."""
-    source = split_prefix(root.log.lines[root.error.number])[0]
+    """Return the rank that an error is of, as its prefix or the observer names it; empty if neither does."""
+    source = split_prefix(root.log.lines[root.error.number])[0] or root.error.source
     found = re.fullmatch(r"\[?(?:default|rank)?(\d+)\]?:", source)
     return f"rank {found[1]}: " if found else ""
 
@@ -372,7 +382,7 @@ def search_phrase(line: str) -> str:
     """Return an error without what is personal: paths, addresses, hosts, numbers, quoted names."""
     place = r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+"
     name = r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\""
-    text = re.sub(name, "…", re.sub(place, "…", line))
+    text = re.sub(name, "…", re.sub(place, "…", re.sub(r"^rank \d+: ", "", line)))
     return " ".join(re.sub(r"(?:[…,:()\[\] ]*…)+", " … ", text).split())[:120].strip(" …,:([") or line[:40]
 
 
@@ -576,12 +586,12 @@ def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
 
 def _with_lines_around(root: Candidate) -> tuple[str, ...]:
     """Return the root error, then the lines around it that say something, in their order."""
-    lines, number = root.log.lines, max(root.error.number, 0)
+    lines, number = [split_prefix(line)[1] for line in root.log.lines], root.error.number
     before = [n for n in range(max(0, number - 40), number) if not _NOISE.match(lines[n])]
     after = [n for n in range(number + 1, min(len(lines), number + 40)) if not _NOISE.match(lines[n])]
     shown_after = after[: max(2, _AROUND - len(before))]
     shown = [*before[-(_AROUND - len(shown_after)) :], *shown_after][:_AROUND]
-    return tuple(f"{root.log.name}:{n + 1}: {_shown(lines[n])}" for n in (number, *shown))
+    return tuple(f"{root.log.name}:{n + 1}: {_shown(root.log.lines[n])}" for n in (number, *shown))
 
 
 def _shown(line: str) -> str:
