@@ -22,8 +22,14 @@ from typing import Any
 
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.error_lines import EVENT, GOES_ON, QUIET, ErrorLine, find_errors
-from trainyard.watch.failure_logs.log_text import LogText, last_sign_of_life, split_prefix, stamp_of
+from trainyard.watch.failure_logs.error_lines import EVENT, ErrorLine, find_errors
+from trainyard.watch.failure_logs.log_text import (
+    LogText,
+    has_words,
+    last_sign_of_life,
+    split_prefix,
+    stamp_of,
+)
 
 _SHOWN_LETTERS = 420
 _AROUND, _AFTER = 5, 3
@@ -35,58 +41,22 @@ _SENT = (signal.SIGKILL, signal.SIGTERM)
 """Another process sends these; a crash may follow the exception that is its cause."""
 _OWN = (signal.SIGILL, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS)
 """A program ends itself by these, in the same way again."""
+_DEADLY = (signal.SIGKILL, *_OWN)
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
-_ALARM = re.compile(
-    r"(?i)err|fail|exce|kill|memory|oom|space|evict|disk|quota|handle|transport|nccl|ib[vV_]|peer|timed? ?out"
-    r"|timeout|barrier|hang|stuck|moved|blocked|lockup|socket|rendez|client|listen|address|port|loader|finite"
-    r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
-    r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
-    r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
-    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr|status|abort"
-)
-"""Every match of a row has one of these; other lines are skipped."""
-_ABOUT = re.compile(
-    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
-    r"|catch(?:es|ing)?"
-    r"|recover\w* from|such as|like|e\.g\.|detect(?:s|ing)?|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
-    r"|monitor(?:s|ing)?|waiting|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries"
-    r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?) (?:on|after))"
-    r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
-    r"|\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors|earlier|previous|last exit)\b"
-    r"[^\n]{0,60}$|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"
-    r"|\b(?:text|prompt|completion|generated|document|question|answer|decoded)(?: \d+)?[\"']?\s*[:=]"
-    r"|\b(?:sample|example|input|target|prediction|output|response|row|record)"
-    r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
-)
-"""Words before a match that make it a condition, a denial, a list of names, advice or training data."""
-_NAMED = re.compile(
-    r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
-    r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
-    r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected|was not seen|is not checked)\b"
-    r"|\S* (?:after|within|every) \d+ ?s\b"
-    r"|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
-)
-"""Words after a match that make it the name of a handler or of a rule, or a count of zero."""
-_HARMLESS = re.compile(
-    r"^\s*Tolerations:|:(?:No|PreferNo)(?:Execute|Schedule)(?: op=\w+| for -?\d+s)+\s*$|\}\s+0(?:\.0+)?\s*$"
-    r"|(?i:\b(?:in|for|on) 0 \w+s\b|\bresum(?:ed|ing) (?:a|from|after)\b| PASSED$)"
-)
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 _ENDED_BY = re.compile(
-    r"(?:exit|return) ?code\s*[:=]?\s*-(?P<number>\d{1,2})\b|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b"
-    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|\b(?:got|terminated by) signal:? (?P<sent>\d{1,2})\b"
-    r"|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b|\bwas (?P<ended>cancell?ed)\b"
+    r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? )(?P<number>\d{1,2})\b"
+    r"|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b|\bwas (?P<cancelled>cancell?ed)\b"
+    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
 )
 """What launchers, shells and GitHub print of a process that a signal ended."""
 _NCCL = re.compile(r"\bnccl\w+Error\b|NCCL error")
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
-_NOISE = re.compile(r"^\s*(?:$|frame #\d+|[~^ ]+$|[-=─]{5,}|.*\d+%\|)")
-"""Lines that are not shown around an error: blank ones, native frames, rulers, progress bars."""
 
 
 class Says(IntEnum):
@@ -264,11 +234,12 @@ def _spell_statuses(codes: Sequence[int]) -> str:
     return rf"{before}(?:{numbers})\b|\b(?:{numbers}) (?i:{after})|\((?:{numbers})\) when|{types}"
 
 
-def _spell_grpc(names: Sequence[str]) -> str:
-    in_go = "|".join(name.title().replace("_", "") for name in names)
+def _spell_grpc(codes: Sequence[str]) -> str:
+    in_go = "|".join(name.title().replace("_", "") for name in codes)
     # XLA says RESOURCE_EXHAUSTED and INTERNAL of a device.
-    of_tensorflow = "|".join(name for name in names if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
-    return rf"\bStatusCode\.(?:{'|'.join(names)})\b|\b(?:code|status) = \"?(?:{in_go})\b|\b(?:{of_tensorflow}): "
+    of_tensorflow = "|".join(name for name in codes if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
+    names = "|".join(codes)
+    return rf"\bStatusCode\.(?:{names})\b|\b(?:code|status) = \"?(?:{in_go})\b|\b(?:{of_tensorflow}): "
 
 
 _SPELLINGS: Mapping[str, Callable[[Sequence[Any]], str]] = {
@@ -313,7 +284,7 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
     is_cause = root is not None and not (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
     # The others lose a process that was killed or crashed; an abort may be what they lost it by.
-    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in (signal.SIGKILL, *_OWN)
+    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in _DEADLY
     if root is None or not is_cause or is_lost:
         return _explain_exit_code(facts, root, logs)
     return _answer(root, facts, root, level="fact" if is_first else "log")
@@ -416,7 +387,7 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
     found: list[Candidate] = []
     by_signal = signal_of(exit_code) in _SENT
     for number, raw in enumerate(log.lines):
-        if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
+        if number < alive_until or number in ignored or not (number in by_number or has_words("alarm", raw)):
             continue
         error = by_number.get(number)
         candidate = _judge(
@@ -489,27 +460,27 @@ def _judge(
 def _reports(row: Row, match: re.Match[str]) -> bool:
     """Return whether a line reports the message, and does not only mention it."""
     line = match.string
-    if _HARMLESS.search(line) or _ABOUT.search(line[max(0, match.start() - 200) : match.start()]):
+    if has_words("harmless", line) or has_words("about", line[max(0, match.start() - 200) : match.start()]):
         return False
-    if _NAMED.search(line[match.end() : match.end() + 200]):
+    if has_words("named", line[match.end() : match.end() + 200]):
         return False
     if row.says in (Says.PLATFORM, Says.END):
         return True
     if EVENT.search(line):
         return True
-    return GOES_ON.search(line) is None and ("NCCL WARN" in line or QUIET.search(line) is None)
+    return not has_words("continues", line) and ("NCCL WARN" in line or not has_words("quiet", line))
 
 
 def signal_of(exit_code: int | None) -> int:
-    """Return the signal that an exit code stands for: -N, 128 + N, 256 - N if a launcher hands -N on; else 0."""
+    """Return the signal of an exit code: -N, 128 + N, or 256 - N if a launcher hands -N on; else 0."""
     code = exit_code or 0
     if code < 0 or 224 < code < 255:
-        return -code % 256 if code < 0 else 256 - code
+        return -code if code < 0 else 256 - code
     return code - 128 if 128 < code <= 192 else 0
 
 
 def find_signal(logs: Sequence[LogText]) -> tuple[int, Candidate | None]:
-    """Return the signal that ended a process, as its launcher or a shell printed, and the line; 0 if none did.
+    """Return the signal that ended a process, as a launcher or a shell printed, and the line; 0 if none did.
 
     Launchers end the other processes by SIGTERM, so another signal comes first.
     """
@@ -518,11 +489,10 @@ def find_signal(logs: Sequence[LogText]) -> tuple[int, Candidate | None]:
         for number, raw in enumerate(log.lines):
             if (match := _ENDED_BY.search(line := split_prefix(raw)[1])) is None:
                 continue
-            sent = match["number"] or match["sent"] or (match["code"] and int(match["code"]) - 128)
-            known = signal.Signals[match["name"]] if match["name"] else int(sent or 0)
-            known = known or (signal.SIGKILL if match["killed"] else signal.SIGTERM)
+            named = signal.Signals[match["name"]] if match["name"] else int(match["number"] or 0)
+            sent = named or signal_of(int(match["code"] or 0)) or (9 if match["killed"] else signal.SIGTERM)
             end = Candidate(log, ErrorLine(number, line.strip()), Says.END, FailureClass.UNKNOWN, "unknown")
-            found.append((int(known), end))
+            found.append((int(sent), end))
     return min(found, key=lambda each: each[0] == signal.SIGTERM, default=(0, None))
 
 
@@ -565,11 +535,11 @@ def _ended_by_itself(exit_code: int | None) -> bool:
     return bool(exit_code) and not signal_of(exit_code) and exit_code not in (126, 127)
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     126: "the command cannot be executed: its file mode or its interpreter is wrong",
     127: "the command or its interpreter does not exist on this machine or in this image",
 }
-_SIGNALS = {
+_SIGNALS: Mapping[int, str] = {
     signal.SIGABRT: "a native library aborted (SIGABRT)",
     signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
     signal.SIGSEGV: "native code crashed (SIGSEGV)",
@@ -580,15 +550,15 @@ _SIGNALS = {
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
     """Return the last lines of each log: no evidence, but a place to start."""
     for log in logs:
-        written = [n for n, line in enumerate(log.lines) if not _NOISE.match(line)]
+        written = [n for n, line in enumerate(log.lines) if not has_words("noise", line)]
         yield from (f"{log.name}:{n + 1}: {_shown(log.lines[n])}" for n in written[-(_AROUND + 1) :])
 
 
 def _with_lines_around(root: Candidate) -> tuple[str, ...]:
     """Return the root error, then the lines around it that say something, in their order."""
     lines, number = [split_prefix(line)[1] for line in root.log.lines], root.error.number
-    before = [n for n in range(max(0, number - 40), number) if not _NOISE.match(lines[n])]
-    after = [n for n in range(number + 1, min(len(lines), number + 40)) if not _NOISE.match(lines[n])]
+    before = [n for n in range(max(0, number - 40), number) if not has_words("noise", lines[n])]
+    after = [n for n in range(number + 1, min(len(lines), number + 40)) if not has_words("noise", lines[n])]
     shown_after = after[: max(2, _AROUND - len(before))]
     shown = [*before[-(_AROUND - len(shown_after)) :], *shown_after][:_AROUND]
     return tuple(f"{root.log.name}:{n + 1}: {_shown(root.log.lines[n])}" for n in (number, *shown))
