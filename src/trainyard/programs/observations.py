@@ -130,8 +130,8 @@ class Observations:
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
-                kind, message, at, cause, code = map(_text, named)
-                process.error = ProgramError(kind, message, at, cause, code)
+                kind, message, at, cause, number = map(_text, named)
+                process.error = ProgramError(kind, message, at, cause, number)
             case "read" if (event.step or 0) <= 1:  # later ones come after a resume
                 path, changed = _text(facts.get("path")), facts.get("changed")
                 device, moment = changed if isinstance(changed, list) and len(changed) == 2 else (0, 0)

@@ -258,8 +258,8 @@ class ProgramRun:
         observed = self.rows.observations
         error = observed.error(has_failed=has_failed)
         if error is not None:
-            hidden = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
-            return replace(error, **dict(zip(("message", "cause"), hidden, strict=True)))
+            message, cause = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
+            return replace(error, message=message, cause=cause)
         if observed.has_clean_end and not has_failed:
             return None
         with suppress(OSError), self._log.open("rb") as file:
