@@ -145,8 +145,10 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         uv = None if is_offline() else find_uv()
         processor = linux_markers(facts.architecture)["platform_machine"]
 
-        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | None:
-            return published_digests(uv, name, version, python, processor=processor) if uv else None
+        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | str:
+            if not uv:
+                return "no index is asked: uv is missing, or UV_OFFLINE is set"
+            return published_digests(uv, name, version, python, processor=processor)
 
         answers.append(judge_layers(read, digests_of, allowed))
     return [*answers, *probe(args, builder, facts)]
