@@ -214,7 +214,7 @@ def expected_errors(base: Base, torch: Torch) -> tuple[set[str], set[str]]:
     first_stage = [line for line in base.lines.splitlines() if line.startswith("FROM")][-1]
     known = re.match(r"FROM (?:python|nvidia/cuda|ubuntu|pytorch/)[^$]*$", first_stage)
     if torch.compiles and known and not base.devel:
-        found.add("flash-attn-build")
+        found.add("compiled")
     return found, fixable
 
 
@@ -288,7 +288,7 @@ def test_a_build_argument_states_what_the_file_does_not(
     code, result = lint(*words, *options)
     assert (code, errors(result)) == (
         1,
-        ({"base-cuda"} if "cuda" in value else {"torch-python", "flash-attn-build"}),
+        ({"base-cuda"} if "cuda" in value else {"torch-python", "compiled"}),
     )
     assert result["unknown"] == []
     given["CU"] = "cu121"

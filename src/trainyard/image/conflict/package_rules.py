@@ -70,9 +70,14 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
     torch, base = declared.torch, declared.base_of(declared.torch)
     if "torch" in declared.removed:
         return  # what was compiled against the base's torch may be removed, too
-    if not torch or not base.torch or same_prefix(torch.version, base.torch):
-        return
     compiled = base.kind == "ngc"
+    # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.
+    if (
+        not torch
+        or not base.torch
+        or (same_prefix(torch.version, base.torch) and not (compiled and torch.build != "base"))
+    ):
+        return
     yield image_finding(
         torch.line,
         f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
@@ -232,14 +237,14 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
         )
 
 
-def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there = False
+def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    torch_is_there, compiled = False, next(rows_with("pairs", "needs_nvcc"))["needs_nvcc"]
     for step in declared.steps:
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
-        source = next((one for one in stated if one.name == "flash-attn" and not one.wheel), None)
+        source = next((one for one in stated if one.name in compiled and not one.wheel), None)
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
-            name = source.written or "flash-attn"
+            name = source.written or source.name
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)
                 yield image_finding(
@@ -256,7 +261,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
                     step.line,
                     f"{name} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
-                    "install torch first, and flash-attn after it with --no-build-isolation",
+                    f"install torch first, and {source.name} after it with --no-build-isolation",
                 )
         if (
             step.unread
@@ -367,6 +372,6 @@ PACKAGE_RULES: dict[str, Rule] = {
     "driver": _driver,
     "cuda-suffix": _suffixes,
     "flash-attn": _flash_attention,
-    "flash-attn-build": _flash_attention_build,
+    "compiled": _compiled,
     "wheel": _wheel_names,
 }
