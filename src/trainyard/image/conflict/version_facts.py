@@ -18,7 +18,11 @@ MOST_DAYS = 180
 """The linter calls a family of rows old if its newest row is older than this many days."""
 TABLES = ("torch", "containers", "cuda", "efa", "pairs", "published_files")
 # Families of rows that new releases make old: the table, and a key that only they have.
-RENEWED = (("torch", "pypi_cuda"), ("containers", "cuda"), ("cuda", "architecture"), ("efa", "libfabric"))
+RENEWED = (
+    *(("torch", "pypi_cuda"), ("torch", "cuda"), ("containers", "cuda"), ("containers", "dlc")),
+    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "package")),
+    ("published_files", "key"),
+)
 
 
 @lru_cache
