@@ -45,12 +45,13 @@ from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
     LEVELS,
     check_lines,
+    demanded_packages,
+    find_locks,
     judge_declared,
     linux_markers,
     probe_answers,
     probe_request,
 )
-from trainyard.image.release.image_locks import demanded_packages, find_locks
 from trainyard.image.release.published_files import judge_layers, parse_allowed
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text

@@ -13,6 +13,7 @@ from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
     minor,
+    names_in,
     oldest_cuda,
     oldest_driver,
     rows_with,
@@ -26,8 +27,6 @@ from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
-_COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
-"""Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
 OLDEST_PYTHON = (3, 11)
 """The oldest Python that Trainyard runs on."""
 _BUILD_TOOLS = {
@@ -129,7 +128,8 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
     cuda = cuda_of(declared)
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
-    found = (declared.packages.get(name) for name in _COMPILED)
+    # deepspeed compiles its kernels at the first use, and without nvcc of another CUDA.
+    found = (declared.packages.get(name) for name in names_in("compiles") - {"deepspeed"})
     compiled = sorted(one.name for one in found if one and one.step >= last)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
@@ -238,7 +238,7 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
 
 
 def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there, compiled = False, next(rows_with("pairs", "needs_nvcc"))["needs_nvcc"]
+    torch_is_there, compiled = False, names_in("needs_nvcc")
     for step in declared.steps:
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
         source = next((one for one in stated if one.name in compiled and not one.wheel), None)

@@ -37,6 +37,11 @@ def rows_with(table: str, *keys: str) -> Iterator[dict[str, Any]]:
     return (row for row in rows(table) if all(key in row for key in keys))
 
 
+def names_in(key: str) -> set[str]:
+    """Return the packages that the row of pairs with this key lists."""
+    return set(next(rows_with("pairs", key))[key])
+
+
 def row_of(table: str, **facts: str) -> dict[str, Any]:
     """Return the first row with these values; empty if there is none."""
     return next((row for row in rows(table) if all(row.get(key) == facts[key] for key in facts)), {})
