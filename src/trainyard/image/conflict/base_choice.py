@@ -10,9 +10,7 @@ from trainyard.image.conflict.version_facts import minor, names_in, row_of, rows
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, base, torch = set(declared.packages), declared.base, declared.torch
-    compiled, jit, others = (
-        set(next(rows_with("pairs", key))[key]) for key in ("compiles", "jit", "needs_torch")
-    )
+    compiled, jit = names_in("compiles"), names_in("jit")
     is_locked = torch is not None and not torch.is_resolved
     if torch is None and (base.has_packages or declared.has_unstated):
         return base.image, "it may include torch, and the Dockerfile states no other torch"
