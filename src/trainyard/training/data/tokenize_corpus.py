@@ -141,7 +141,7 @@ def _choose_plan(
 
 
 def _too_short(
-    key: str, name: str, file: TokenFile, length: int, skipped: tuple[SkipCount, ...] = ()
+    key: str, name: str, file: TokenFile, *, length: int, skipped: tuple[SkipCount, ...] = ()
 ) -> DataError:
     return DataError(
         f"{key}: {name} has {file.tokens:,} tokens, less than one sequence, which takes {length + 1:,} "
