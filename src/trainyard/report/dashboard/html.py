@@ -1,6 +1,7 @@
 """The HTML report: one self-contained file; its content security policy allows nothing but its own scripts.
 
-    verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
+    verdict, figures, proof, log of a failure, curves, the program's own cards, sample, checkpoints,
+    provenance, events, configuration
 
 Several runs share the charts, and have a table of their figures and of their differing settings. The
 templates in `page/` escape all text that comes from a run. A section without known facts is left out.
@@ -12,15 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from trainyard.report.dashboard.chart import draw_chart
-from trainyard.report.dashboard.panels import draw_panels, script_data
+from trainyard.report.dashboard.panels import draw_panels, panel_groups, script_data
 from trainyard.report.dashboard.run_comparison import compare_runs, run_labels
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.event_words import axis_marks, event_lines
+from trainyard.report.facts.config_changes import changes_from_defaults, config_changes, format_setting
+from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import RunVerdict, run_headline
-from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.history import AXES, finite_or_none
+from trainyard.report.facts.log_tail import log_tail, program_logs
+from trainyard.report.facts.next_commands import restore_command
+from trainyard.report.facts.program_cards import program_cards
 from trainyard.report.facts.quantities import (
     format_count,
     format_data_files,
@@ -30,6 +36,9 @@ from trainyard.report.facts.quantities import (
     format_size,
 )
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.status import Status
+from trainyard.run.failure import read_failure
+from trainyard.run.identity import run_address
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,13 +56,14 @@ def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = Non
     data = script_data(runs, panels)
     if refresh_seconds is not None and any(run.state.going for run in runs):
         data["refresh"] = refresh_seconds
-    marks = sorted((mark for run in runs for mark in axis_marks(run)), key=lambda mark: mark.step)
+    axes = [name for name in AXES if any(name in one["axes"] for one in data["runs"])]
     return _render(
         "report.html.j2",
         runs=runs,
         labels=labels,
         data=data,
-        charts=[draw_chart(panel, () if place else marks) for place, panel in enumerate(panels)],
+        groups=panel_groups(panels),
+        axes=["step", *axes],
         comparison=compare_runs(runs) if len(runs) > 1 else None,
     )
 
@@ -86,13 +96,20 @@ def _environment() -> "Environment":
     }
     environment.globals |= {
         "files": {name: Markup(text) for name, text in files.items()},  # noqa: S704
-        "policy": "default-src 'none'; style-src 'unsafe-inline'; script-src "
+        "policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src "
         + " ".join(f"'sha256-{_digest(files[name])}'" for name in SCRIPTS),
         "headline": run_headline,
         "tiles": figure_tiles,
         "events": event_lines,
         "provenance": lambda run: [(name, text, is_code) for name, text, is_code in _provenance(run) if text],
         "PROVEN": RunVerdict.PROVEN,
+        "chart": draw_chart,
+        "cards": lambda run: program_cards(run.directory),
+        "links": run_links,
+        "failure_log": _failure_log,
+        "restore": _restore,
+        "from_green": lambda run: config_changes(run.directory),
+        "from_defaults": lambda run: changes_from_defaults(run.directory),
     }
     environment.filters |= {
         "utc": utc,
@@ -100,8 +117,46 @@ def _environment() -> "Environment":
         "count": format_count,
         "duration": format_duration,
         "loss": format_loss,
+        "setting": format_setting,
+        "markup": Markup,
     }
     return environment
+
+
+def run_links(run: RunFacts, several: bool) -> list[tuple[str, str]]:
+    """Return words and address of what belongs to the run: commit, workflow run, store, logs.
+
+    Logs are beside the page of one run, which is in the run's folder `report/`.
+    """
+    address = run_address({str(key): str(value) for key, value in run.section("ci").items()})
+    links = []
+    if address and run.commit:
+        commit = f"{address.rpartition('/actions/')[0]}/commit/{quote(run.commit, safe='')}"
+        links.append((f"commit {run.commit[:7]}", commit))
+    if address:
+        links.append(("run on GitHub", address))
+    if run.proof and run.proof.store and run.proof.store.startswith("file:///"):
+        links.append(("store", quote(f"{run.proof.store}/run-{run.proof.run_number}", safe=":/")))
+    if several:
+        return links
+    return links + [(f"log {path.stem}", f"../logs/{quote(path.name)}") for path in program_logs(run.directory)]
+
+
+def _failure_log(run: RunFacts) -> tuple[str, str]:
+    """Return the name and the last lines of the log of a run that failed; empty for any other."""
+    if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
+        return "", ""
+    failure = read_failure(run.outcome)
+    return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
+
+
+def _restore(run: RunFacts) -> str:
+    """Return the command that restores the newest checkpoint on any machine; empty if it is not stored."""
+    proof = run.proof
+    if proof is None or not proof.store or not isinstance(proof.run_number, int) or not run.checkpoints:
+        return ""
+    step = run.checkpoints[-1].step
+    return restore_command(store=proof.store, run_number=proof.run_number, step=step)
 
 
 def _digest(text: str) -> str:

@@ -44,13 +44,12 @@ def run_headline(facts: RunFacts) -> Headline:
     if proof is not None:
         first = proof.failing[0] if proof.failing else None
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
-        evidence, step = (first.evidence, first.next_step) if first else ("", None)
-        if first and first.name == "trained":
-            advised = with_advice(evidence, facts.outcome)
-            # The proof's own line of this part is not repeated.
-            evidence = _root_error(facts) or (advised if advised != evidence else "")
+        reason, step = "", first.next_step if first else None
+        if first and first.name == "trained":  # the proof's own line of a part is not repeated
+            advised = with_advice(first.evidence, facts.outcome)
+            reason = _root_error(facts) or (advised if advised != first.evidence else "")
         return Headline(
-            RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
+            RunVerdict.FAILED, f"Not proven: {names}", reason, step or prove_command(facts.directory)
         )
     return _of_state(facts)
 
