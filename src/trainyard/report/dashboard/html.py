@@ -36,6 +36,7 @@ from trainyard.report.facts.quantities import (
     format_size,
 )
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.run_list import ListedEntry
 from trainyard.report.facts.status import Status
 from trainyard.run.failure import read_failure
 from trainyard.run.identity import run_address
@@ -43,10 +44,8 @@ from trainyard.run.identity import run_address
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from trainyard.artifacts.inventory import ListedRun
-
 PAGE = Path(__file__).with_name("page")
-SCRIPTS = ("uPlot.iife.min.js", "report.js")
+SCRIPTS = ("uPlot.iife.min.js", "report.js", "index.js")
 
 
 def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = None) -> str:
@@ -68,9 +67,17 @@ def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = Non
     )
 
 
-def html_index(store: str, runs: "Sequence[ListedRun]", *, now: float) -> str:
-    """The page of all `runs` of a store, newest first, as they are at `now` (Unix seconds)."""
-    return _render("index.html.j2", store=store, runs=sorted(runs, key=lambda run: -run.run_number), now=now)
+def html_index(
+    place: str, entries: Sequence[ListedEntry], pages: Mapping[str, str], *, now: float, command: str
+) -> str:
+    """The page of all runs of a folder or a store, as they are at `now` (Unix seconds).
+
+    `pages` has the address of a run's own page, where there is one; `command` begins the one that compares runs.
+    """
+    rows = [{**entry.to_json(), "page": pages.get(entry.run, "")} for entry in entries]
+    fields = list(rows[0]) if rows else []
+    data = {"fields": fields, "rows": [list(row.values()) for row in rows], "command": command}
+    return _render("index.html.j2", place=place, entries=entries, data=data, now=now)
 
 
 def _render(template: str, **values: Any) -> str:
