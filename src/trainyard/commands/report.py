@@ -2,9 +2,9 @@
 
 Several runs share their charts, with a table of their figures and of the settings that differ; a run and the
 one that it continues are reported as one. With --compare only this comparison is written, as
-Markdown. The report of a folder of runs, or of a --store, is an index of them. A run may be running, done, stopped, cut
-off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's figures to
-the comparison, which always shows the thresholds of the last run.
+Markdown. The report of a folder of runs, or of a --store, is an index of them. A run may be running, done,
+stopped, cut off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's
+figures to the comparison, which always shows the thresholds of the last run.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
@@ -55,7 +55,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "runs", type=arguments.path, nargs="*", metavar="RUN_DIR", help="the directory of a run"
+        "runs", type=arguments.path, nargs="*", metavar="RUN_DIR", help="a run, or a folder of runs"
     )
     parser.add_argument(
         "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
@@ -82,6 +82,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if bool(args.runs) == bool(args.store):
         parser.error("name run directories, or a --store")
+    args.place = args.store or folder_of_runs(args.runs)
+    if args.place and (args.write or args.watch or args.compare or args.github_summary):
+        parser.error("a --store, or a folder of runs, takes --format and --output only")
     least = 1 if args.last_green else 2
     if args.compare and (len(args.runs) < least or args.write or args.format not in (None, "markdown")):
         parser.error(
@@ -97,11 +100,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    place = args.store or folder_of_runs(args.runs)
-    if place:
-        if args.write or args.watch or args.compare or args.github_summary:
-            raise ConfigError("The index of a folder or a store takes --format and --output only.")
-        publish(args, index_of(place, format_of_output(args), args.output))
+    if args.place:
+        publish(args, index_of(args.place, format_of_output(args), args.output))
         return 0
 
     shown = ""

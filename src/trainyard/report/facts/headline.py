@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainyard.errors import ExitCode
 from trainyard.report.facts.next_commands import prove_command
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
@@ -65,12 +66,12 @@ def _of_state(facts: RunFacts) -> Headline:
             prove = prove_command(facts.directory)
             return Headline(RunVerdict.DEGRADED, "Trained, not proven yet", reason, prove)
         case Status.STOPPED:
-            return Headline(RunVerdict.DEGRADED, f"Stopped{at}", detail, again)
+            return Headline(RunVerdict.DEGRADED, f"{_ended(facts, 'Stopped')}{at}", detail, again)
         case Status.FAILED:
             where = where_it_ended(facts.outcome, facts.steps)
             return Headline(
                 RunVerdict.FAILED,
-                f"Failed {where}".strip(),
+                f"{_ended(facts, 'Failed')} {where}".strip(),
                 ". ".join(filter(None, (with_advice(detail, facts.outcome), _root_error(facts)))),
                 again,
             )
@@ -80,6 +81,11 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.GOING, f"Training{at}", detail)
         case Status.EMPTY:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
+
+
+def _ended(facts: RunFacts, word: str) -> str:
+    """Return `Interrupted` for a run that Ctrl-C ended, else `word`."""
+    return "Interrupted" if facts.outcome.get("exit_code") == ExitCode.INTERRUPTED else word
 
 
 def _root_error(facts: RunFacts) -> str:
