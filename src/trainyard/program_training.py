@@ -61,7 +61,7 @@ from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import steps_of_program
-from trainyard.proof.repeatability import remedies_of_program
+from trainyard.proof.repeatability import fixes_of_program
 from trainyard.report.facts.run_facts import read_record, seconds_to_cost_limit
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
@@ -276,8 +276,8 @@ def announce_missing(run: ProgramRun) -> None:
     if program.observe and record.get("git", {}).get("dirty"):
         # Untracked modules count only if they are imported, which is seen.
         record = {**record, "git": repository_facts(program.directory, with_modules=False)}
-    for name, remedy in remedies_of_program(record).items():
-        text = f"this run cannot be proven without {name}: {remedy}"
+    for name, fix in fixes_of_program(record).items():
+        text = f"this run cannot be proven without {name}: {fix}"
         output.announce("before", text, "degraded")
         annotate(Level.WARNING, text, title="Not provable")
 

@@ -111,9 +111,9 @@ def run(
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))
     working = {
-        "image_build": ["--context", str(context), "--source-bucket", bucket, "--poll", "0.01"],
+        "image_build": ["--context", str(context), "--source-bucket", bucket, "--every", "0.01s"],
         "image_check": [
-            *("--image", f"registry.example/{repository}:1", "--poll", "0.01"),
+            *("--image", f"registry.example/{repository}:1", "--every", "0.01s"),
             *("--source-bucket", bucket),
         ],
         "image_push": ["--image", "trainer:1", "--repository", repository, "--lock", str(ROOT / LOCK)],

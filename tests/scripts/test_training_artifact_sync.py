@@ -235,8 +235,15 @@ def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: P
 
 
 def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:
-    args = script.parse_args(["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--outage", "5m"])
-    assert (args.store, args.outage, args.silence, args.run_number) == ("s3://models", 300, 1800, "auto")
+    args = script.parse_args(
+        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--store-timeout", "5m"]
+    )
+    assert (args.store, args.store_timeout, args.idle_timeout, args.run_number) == (
+        "s3://models",
+        300,
+        1800,
+        "auto",
+    )
 
 
 def test_wrong_usage_ends_with_exit_2_and_its_reason(
@@ -252,7 +259,7 @@ def test_wrong_usage_ends_with_exit_2_and_its_reason(
         "--checkpoint c --metrics m --follow": "--follow needs --run-dir",
         "--checkpoint x --metrics y --store file:///x": "x: there is no such file or directory",
         "--run-dir r --max-rate 0": "megabytes per second from 0.001",
-        "--run-dir r --once --behind f": "--behind needs --follow",
+        "--run-dir r --once --background f": "--background needs --follow",
         "--run-dir r --follow --once": "not allowed with argument",
         "--run-dir r --encryption arn:aws:kms:eu-west-1:1:key/2": "the bucket's default key",
     }
@@ -268,7 +275,7 @@ def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory
         "--store",
         folder.as_uri(),
         "--follow",
-        "--behind",
+        "--background",
         run.path / "no" / "pid",
     )
     done = sync(*there)

@@ -48,12 +48,12 @@ class Link:
     """The run that has this origin."""
     kind: str
     """`parent`, `data` or `code`."""
-    state: AncestorState
+    status: AncestorState
     text: str
 
     def line(self) -> str:
         """Text for people."""
-        return f"run {self.run_number} ← {self.kind}: {self.text} ({self.state})"
+        return f"run {self.run_number} ← {self.kind}: {self.text} ({self.status})"
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Lineage:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(link.line() for link in self.links if link.state is not AncestorState.BROKEN)
+        return tuple(link.line() for link in self.links if link.status is not AncestorState.BROKEN)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return tuple(link.line() for link in self.links if link.state is AncestorState.BROKEN)
+        return tuple(link.line() for link in self.links if link.status is AncestorState.BROKEN)
 
     @property
     def ok(self) -> bool:
@@ -82,7 +82,7 @@ class Lineage:
         if not self.links:
             return "not known"
         parents = sum(link.kind == "parent" for link in self.links)
-        states = dict.fromkeys(str(link.state) for link in self.links if link.kind != "parent")
+        states = dict.fromkeys(str(link.status) for link in self.links if link.kind != "parent")
         above = f"{parents} parent checkpoint{'s' * (parents != 1)}" if parents else "no parent checkpoint"
         return f"{above}; data and code {', '.join(states)}"
 

@@ -9,7 +9,6 @@ Example: trainyard config show --config configs/smoke.yaml --set training.max_st
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,7 +43,7 @@ def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     values = loaded.config.to_plain()
     if explain and as_json:
-        return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
+        return output.json_text(explanation.as_data(values, loaded.origins)) + "\n"
     if explain:
         return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
-    return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)
+    return output.json_text(values) + "\n" if as_json else dump_yaml(loaded.config)

@@ -132,9 +132,8 @@ def make_parser() -> CommandParser:
     where.add_argument(
         "--max-attempts", "--max_attempts", type=arguments.positive, default=3, metavar="N", help=attempts
     )
-    where.add_argument(
-        "--poll", type=arguments.seconds, default=5.0, metavar="S", help="seconds between polls"
-    )
+    every = "time between two polls"
+    where.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
@@ -350,7 +349,7 @@ def build_poll(aws: CodeBuild, args: argparse.Namespace, *, most_attempts: int =
         time.monotonic,
         time.sleep,
         seconds=args.time_limit,
-        poll_seconds=args.poll,
+        poll_seconds=args.every,
         most_attempts=most_attempts,
     )
 

@@ -102,8 +102,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
     )
-    poll = "seconds between polls"
-    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
+    every = "time between two polls"
+    parser.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")

@@ -259,7 +259,7 @@ def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
     for found in job_findings(plan):
         value = f"={found.value}" if found.value else ""
         level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
-        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.remedy)
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.fix)
     return plan
 
 

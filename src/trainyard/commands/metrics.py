@@ -23,8 +23,6 @@ from trainyard.proof.stored_runs import restored_records
 from trainyard.report.facts.curve import thin_curve
 from trainyard.report.facts.run_facts import RunFacts, read_facts
 
-SCHEMA_VERSION = 1
-
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
@@ -50,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         last = {name: facts.history.last[name] for name in known}
         curves = {name: points_of(facts, name, args.points) for name in found}
     if args.json:
-        value = {"schema_version": SCHEMA_VERSION, "run_id": facts.name, "last": last, "metrics": curves}
-        output.print_json(value)
+        output.print_json({"run_id": facts.name, "last": last, "metrics": curves})
     elif args.names:
         rows = ((name, *point) for name, one in curves.items() for point in zip(*one.values(), strict=True))
         output.print_text("\n".join(f"{name}\t{step:g}\t{value:.6g}" for name, step, value in rows))

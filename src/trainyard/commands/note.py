@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.artifacts.record.run_notes import SCHEMA_VERSION, RunNotes, change_directory, change_store
+from trainyard.artifacts.record.run_notes import RunNotes, change_directory, change_store
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output
@@ -54,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_run(Path(args.run))
         notes = change_directory(Path(args.run), change, dry_run=args.dry_run)
     if args.json:
-        value = {"schema_version": SCHEMA_VERSION, "run": args.run, "notes": notes.notes, "tags": notes.tags}
-        output.print_json(value)
+        output.print_json({"run": args.run, "notes": notes.notes, "tags": notes.tags})
     else:
         output.print_text("\n".join([f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]))
     return ExitCode.DONE

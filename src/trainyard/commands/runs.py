@@ -22,7 +22,6 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.facts.run_list import (
-    SCHEMA_VERSION,
     SORTS,
     ListedEntry,
     entries_of_folder,
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def index_record(place: str, entries: Sequence[ListedEntry]) -> dict[str, Any]:
     """Return the list as data."""
     runs = [entry.to_json() for entry in entries]
-    return {"schema_version": SCHEMA_VERSION, "place": place, "runs": runs}
+    return {"place": place, "runs": runs}
 
 
 def folder_entries(folder: Path) -> list[ListedEntry]:

@@ -319,8 +319,8 @@ def program_outcome(
     if end.fallback is not None:
         outcome["failure"] = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1]).to_json()
     elif end.hang is not None:
-        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
-        outcome["failure"] = Failure(FailureKind.HANG, done + 1, remedy).to_json()
+        fix = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        outcome["failure"] = Failure(FailureKind.HANG, done + 1, fix).to_json()
     return {key: value for key, value in outcome.items() if value is not None}
 
 

@@ -319,7 +319,7 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
 def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> None:
     found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
     assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")]
-    assert all((f.subject, f.evidence, f.remedy) for f in found)
+    assert all((f.subject, f.evidence, f.fix) for f in found)
 
 
 @each_case(

@@ -58,7 +58,7 @@ class Verification:
     """The seed that drew the sample."""
     compared: str = ""
     """A sentence for people about the comparisons that were made."""
-    leftovers: tuple[str, ...] = ()
+    unlisted_objects: tuple[str, ...] = ()
     """Keys of objects from an interrupted sync or removal: the store has them, and no manifest lists them."""
     records: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each current record, by its name in the run directory."""
@@ -123,7 +123,7 @@ def verify_run(
         depth=str(depth),
         seed=seed,
         compared=_comparison_text(depth, manifest, disk),
-        leftovers=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
+        unlisted_objects=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
         records=_records(manifest),
     )
 

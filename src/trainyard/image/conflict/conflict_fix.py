@@ -1,6 +1,6 @@
 """Apply the edits of findings to the text of a Dockerfile: single lines; nothing else changes.
 
-A finding without an edit stays, because its remedy is a decision for a person.
+A finding without an edit stays, because its fix is a decision for a person.
 """
 
 import difflib

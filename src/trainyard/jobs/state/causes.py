@@ -139,7 +139,11 @@ def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFail
         return failure
     fix = found.fix or _FIXES.get(failure.failure_class) or found.next_step
     return replace(
-        failure, cause=found.cause, who=found.who, fix=fix, other_node=failure.other_node or found.other_node
+        failure,
+        cause=found.cause,
+        responsible=found.responsible,
+        fix=fix,
+        other_node=failure.other_node or found.other_node,
     )
 
 

@@ -223,7 +223,7 @@ class _Judge:
             restarts=max(self.past.restarts(wanted), *counted),
             pods=self.counts,
             alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
-            holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
+            holds_resources=ended and any(pod.live and not pod.deleting for pod in observed.pods),
         )
 
 

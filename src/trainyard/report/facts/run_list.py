@@ -26,7 +26,6 @@ from trainyard.watch.health import silence_limit
 if TYPE_CHECKING:
     from trainyard.artifacts.inventory import ListedRun
 
-SCHEMA_VERSION = 1
 _CURVE_POINTS = 24
 # Rows beyond this size are not read for a list.
 _MOST_ROW_BYTES = 4_000_000

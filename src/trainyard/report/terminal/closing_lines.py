@@ -10,7 +10,7 @@ from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.run.failure import started_with
+from trainyard.run.failure import command_line_of
 from trainyard.run.suggested_commands import again_command, is_command
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
-_COPIED = frozenset({"report", "look", "sync", "again"})
+_COPIED = frozenset({"report", "open", "sync", "repeat"})
 
 
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
@@ -87,13 +87,13 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         yield "checkpoint", saved, ""
     yield "report", str(facts.directory / "report" / "index.html"), ""
     if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
-        yield "look", tensorboard_command(facts.directory, run_id=facts.name), ""
+        yield "open", tensorboard_command(facts.directory, run_id=facts.name), ""
     if offline := sorted((facts.directory / "logs" / "wandb").glob("offline-run-*")):
         yield "sync", wandb_command(offline), ""
     if head.verdict is RunVerdict.PROVEN:
         digest = facts.weights_sha256
         same = f"  (same digest: {digest[:4]}…)" if digest else ""
-        yield "again", again_command(facts.directory, started_with=started_with(facts.run)) + same, ""
+        yield "repeat", again_command(facts.directory, command_line=command_line_of(facts.run)) + same, ""
     elif head.next_step:
         yield "next", head.next_step, ""
 

@@ -192,16 +192,16 @@ class PendingSave:
         free = shutil.disk_usage(directory.path).free / 1e6
         needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        remedy = "Once that is fixed"
+        fix = "Once that is fixed"
         if free < needed or any(sign in cause for sign in _FULL):
             room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
             cause = f"No space left on {directory.checkpoints} ({room})"
-            remedy = f"Free space in {directory.checkpoints}"
+            fix = f"Free space in {directory.checkpoints}"
         complete_before = complete_steps(directory)
         kept = (
             f"step {complete_before[-1]} is complete" if complete_before else "there is no earlier checkpoint"
         )
-        failure = Failure(FailureKind.STORAGE, self.step, remedy)
+        failure = Failure(FailureKind.STORAGE, self.step, fix)
         save_error = CheckpointError(
             f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
         )

@@ -96,7 +96,7 @@ class Saver:
         else:
             self.save(wait=True)
         directory, stop = self._parts.directory, self._parts.stop
-        command = resume_command(directory.path, started_with=made_by())
+        command = resume_command(directory.path, command_line=made_by())
         kind = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}.get(
             stop.reason or "", StoppedError
         )

@@ -59,15 +59,15 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
     if not lines:
         return
     if any(line.startswith("model.architecture.") or _SHAPED in line for line in lines):
-        remedy = f"To take what the weights have: {settings_text({'model.path': str(source.path)})}."
+        fix = f"To take what the weights have: {settings_text({'model.path': str(source.path)})}."
     elif all(_MISSING in line for line in lines):
-        remedy = "The file lacks parts of the model: download or export it again."
+        fix = "The file lacks parts of the model: download or export it again."
     else:
-        remedy = f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
+        fix = f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
     raise ConfigError(
         f"model.path: {source.path} does not fit model.architecture:\n"
         + "".join(f"  {line}\n" for line in lines)
-        + f"{remedy} To start from random weights: --set model.path=null. Nothing was started."
+        + f"{fix} To start from random weights: --set model.path=null. Nothing was started."
     )
 
 

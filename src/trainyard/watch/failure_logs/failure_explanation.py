@@ -135,7 +135,7 @@ class LogExplanation:
     retryable: bool
     """Whether a retry from the newest good checkpoint recovers from this cause, on the same machine too."""
     cause: str = ""
-    who: str = ""
+    responsible: str = ""
     """Who acts on the fix; empty if none is known."""
     fix: str = ""
     """What to do, if that was done and worked; empty if it is not known."""
@@ -178,7 +178,7 @@ class LogExplanation:
         return {
             "class": str(self.klass),
             "cause": self.cause,
-            "who": self.who or None,
+            "responsible": self.responsible or None,
             "fix": self.next_step,
             "retryable": self.retryable,
             "other_node": self.other_node,
@@ -364,7 +364,7 @@ def _advice(line: str) -> tuple[str, str]:
     """Return the fix of an error, if one was followed and worked, and who acts."""
     for each in table()["advice"]:
         if found := re.search(each["match"], line):
-            return re.sub(r"\{(\w+)\}", lambda word: found[word[1]], each["fix"]), each.get("who", "")
+            return re.sub(r"\{(\w+)\}", lambda word: found[word[1]], each["fix"]), each.get("responsible", "")
     return "", ""
 
 
