@@ -2,7 +2,7 @@
 
 Without a NAME the figures of the run are listed with their last values. A NAME may be a pattern: 'eval/*'.
 
-Reads:      RUN, a run directory or its metrics.jsonl, or with --store a run number, whose records are restored
+Reads:      RUN, a run directory or its metrics.jsonl, or with --store a run number: then the run's records
 Writes:     lines of figure, step and value on stdout, or JSON
 Exit codes: 0 printed; 1 the run has no such figure; 2 wrong usage, no such run; 4 the store cannot be reached
 Example:    trainyard metrics runs/20261120-214501-7c1f loss val_loss --points 50 --json

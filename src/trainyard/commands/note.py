@@ -27,7 +27,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("run", metavar="RUN", help="a run directory, or with --store a run number")
     parser.add_argument("text", nargs="?", default="", metavar="TEXT", help="the note")
-    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help="add a tag; may be repeated")
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="TAG", help="add a tag; may be repeated"
+    )
     untag = "remove a tag; may be repeated"
     parser.add_argument("--untag", action="append", default=[], metavar="TAG", help=untag)
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")

@@ -181,7 +181,9 @@ def index_of(place: str | Path, form: Format, output_file: Path | None) -> str:
     Raises ConfigError for Markdown, ServiceError when the store cannot be reached.
     """
     is_folder = isinstance(place, Path)
-    entries = sort_entries(folder_entries(place) if isinstance(place, Path) else store_entries(place), "created")
+    entries = sort_entries(
+        folder_entries(place) if isinstance(place, Path) else store_entries(place), "created"
+    )
     match form:
         case Format.HTML:
             here = (output_file.parent if output_file else Path()).resolve()
@@ -190,8 +192,7 @@ def index_of(place: str | Path, form: Format, output_file: Path | None) -> str:
             command = trainyard_command("report") if is_folder else ""
             return html_index(str(place), entries, links, now=time.time(), command=command)
         case Format.JSON:
-            return output.json_text(index_record(str(place), entries)) + "
-"
+            return output.json_text(index_record(str(place), entries)) + "\n"
         case Format.TEXT:
             return entry_table(entries) + "\n"
         case Format.MARKDOWN:

@@ -49,11 +49,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    place = args.store or args.folder or Path("runs")
-    entries = sort_entries(store_entries(place) if args.store else folder_entries(place), args.sort)
+    folder = args.folder or Path("runs")
+    entries = sort_entries(store_entries(args.store) if args.store else folder_entries(folder), args.sort)
     kept = [entry for entry in entries if args.tag is None or args.tag in entry.tags][: args.limit]
     if args.json:
-        output.print_json(index_record(str(place), kept))
+        output.print_json(index_record(args.store or str(folder), kept))
     else:
         output.print_text(entry_table(kept))
     return ExitCode.DONE

@@ -42,6 +42,5 @@ def draw_chart(drawn: DrawnPanel) -> Chart:
         (line, " ".join(dict.fromkeys(place(point.step, point.value) for point in line.points)))
         for line in drawn.series
     ]
-    ends = (f"{value:.4g}{unit}" for value in (low, high))
+    ends = f"{low:.4g}{unit}", f"{high:.4g}{unit}"
     return Chart(lines, *ends, format_scaled(first), format_scaled(last))
-

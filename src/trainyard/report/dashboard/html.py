@@ -72,7 +72,7 @@ def html_index(
 ) -> str:
     """The page of all runs of a folder or a store, as they are at `now` (Unix seconds).
 
-    `pages` has the address of a run's own page, where there is one; `command` begins the one that compares runs.
+    `pages` has the address of a run's own page, where there is one; `command` is that which compares runs.
     """
     rows = [{**entry.to_json(), "page": pages.get(entry.run, "")} for entry in entries]
     fields = list(rows[0]) if rows else []
@@ -146,7 +146,9 @@ def run_links(run: RunFacts, several: bool) -> list[tuple[str, str]]:
         links.append(("store", quote(f"{run.proof.store}/run-{run.proof.run_number}", safe=":/")))
     if several:
         return links
-    return links + [(f"log {path.stem}", f"../logs/{quote(path.name)}") for path in program_logs(run.directory)]
+    return links + [
+        (f"log {path.stem}", f"../logs/{quote(path.name)}") for path in program_logs(run.directory)
+    ]
 
 
 def _failure_log(run: RunFacts) -> tuple[str, str]:

@@ -49,7 +49,11 @@ _SCALES = (
     ("_per_second", ("", 1.0, True)),
     ("mfu", (" %", 100.0, True)),
 )
-_MEMORY = (("gpu_memory_bytes", "used"), ("gpu_memory_peak_bytes", "peak"), ("gpu_memory_total_bytes", "total"))
+_MEMORY = (
+    ("gpu_memory_bytes", "used"),
+    ("gpu_memory_peak_bytes", "peak"),
+    ("gpu_memory_total_bytes", "total"),
+)
 # The figures of the run directory's contract, in their order; those of one panel are read together.
 _KNOWN = (
     Panel("Reward", MAIN, (("reward", "reward"),)),
@@ -105,7 +109,10 @@ class DrawnPanel:
         unit, _, from_zero = self.panel.scale
         lines = [
             {
-                **{"run": line.run, "figure": line.figure, "name": line.name, "label": line.label},
+                "run": line.run,
+                "figure": line.figure,
+                "name": line.name,
+                "label": line.label,
                 "dots": line.has_dots,
                 **_columns(line.points),
                 **({"means": _columns(line.means)} if line.means else {}),
@@ -207,5 +214,5 @@ def _lines(
         label = ""
     points, scale = thin_curve(curve, buckets), panel.scale[1]
     means = average_curve(curve, buckets) if len(points) < len(curve) else []
-    scaled = ([Point(each.step, each.value * scale) for each in part] for part in (points, means))
-    return [Series(place, figure, name, label, *scaled, style)]
+    points, means = ([Point(each.step, each.value * scale) for each in part] for part in (points, means))
+    return [Series(place, figure, name, label, points, means, style)]

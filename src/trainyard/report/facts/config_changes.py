@@ -1,4 +1,4 @@
-"""The differences of a run's configuration from that of the last green run in its folder, and from the defaults.
+"""The differences of a run's configuration from the last green run in its folder, and from the defaults.
 
 A runner that keeps its runs has them all in one folder. Elsewhere there is no run to compare with.
 """
@@ -83,7 +83,7 @@ def format_setting(value: object) -> str:
 
 
 def _last_green(directory: Path) -> Path | None:
-    """The proven run of the same recipe or program that finished last before the run in `directory` started."""
+    """The proven run of the same recipe or program that finished last before this one started."""
     own = directory.resolve()
     start = finite_or_none(read_record(RunDirectory(own).run_file).get("created"))
     found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]

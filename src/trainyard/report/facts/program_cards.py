@@ -63,7 +63,7 @@ def _card(path: Path) -> ProgramCard:
         return ProgramCard(name, problem=f"{path}: is empty")
     wide = max(map(len, rows))
     problem = f"The first {_MOST_ROWS} of {len(rows):,} rows." if len(rows) > _MOST_ROWS else ""
-    kept = tuple(tuple([*row, *[""] * (wide - len(row))]) for row in rows[: _MOST_ROWS + 1])
+    kept = tuple((*row, *[""] * (wide - len(row))) for row in rows[: _MOST_ROWS + 1])
     return ProgramCard(name, rows=kept, problem=problem)
 
 

@@ -94,6 +94,7 @@ def entries_of_store(runs: "Iterable[ListedRun]") -> list[ListedEntry]:
 
 def sort_entries(entries: Iterable[ListedEntry], key: str) -> list[ListedEntry]:
     """Return the runs in ascending order of a field, those without a value last; times newest first."""
+
     def place(entry: ListedEntry) -> tuple[bool, Any]:
         value = getattr(entry, key)
         return value is None, (-value if key == "created" else value) if value is not None else 0
@@ -131,7 +132,10 @@ def _entry(path: Path, now: float) -> ListedEntry:
     outcome = run.get("outcome")
     ended: Mapping[str, Any] = outcome if isinstance(outcome, Mapping) else {}
     git, notes = run.get("git"), notes_of_directory(path)
-    numbers = {name: finite_or_none(ended.get(name)) for name in ("steps", "final_loss", "validation_loss", "seconds")}
+    numbers = {
+        name: finite_or_none(ended.get(name))
+        for name in ("steps", "final_loss", "validation_loss", "seconds")
+    }
     return ListedEntry(
         str(path),
         str(run.get("run_id") or path.name),

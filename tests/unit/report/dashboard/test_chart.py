@@ -6,9 +6,7 @@ from trainyard.report.facts.curve import Point
 
 
 def chart_of(*lines: list[tuple[float, float]], figure: str = "loss") -> Chart:
-    series = (
-        Series(0, 0, figure, "", [Point(*point) for point in line], [], "c0") for line in lines
-    )
+    series = (Series(0, 0, figure, "", [Point(*point) for point in line], [], "c0") for line in lines)
     return draw_chart(DrawnPanel(Panel("Loss", "", ((figure, ""),)), "", tuple(series)))
 
 

@@ -77,7 +77,13 @@ def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
             "def _parse_args",
             "Checkpoints",
         ),
-        *("Where it came from", "Python 3.11 standard library", "checkpoint saved", "Differs from the defaults", "All 4 lines"),
+        *(
+            "Where it came from",
+            "Python 3.11 standard library",
+            "checkpoint saved",
+            "Differs from the defaults",
+            "All 4 lines",
+        ),
     )
     assert [word for word in words if word not in page.words] == []
     assert len(page.tags_named("svg")) == len(page.tags_named("figure")) == 12
