@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from trainyard.report.dashboard.chart import draw_chart
 from trainyard.report.dashboard.panels import draw_panels, panel_groups, script_data
@@ -24,8 +23,8 @@ from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.history import AXES, finite_or_none
-from trainyard.report.facts.log_tail import log_tail, program_logs
-from trainyard.report.facts.next_commands import restore_command
+from trainyard.report.facts.log_tail import log_tail
+from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.program_cards import program_cards
 from trainyard.report.facts.quantities import (
     format_count,
@@ -39,12 +38,12 @@ from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
 from trainyard.report.facts.status import Status
 from trainyard.run.failure import read_failure
-from trainyard.run.identity import run_address
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE = Path(__file__).with_name("page")
+_POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'")
 SCRIPTS = ("uPlot.iife.min.js", "report.js", "index.js")
 
 
@@ -103,8 +102,7 @@ def _environment() -> "Environment":
     }
     environment.globals |= {
         "files": {name: Markup(text) for name, text in files.items()},  # noqa: S704
-        "policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src "
-        + " ".join(f"'sha256-{_digest(files[name])}'" for name in SCRIPTS),
+        "policy": lambda *names: "; ".join((*_POLICY, _allowed(files[name] for name in names))),
         "headline": run_headline,
         "tiles": figure_tiles,
         "events": event_lines,
@@ -114,7 +112,7 @@ def _environment() -> "Environment":
         "cards": lambda run: program_cards(run.directory),
         "links": run_links,
         "failure_log": _failure_log,
-        "restore": _restore,
+        "restore": restore_newest,
         "from_green": lambda run: config_changes(run.directory),
         "from_defaults": lambda run: changes_from_defaults(run.directory),
     }
@@ -130,27 +128,6 @@ def _environment() -> "Environment":
     return environment
 
 
-def run_links(run: RunFacts, several: bool) -> list[tuple[str, str]]:
-    """Return words and address of what belongs to the run: commit, workflow run, store, logs.
-
-    Logs are beside the page of one run, which is in the run's folder `report/`.
-    """
-    address = run_address({str(key): str(value) for key, value in run.section("ci").items()})
-    links = []
-    if address and run.commit:
-        commit = f"{address.rpartition('/actions/')[0]}/commit/{quote(run.commit, safe='')}"
-        links.append((f"commit {run.commit[:7]}", commit))
-    if address:
-        links.append(("run on GitHub", address))
-    if run.proof and run.proof.store and run.proof.store.startswith("file:///"):
-        links.append(("store", quote(f"{run.proof.store}/run-{run.proof.run_number}", safe=":/")))
-    if several:
-        return links
-    return links + [
-        (f"log {path.stem}", f"../logs/{quote(path.name)}") for path in program_logs(run.directory)
-    ]
-
-
 def _failure_log(run: RunFacts) -> tuple[str, str]:
     """Return the name and the last lines of the log of a run that failed; empty for any other."""
     if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
@@ -159,17 +136,10 @@ def _failure_log(run: RunFacts) -> tuple[str, str]:
     return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
 
 
-def _restore(run: RunFacts) -> str:
-    """Return the command that restores the newest checkpoint on any machine; empty if it is not stored."""
-    proof = run.proof
-    if proof is None or not proof.store or not isinstance(proof.run_number, int) or not run.checkpoints:
-        return ""
-    step = run.checkpoints[-1].step
-    return restore_command(store=proof.store, run_number=proof.run_number, step=step)
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _allowed(scripts: Iterable[str]) -> str:
+    """The part of the policy that allows these scripts, by their digests."""
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    return " ".join(["script-src", *(f"'sha256-{digest}'" for digest in digests)])
 
 
 def _provenance(run: RunFacts) -> Iterable[tuple[str, str, bool]]:
