@@ -1,7 +1,7 @@
 """The list of a run's figures, which every report reads: text, JSON, HTML, Markdown and Slack.
 
-A further figure is one entry in `FIGURES` for text and JSON; some have a tile in HTML, or words in the line of
-Markdown and Slack. Empty and unknown values are left out.
+A further figure is one entry in `FIGURES` for text and JSON; some have a tile in HTML, or words in the line
+of Markdown and Slack. Empty and unknown values are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -289,7 +289,7 @@ _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
 _PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
 _WHOLE = "{:,.0f}".format
 _RATE, _DEGREES = "{:.2e}".format, "{:.0f} °C".format
-_STEP_NAMES = " ".join(("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))))
+_STEP_NAMES = " ".join(("step_seconds", *(f"{part}_seconds" for part in STEP_PARTS)))
 # Every figure, in the order of the text report.
 FIGURES: tuple[Figure, ...] = (
     Figure(

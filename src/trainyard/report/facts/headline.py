@@ -48,7 +48,7 @@ def run_headline(facts: RunFacts) -> Headline:
         reason, step = "", first.next_step if first else None
         if first and first.name == "trained":  # the proof's own line of a part is not repeated
             advised = with_advice(first.evidence, facts.outcome)
-            reason = _root_error(facts) or (advised if advised != first.evidence else "")
+            reason = root_error(facts) or (advised if advised != first.evidence else "")
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", reason, step or prove_command(facts.directory)
         )
@@ -72,7 +72,7 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(
                 RunVerdict.FAILED,
                 f"{_ended(facts, 'Failed')} {where}".strip(),
-                ". ".join(filter(None, (with_advice(detail, facts.outcome), _root_error(facts)))),
+                ". ".join(filter(None, (with_advice(detail, facts.outcome), root_error(facts)))),
                 again,
             )
         case Status.INTERRUPTED:
@@ -88,7 +88,7 @@ def _ended(facts: RunFacts, word: str) -> str:
     return "Interrupted" if facts.outcome.get("exit_code") == ExitCode.INTERRUPTED else word
 
 
-def _root_error(facts: RunFacts) -> str:
+def root_error(facts: RunFacts) -> str:
     """Return the root error of a program, verbatim; empty if none is on record."""
     failure = read_failure(facts.outcome)
     return failure.error if failure is not None and failure.error != facts.outcome.get("reason") else ""

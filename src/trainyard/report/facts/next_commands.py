@@ -38,7 +38,7 @@ def run_links(facts: RunFacts, *, is_beside: bool) -> list[tuple[str, str]]:
         commit = f"{address.rpartition('/actions/')[0]}/commit/{quote(facts.commit, safe='')}"
         links.append((f"commit {facts.commit[:7]}", commit))
     if address:
-        links.append(("workflow run", address))
+        links += [("workflow run", address), ("artifacts", f"{address}#artifacts")]
     if not is_beside:
         return links
     if facts.proof and facts.proof.store and facts.proof.store.startswith("file:///"):
