@@ -18,7 +18,7 @@ from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomic
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
-from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
+from trainyard.run.records import Row, append_event, ending_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
 """The event of an attempt that trains steps again which its checkpoint had done."""
@@ -196,7 +196,7 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
         note_checkpoint(directory, end.checkpoint)
     times = {"seconds": round(seconds, 3), "finished": time.time()}
     write_outcome(directory.run_file, {**outcome, **times})
-    ending = "preempted" if outcome["status"] == "stopped" else "finished"
+    ending = ending_event(outcome["status"], outcome["exit_code"])
     append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
     return int(outcome["exit_code"])
 
