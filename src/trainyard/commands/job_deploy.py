@@ -37,7 +37,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trainyard
-from trainyard import __version__
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.job_preflight import preflight
 from trainyard.cluster.server_side_apply import apply_all
@@ -79,7 +78,7 @@ from trainyard.jobs.job_planning import (
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
-from trainyard.jobs.kinds import KINDS, kinds_of_cluster, train_job
+from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import job_findings, variable_scope
 from trainyard.jobs.recipes import any_program
@@ -302,7 +301,11 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
         raise ConfigError(f"--namespace {args.namespace}: the manifest names {own}. Nothing was sent")
     space = own or args.namespace or (api.access.namespace if api else "") or "default"
     asked = JobSpec(
-        namespace=space, auto_retry=args.auto_retry, target=target, provenance={"version": __version__}
+        name=args.job_name,
+        namespace=space,
+        auto_retry=args.auto_retry,
+        target=target,
+        provenance={"version": trainyard.__version__},
     )
     pods = written.pods(partial(find_runtime, api, space))
     job = written.spec(asked, pods, tuple(args.own))
@@ -478,7 +481,7 @@ def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, .
 def show(plan: JobSpec, manifests: "Manifests", *, api: Api | None) -> tuple[Json, int]:
     """Return plan and objects; report what the API server would refuse."""
     # The runtime of a TrainJob that is sent with it does not exist yet.
-    has_runtime = KINDS[plan.kind].needs_runtime and bool(manifests.before_job)
+    has_runtime = find_kind(plan.kind).needs_runtime and bool(manifests.before_job)
     checked = manifests.before_job if has_runtime else manifests.all
     problems = refusals(api, checked, namespace=plan.namespace) if api else []
     for problem in problems:
@@ -498,7 +501,7 @@ def deploy(
     plan: JobSpec, manifests: "Manifests", api: Api, target: ClusterTarget, *, wait_seconds: float | None
 ) -> tuple[Json, int]:
     """Send the job unless it exists already, and wait for its end if requested."""
-    kind = KINDS[plan.kind].followed
+    kind = find_kind(plan.kind).followed
     if there := is_deployed(partial(find, api), plan, manifests):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:

@@ -105,8 +105,8 @@ class JobManifest:
     def spec(self, asked: JobSpec, pods: TrainingPods, own: tuple[str, ...] = ()) -> JobSpec:
         """Return the job as one value: what the preflight judges and what is put on record.
 
-        `asked` has the namespace, the cluster and the retries of the command line, `own` is the command after
-        `--`, which a RayCluster needs and no job may have. Raises ConfigError.
+        `asked` has the namespace, the cluster and the retries of the command line. `own` is the command after
+        `--`, which a RayCluster needs and no job may have; `asked` names its job. Raises ConfigError.
         """
         if bool(own) is not (self.kind is ray_cluster.KIND):
             do = "remove the command after --" if own else "add the entry point: -- python train.py"
@@ -119,7 +119,7 @@ class JobManifest:
         gpus = _amount(container, GPU)
         return replace(
             asked,
-            name=name_of(self.job),
+            name=(asked.name or f"{name_of(self.job)}-job") if own else name_of(self.job),
             kind=self.kind.name,
             image=str(container.get("image") or ""),
             program=Program(NAME, command, once=self.kind.on_ray),
@@ -207,22 +207,31 @@ def _fill_variables(name: str, text: str, environment: Mapping[str, str]) -> str
 
 
 def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
-    """Return the one job among the objects, or the one called `name`. Raises ConfigError."""
+    """Return the one job among the objects; of several the one called `name`. Raises ConfigError.
+
+    A job with `generateName` gets the name.
+    """
     objects = list(objects)
     kinds = {(kind.api.group_version, kind.api_kind): kind for kind in EVERY_KIND.values()}
     jobs = [body for body in objects if (body["apiVersion"], body["kind"]) in kinds]
-    named = [body for body in jobs if name in ("", name_of(body))]
+    named = [body for body in jobs if name_of(body) == name] if len(jobs) > 1 else jobs
     if len(named) != 1:
-        others = ", ".join(f"{body['kind']} {name_of(body)}" for body in jobs or objects) or "nothing"
+        found = ", ".join(f"{body['kind']} {name_of(body)}" for body in jobs or objects) or "nothing"
         known = ", ".join(kind.api_kind for kind in EVERY_KIND.values())
         do = "Choose one with --job-name" if jobs else f"Known kinds of jobs: {known}"
-        raise ConfigError(f"--manifest: one job is needed, and it has: {others}. {do}. Nothing was sent.")
+        raise ConfigError(f"--manifest: one job is needed, and it has: {found}. {do}. Nothing was sent.")
     job, kind = named[0], kinds[named[0]["apiVersion"], named[0]["kind"]]
-    if not name_of(job):
-        raise ConfigError(f"--manifest: the {kind.api_kind} needs metadata.name. Nothing was sent.")
+    if not (name_of(job) or name):
+        raise ConfigError(
+            f"--manifest: the {kind.api_kind} has no name; add one with --job-name. Nothing was sent."
+        )
     if reason := kind.why_not_sent(job):
         raise ConfigError(f"{kind.api_kind} {name_of(job)}: {reason}. Nothing was sent.")
-    return JobManifest(kind, job, tuple(body for body in objects if body is not job))
+    others = tuple(body for body in objects if body is not job)
+    if not name_of(job):
+        metadata = {key: value for key, value in job["metadata"].items() if key != "generateName"}
+        job = {**job, "metadata": {"name": name, **metadata}}
+    return JobManifest(kind, job, others)
 
 
 def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
@@ -270,9 +279,9 @@ def _whole(key: str, value: object) -> int:
 def _amount(container: Json, resource: str, *, scale: int = 1000) -> int:
     """Return the limit, else the request, of a resource; `scale` is a unit of it in thousandths."""
     resources = container.get("resources") or {}
-    stated = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    limit, request = ((resources.get(key) or {}).get(resource) for key in ("limits", "requests"))
     try:
-        return thousandths(stated.get(resource, 0)) // scale
+        return thousandths(limit or request or 0) // scale
     except NotAQuantityError as error:
         raise _not_finished(f"{resource}: {error}") from None
 

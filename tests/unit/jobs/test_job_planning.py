@@ -10,10 +10,11 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.existing_job import is_deployed
+from trainyard.jobs import existing_job
 from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
 from trainyard.jobs.job_spec import spec_from_json
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
@@ -172,6 +173,10 @@ def test_warnings_are_for_what_may_not_be_meant() -> None:
 )
 def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
     assert name_from(text) == name
+
+
+def is_deployed(find: Any, made: JobSpec) -> bool:
+    return existing_job.is_deployed(find, made, KINDS[made.kind].render(made))
 
 
 @pytest.mark.parametrize("kind", KINDS)
