@@ -80,7 +80,7 @@ from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
-from trainyard.jobs.plan_problems import job_findings, variable_scope
+from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
 from trainyard.jobs.recipes import any_program
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods
 from trainyard.plan.environment.environment_lint import lint_objects
@@ -382,6 +382,8 @@ def wrap_manifest(
     sent, plan = JobWrapper(written, job, config_for, args.prove_from).wrap()
     assert config is not None
     plan = replace(plan, network=config.compute.network)
+    if problems := [*find_storage_problems(config, plan)]:
+        raise ConfigError("\n".join([*problems, "Nothing was sent."]))
     check_provable(config, plan, args.accept)
     source = (
         f"an init container copies Trainyard from {args.prove_from}"

@@ -72,12 +72,11 @@ class JobWrapper:
                 "seen from here. Add a line such as command: [python, train.py]. The image's ENTRYPOINT: "
                 f"docker inspect --format '{{{{json .Config.Entrypoint}}}}' {image}. Nothing was sent."
             )
-        program, files = self._program_of(container_command(container))
+        program, variables, files = self._program_of(container_command(container))
         container["command"] = list(program.command)
         container.pop("args", None)
         given = {each.get("name") for each in container.get("env") or ()}
-        ours = container_environment(replace(self.plan, program=program))
-        added = [each for each in ours if each["name"].startswith("TRAINYARD_") and each["name"] not in given]
+        added = [each for each in variables if each["name"] not in given]
         # The files are last: Kubernetes fills in $(NAME) of the variables before, as it did in the command.
         container["env"] = [*(container.get("env") or ()), *added, {"name": _FILES, "value": files}]
         return program
@@ -89,18 +88,17 @@ class JobWrapper:
             raise ConfigError(f"{self.manifest.title}: it has no entrypoint. Nothing was sent.")
         words = text.split()
         plain = all(map(PLAIN.fullmatch, words))
-        program, files = self._program_of(words if plain else ["bash", "-c", text])
+        program, variables, files = self._program_of(words if plain else ["bash", "-c", text])
         spec["entrypoint"] = shlex.join(program.command)
         documents = parse_documents(str(spec.get("runtimeEnvYAML") or ""), "runtimeEnvYAML")
         environment: Json = documents[0] if documents else {}
-        ours = {each["name"]: each["value"] for each in container_environment(self.plan) if "value" in each}
-        added = {name: value for name, value in ours.items() if name.startswith("TRAINYARD_")}
-        variables = {**added, **(environment.get("env_vars") or {}), _FILES: files}
-        spec["runtimeEnvYAML"] = json.dumps({**environment, "env_vars": variables})
+        added = {each["name"]: each["value"] for each in variables if "value" in each}
+        merged = {**added, **(environment.get("env_vars") or {}), _FILES: files}
+        spec["runtimeEnvYAML"] = json.dumps({**environment, "env_vars": merged})
         return program
 
-    def _program_of(self, command: Sequence[str]) -> tuple[Program, str]:
-        """Return the wrapped program, and the JSON of the files that it reads."""
+    def _program_of(self, command: Sequence[str]) -> tuple[Program, list[Json], str]:
+        """Return the wrapped program, our variables for it, and the JSON of the files that it reads."""
         config = self.config_for(command)
         if self.image:
             pod = config.cluster.pod.model_copy(update={"python": f"{TOOLS}/bin/python"})
@@ -111,7 +109,10 @@ class JobWrapper:
         folder = f"/tmp/trainyard-{plan.name}"  # noqa: S108
         words = tuple(word.replace(FILES_DIRECTORY, folder) for word in program.command)
         files = {f"{folder}/{name}": text for name, text in program.files.items()}
-        return replace(program, command=words, files={}), json.dumps(files)
+        program = replace(program, command=words, files={})
+        plan = replace(plan, program=program, network=config.compute.network)
+        ours = [each for each in container_environment(plan) if each["name"].startswith("TRAINYARD_")]
+        return program, ours, json.dumps(files)
 
 
 def _add_copy(pod: Json, container: Json, image: str) -> None:

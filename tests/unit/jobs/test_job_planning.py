@@ -13,8 +13,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs import existing_job
 from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
-from trainyard.jobs.job_spec import spec_from_json
-from trainyard.jobs.job_spec import JobSpec
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 

@@ -45,7 +45,7 @@ def read_status(observed: Observed) -> Reading:
             Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, failed
         )
     if count(status.get("active")):
-        return Reading(Phase.RUNNING, f"{count(status.get('active'))} pods are active", wanted, failed)
+        return Reading(Phase.RUNNING, "its pods are active", wanted, failed)
     return Reading(Phase.NEW if not status else Phase.WAITING, NOT_ACTED, wanted, failed)
 
 
