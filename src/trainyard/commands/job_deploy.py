@@ -433,7 +433,7 @@ def log_findings(findings: "Iterable[Finding]") -> None:
     for found in findings:
         value = f"={found.value}" if found.value else ""
         level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
-        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.remedy)
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.fix)
 
 
 def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
@@ -517,12 +517,15 @@ def deploy(
         retries = wait_seconds is not None and plan.auto_retry > 0
         state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries).state
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
-        late = "; not ended within --timeout, still running" if is_running else ""
-        output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
-        if plan.manifest and not plan.program.keeps_run and not is_running:
+        if is_running:
+            late = f"{state.state.value}: not ended within --timeout, still running"
+            output.announce("job", late, "failed" if code else "ok")
+        elif plan.manifest and not plan.program.keeps_run:
             data["proof"] = NOT_REQUESTED
             output.announce("proof", f"{NOT_REQUESTED}: --prove stores and proves the run")
-        if state.failure is not None and state.failure.fix:
+        if state.failure is not None:
+            if state.failure.cause:
+                output.announce("error", state.failure.cause)
             output.announce("fix", state.failure.fix, copied=True)
     if is_running:
         what = "retry" if plan.auto_retry else "status"

@@ -233,7 +233,7 @@ def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
         for changed in ({}, labels):
             found = {**part, "metadata": {**part["metadata"], "labels": changed}}
             with pytest.raises(ConfigError, match="is not a part of this job"):
-                is_deployed(lambda body, p=part, f=found: f if body == p else None, made)  # type: ignore[misc]
+                is_deployed(lambda body, p=part, f=found: f if body == p else None, made)
     assert not is_deployed(lambda body: body if body in parts else None, made)
 
 
