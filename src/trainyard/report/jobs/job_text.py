@@ -64,7 +64,7 @@ def _next_words(data: Json) -> tuple[str, ...]:
         return ("events", job)
     if data["status"] == "Succeeded":
         return ("logs", job, "--tail", "20")
-    return () if data["status"] == "Unknown" else ("status", job, "--follow")
+    return () if data["status"] == "Unknown" else ("status", job, "--wait")
 
 
 def _has_not_started(failure: Json) -> bool:
