@@ -437,9 +437,10 @@ def log_findings(findings: "Iterable[Finding]") -> None:
 
 
 def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
-    """Warn of a program without a lock; the image may have one beside the program, which is not seen here."""
+    """Warn of a program in the present folder without a lock; one that is in the image only is not seen."""
     folder = Path(config.program.directory).resolve()
-    if plan.program.name != any_program.NAME or config.program.lock or find_lock(folder) is not None:
+    is_here = any((folder / word).is_file() for word in config.program.command)
+    if plan.program.name != any_program.NAME or config.program.lock or not is_here or find_lock(folder):
         return []
     return [
         f"program.lock: not set, and {folder} has no uv.lock, requirements.txt or the like. If the image has "
