@@ -12,18 +12,21 @@ write the file, and so does the observer, whose lines have `"source": "observed"
     {"event": "machine", "torch": "2.13.0", "seed": 1, "world": {"rank": 0, "size": 1}, …}  at the first step
     {"event": "row", "step": 7, "loss": 2.5, "learning_rate": 0.1, "accumulated": 4}
     {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
-     "files": {NAME: [size, mtime_ns, device, inode]}}
+     "files": {NAME: [size, mtime_ns, device, inode]}, "weights_changed": true}
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
-    {"event": "exit", "step": 7}
+    {"event": "killed", "child": PID, "stopped": false}  a process of multiprocessing; stopped: by its parent
+    {"event": "exit", "step": 7, "weights_changed": true}
 
 An observed row is of the optimizer steps of its process, or, with `"passes": true`, of its backward passes,
 as long as no optimizer has stepped. `accumulated` counts the passes between two steps, if several: then
 `loss` is that of the last one, times their number if the program divides it by that. `nan_steps` says that
 another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
-not stepped has events without a step. A save of joblib has `"nan": true` if an array in it has a NaN.
+not stepped has events without a step. `weights_changed` is false if all numbers of the parameters that were
+compared are those from before the first step, or if those in a save are, and absent if that is not known. A
+file `EVENTS.PID` has the exit code of a process that stepped. A save of joblib has `"nan": true` if an array in it has a NaN.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
@@ -45,7 +48,7 @@ _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
-_FACTS = ("loaded", "machine", "modules", "exception", "read", "exit")
+_FACTS = ("loaded", "machine", "modules", "exception", "read", "killed", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
 
 
@@ -100,6 +103,8 @@ class WrittenCheckpoint:
     of_passes: bool = False
     has_nan: bool = False
     """Whether an array in it has a NaN, of a format that cannot be read afterwards."""
+    weights_changed: bool | None = None
+    """Whether it has the weights that the program trained, or those from before; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,10 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
+            changed = value if isinstance(value := found.get("weights_changed"), bool) else None
+            process = rank, pid, of_passes
             return WrittenCheckpoint(
-                step, path, files, time, source, call, rank, pid, of_passes, "nan" in found
+                step, path, files, time, source, call, *process, "nan" in found, changed
             )
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
