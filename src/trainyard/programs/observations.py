@@ -91,6 +91,10 @@ class _Process:
     """That with which it ended."""
     weights_changed: bool | None = None
     began_at: int = 0
+    began: float = 0.0
+    """When it was started or forked, in Unix seconds, as of the next."""
+    seen: float = 0.0
+    """When it last reported anything."""
     is_killed: bool = False
     """Whether its parent reports that a signal has ended it."""
     is_stopped: bool = False
@@ -108,7 +112,7 @@ class Observations:
     reads: list[ReadFile | None] = field(default_factory=list)
     """What torch.load has read before the second step; None for another thing than a path."""
     leader: int | None = None
-    """The process whose training counts, because it has saved the checkpoint; None: the one with most steps."""
+    """The process whose training counts: it has saved the checkpoint. None: the one with the most steps."""
     _processes: dict[int, _Process] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
     _count: int = 0
@@ -128,6 +132,7 @@ class Observations:
                 parents = facts.get("parents")
                 process.script = _text(facts.get("script"))
                 process.parents = tuple(parents) if isinstance(parents, list) else ()
+                process.began = began if isinstance(began := facts.get("began"), float) else 0.0
             case "machine":
                 process.machine = facts
             case "modules" if isinstance(facts.get("files"), dict):
@@ -154,7 +159,7 @@ class Observations:
                 process.weights_changed = changed if isinstance(changed, bool) else None
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
-        """Take the file in which the C library of a process has stored its exit code; zeros: it did not end."""
+        """Take the file in which the C library of a process has stored its exit code, if it has."""
         if (found := _EXIT_CODE.fullmatch(content)) and pid in self._processes:
             self._processes[pid].exit_code = found[1][0]
 
@@ -162,7 +167,7 @@ class Observations:
         self._count += 1
         new, step = _Process(began_at=self._count), event.step
         process = self._processes.setdefault(event.pid, new)
-        process.rank = event.rank
+        process.rank, process.seen = event.rank, event.time or 0.0
         if step is not None and process.of_passes and not event.of_passes:
             process.steps, process.of_passes = 0, False
         if step is not None and step > process.steps and process.of_passes == event.of_passes:
@@ -203,7 +208,9 @@ class Observations:
     def machine(self) -> dict[str, Any]:
         """The machine, and the `world` that joined it, as the first rank of those that trained has them."""
         leaders = self._leaders
-        ranks = sorted(self._processes.values(), key=lambda each: (each not in leaders, -each.steps, each.rank))
+        ranks = sorted(
+            self._processes.values(), key=lambda each: (each not in leaders, -each.steps, each.rank)
+        )
         return next((each.machine for each in ranks if each.machine), {})
 
     def error(self, *, has_failed: bool) -> ProgramError | None:
@@ -223,7 +230,8 @@ class Observations:
     def _is_made_good(self, ended: _Process) -> bool:
         """Return whether a training was started again after one has ended, or Ray takes care of it."""
         at = max(ended.ended_at, ended.error_at, ended.last_step)
-        is_again = any(each.began_at > at and each.steps for each in self._processes.values())
+        later = (each for each in self._processes.values() if each.began_at > at and each.steps)
+        is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
         return is_again or ended.script == _WORKER_OF_RAY
 
     def _is_survived(self, failed: _Process) -> bool:

@@ -465,8 +465,8 @@ def _search(
     """Return the files of weights that this run has written, and where the search was cut.
 
     That is the number of folders that were read; None if there are no others. Directories of runs, also those
-    in a store, are left out, and folders of many others, such as the classes of ImageNet, come last. A folder `checkpoint-N` is
-    found by a name in it, because it may be empty.
+    in a store, are left out, and folders of many others, such as the classes of ImageNet, come last. A folder
+    `checkpoint-N` is found by a name in it, because it may be empty.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
     waiting, last = deque([directory]), deque[Path]()

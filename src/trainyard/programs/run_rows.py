@@ -27,6 +27,7 @@ from trainyard.programs.program_events import (
     ProgramEvents,
     TrainingSpan,
     WrittenCheckpoint,
+    exit_codes,
 )
 from trainyard.programs.program_records import (
     PRINT_STEPS,
@@ -198,7 +199,8 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
-            self._read_exit_codes()
+            for pid, content in exit_codes(self._events.path):
+                self.observations.note_exit_code(pid, content)
             self._write(is_over=True)
             self._note_first(self.merged.first)
             self._export()
@@ -246,14 +248,6 @@ class RunRows(AttemptRows):
                 self._note_first(None if event.has_ended else event.step)
         self.merged.is_anew = self._is_anew()
         return any(isinstance(event, WrittenCheckpoint) for event in events)
-
-    def _read_exit_codes(self) -> None:
-        """Read and remove the files into which the C library of each process has written its exit code."""
-        events = self._directory.logs / EVENTS_FILE
-        for path in events.parent.glob(f"{events.name}.*"):
-            with suppress(OSError, ValueError):
-                self.observations.note_exit_code(int(path.suffix[1:]), path.read_bytes())
-                path.unlink()
 
     def _is_anew(self) -> bool:
         """Return whether the program stepped without reading its checkpoint, one of torch.save.

@@ -226,7 +226,9 @@ class ProgramRun:
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
-        if is_complete and weights is None and self.rows.observations.weights_changed is False:
+        seen = self.rows.observations
+        # A schedule may end with one step of rate 0, which a resume repeats alone.
+        if is_complete and weights is None and seen.weights_changed is False and (seen.steps or 0) > 1:
             weights = UNCHANGED_WEIGHTS
         end = ProgramEnd(
             ended.exit_code,

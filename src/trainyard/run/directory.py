@@ -16,7 +16,7 @@ _STEP_NAME = re.compile(r"step-([0-9]{8,18})")
 
 
 def is_run_directory(folder: Path) -> bool:
-    """Return whether the folder holds the record of a run; a store has `identity.json` in it from the start."""
+    """Return whether the folder holds a run; one in a store has `identity.json` from its start."""
     is_stored = folder.name.startswith("run-") and (folder / "identity.json").is_file()
     return is_stored or ((folder / "run.json").is_file() and (folder / "config.yaml").is_file())
 

@@ -115,7 +115,10 @@ def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
         "one of two ranks ended": ([*two, ended(2), (1, "machine", {"world": {"size": 2}})], "train.py"),
         "a worker was killed": ([*two, killed, ended(2)], "train.py"),
         "a worker was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True}), ended(2)], None),
-        "a worker was killed, and the training started again": ([*two, killed, ended(2), loaded(3), stepped(3, 5)], None),
+        "a worker was killed, and the training started again": (
+            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
+            None,
+        ),
         "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
         "a worker of Ray": ([ray, stepped(1, 5)], None),
         "nothing trained": ([loaded(1)], None),

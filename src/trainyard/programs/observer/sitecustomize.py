@@ -3,7 +3,7 @@
 Python imports it at its start. It imports the `sitecustomize` of the environment, which it hides, and takes
 its own folder off `sys.path`. Without TRAINYARD_EVENTS that is all. With it, it appends the events that
 `programs/program_events.py` states to that file: the steps of torch's optimizers and the loss, whether they
-change the weights, rounds of xgboost and lightgbm, batches of Keras, `partial_fit` of scikit-learn, the saves,
+change the weights, rounds of xgboost and lightgbm, batches of Keras, `partial_fit` of scikit-learn, saves,
 what torch.load reads before the first step, the world and the machine, the modules that were imported, the
 exception that ended the interpreter, and the exit code.
 
@@ -242,7 +242,9 @@ class Weights:
         self.have_changed: Any = None  # None: not known
 
     def watch(self, owner: Any, parameters: Any) -> None:
-        """Keep numbers of parameters that an owner is about to step, once: those with the largest gradients."""
+        """Keep numbers of parameters before their owner steps first: those with the largest gradients."""
+        from weakref import ref
+
         if id(owner) in self._owners or len(self._owners) >= MOST_OPTIMIZERS:
             return
         self._owners.append(id(owner))
@@ -253,12 +255,7 @@ class Weights:
             flat, pace = each.detach().view(-1), each.numel() // MOST_SEARCHED + 1
             size = (flat if each.grad is None else each.grad.detach().view(-1))[::pace].abs()
             places = size.topk(min(MOST_NUMBERS, len(size))).indices * pace
-            self._samples.append((self._reference(each), each.shape, places, flat[places]))
-
-    def _reference(self, tensor: Any) -> Any:
-        from weakref import ref
-
-        return ref(tensor)
+            self._samples.append((ref(each), each.shape, places, flat[places]))
 
     def _is_plain(self, tensor: Any) -> bool:
         torch = self._torch
@@ -285,7 +282,9 @@ class Weights:
                 self._flag = torch.zeros(1, dtype=torch.bool, pin_memory=True)
             self.read()
             self._copied = torch.cuda.Event()
-            self._flag.copy_(torch.stack([each.to(news[-1].device) for each in news]).any(), non_blocking=True)
+            self._flag.copy_(
+                torch.stack([each.to(news[-1].device) for each in news]).any(), non_blocking=True
+            )
             self._copied.record()
 
     def read(self, until: float = 0.0) -> Any:
@@ -352,6 +351,7 @@ class Observer:
 
     def _reset(self) -> None:
         """Start from nothing: what a forked process has is of its parent."""
+        self._began = time.time()
         self.step, self._main = 0, get_ident()
         self._is_known = self._has_machine = self._has_ended = False
         self._of_passes = True  # backward passes are the steps until an optimizer steps
@@ -387,6 +387,7 @@ class Observer:
         if not self._is_known:
             self._is_known = True
             facts = {"python": sys.version.split()[0], "script": self._script, "parents": ancestors()}
+            facts["began"] = self._began
             lines.insert(0, ("loaded", facts))
         place = {"source": "observed", "pid": os.getpid(), "rank": self._rank(), "time": time.time()}
         text = "".join(encode({"event": name, **place, **each}) + "\n" for name, each in lines if name)
