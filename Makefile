@@ -76,8 +76,8 @@ install-core: $(VENV)/core.stamp ## the environment without torch, from requirem
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
-# `exec` replaces make's shell, so that signals reach Python. Suggested commands begin with the words in TRAINYARD_STARTED_WITH.
-train resume: export TRAINYARD_STARTED_WITH = make $(if $(STORE),'STORE=$(STORE)')
+# `exec` replaces make's shell, so that signals reach Python. TRAINYARD_COMMAND_LINE begins the commands that are suggested.
+train resume: export TRAINYARD_COMMAND_LINE = make $(if $(STORE),'STORE=$(STORE)')
 # A program that a configuration names, such as `python`, is that of the environment.
 train resume: export PATH := $(abspath $(VENV))/bin:$(PATH)
 PIPELINE = @exec "$(RUN)" -m trainyard run --settings "$$SET" --runs "$(RUNS)" --store "$(STORE)"
@@ -114,7 +114,6 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, generat
 	NO_MKDOCS_2_WARNING=1 "$(RUN)" -m mkdocs build --strict --quiet
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
 	"$(VENV)/bin/trainyard" config check
-	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py

@@ -128,11 +128,11 @@ def dashboard_schema() -> dict[str, Any]:
     number, text, truth = {"type": "number"}, {"type": "string"}, {"type": "boolean"}
     numbers = {"type": "array", "items": number}
     checkpoint = {"step": number, "path": text, "bytes": number, "files": number, "created": text}
-    part = {"name": text, "passed": truth, "is_judged": truth, "evidence": text, "next_step": text}
+    part = {"name": text, "passed": truth, "is_judged": truth, "evidence": text, "fix": text}
     figure = {"name": text, "value": number, "baseline": number, "threshold": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
     properties: dict[str, Any] = {
-        "schema": {"const": SCHEMA_VERSION},
+        "schema_version": {"const": SCHEMA_VERSION},
         "status": {"enum": [str(status) for status in Status]},
         "status_detail": text,
         "failure": {"type": "object"},
@@ -157,7 +157,8 @@ def dashboard_schema() -> dict[str, Any]:
             ["proven", "parts"],
         ),
     }
-    return {"title": "Dashboard", **_object(properties, ["schema", "status", "run_id", "run_directory"])}
+    required = ["schema_version", "status", "run_id", "run_directory"]
+    return {"title": "Dashboard", **_object(properties, required)}
 
 
 def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[Fin
     settings = load_config(wanted.config, wanted.overrides).config.cluster
     query = open_query(JobSpec(target=ClusterTarget(cluster=name)), settings)
     target = query.job.target
-    return [replace(each, remedy=target.in_text(each.remedy)) for each in query.judge(find_digest).findings]
+    return [replace(each, fix=target.in_text(each.fix)) for each in query.judge(find_digest).findings]
 
 
 def image_items(environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -121,7 +121,7 @@ class Pipeline:
     segment: int = 1
     searches: bool = True
     """Whether the store is searched for a checkpoint to resume from."""
-    may_begin: bool = False
+    allow_missing_checkpoint: bool = False
     """Whether a later segment may start if the earlier ones stored nothing."""
     notifies: bool = False
     """Whether messages are posted to Slack."""
@@ -169,7 +169,7 @@ class Pipeline:
     def fetch(self) -> Step:
         """Return the step that restores the checkpoint to resume from; its result names it."""
         where = {"resume": self.resume, "segment": self.segment, "searches": self.searches}
-        named = {"run_id": self.run_id, "may_begin": self.may_begin}
+        named = {"run_id": self.run_id, "allow_missing_checkpoint": self.allow_missing_checkpoint}
         return Step("fetch", fetch_checkpoint, {**self.stored, **where, **named})
 
     def check_fetched(self, *, was_here: bool) -> list[Step]:

@@ -222,7 +222,7 @@ def start_build(training: TrainingElsewhere) -> int:
         "RESUME": str(plan["resume"]),
         "RUN_ID": str(plan["run_id"]),
         "RUN_NUMBER": str(plan["run_number"]),
-        "MAY_BEGIN": "true" if plan["segment"] == "1" else "false",
+        "ALLOW_MISSING_CHECKPOINT": "true" if plan["segment"] == "1" else "false",
         "DEADLINE": str(plan["deadline"]),
         "TRAINYARD_STORE": str(plan["store"]),
     }

@@ -148,7 +148,7 @@ def test_the_script_ends_with_1_then_0_and_says_each_setting(
     assert script.main(["--store", f"s3://{bucket}"]) == 1
     assert "versioning           not ok     never enabled" in capsys.readouterr().out
     assert script.main(["--store", f"s3://{bucket}", "--fix", "--json"]) == 0
-    assert {each["good"] for each in json.loads(capsys.readouterr().out)} == {True}
+    assert {each["good"] for each in json.loads(capsys.readouterr().out)["findings"]} == {True}
     sync_run(open_store(f"s3://{bucket}"), make_run(size=10), 1)
     assert script.main(["--store", f"s3://{bucket}"]) == 0
     assert "stored objects       ok         12 of the newest run, all encrypted" in capsys.readouterr().out

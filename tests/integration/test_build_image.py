@@ -55,12 +55,12 @@ def run(
 def check(aws: ScriptedAws, bucket: str, monkeypatch: pytest.MonkeyPatch, call_command: Run) -> Run:
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
-    return lambda *words: call_command("image_check", "--poll", "0.02", "--source-bucket", bucket, *words)
+    return lambda *words: call_command("image_check", "--every", "0.02s", "--source-bucket", bucket, *words)
 
 
 def line(context: Path, bucket: str, *words: str) -> list[str]:
     script = [sys.executable, str(ROOT / "scripts" / "build_image.py"), "--context", str(context)]
-    return [*script, "--source-bucket", bucket, "--poll", "0.02", *words]
+    return [*script, "--source-bucket", bucket, "--every", "0.02s", *words]
 
 
 def pushed(aws: ScriptedAws, repository: str, tag: Callable[[], str], mark: str = "1") -> str:
@@ -232,7 +232,7 @@ def test_a_repository_that_is_not_there_is_told_before_anything_is_built(
         (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     done = run()
     assert done.code == 2, done.stderr
-    assert f"trainyard init aws --ecr-repository {context.name} --region {REGION}" in done.stderr
+    assert f"trainyard init aws --more-repository {context.name} --region {REGION}" in done.stderr
     assert (aws.builds, "PutObject" in aws.calls) == ([], False)
 
 

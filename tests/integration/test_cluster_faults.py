@@ -1,4 +1,4 @@
-"""Generated clusters with planted faults in a real API server: verdict, evidence and remedy are right."""
+"""Generated clusters with planted faults in a real API server: verdict, evidence and fix are right."""
 
 from pathlib import Path
 

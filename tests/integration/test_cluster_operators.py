@@ -1,4 +1,4 @@
-"""The released operators, quotas of Kueue, rights, and applied remedies, in a real API server."""
+"""The released operators, quotas of Kueue, rights, and applied fixes, in a real API server."""
 
 import json
 import subprocess
@@ -208,7 +208,7 @@ def test_rights_are_judged_by_the_api_server_itself(plane: Any, training: Any, t
     assert said["permissions"]["severity"] == "error"
     assert "create pytorchjobs.kubeflow.org in team" in said["permissions"]["evidence"]
     assert "list pods in team" not in said["permissions"]["evidence"]
-    assert "role trainyard" in said["permissions"]["remedy"]
+    assert "role trainyard" in said["permissions"]["fix"]
     assert {entry["check"] for entry in found if entry["severity"] == "error"} <= {"permissions", "operator"}
 
 

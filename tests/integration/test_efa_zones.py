@@ -187,7 +187,7 @@ def test_a_strangers_job_in_both_zones_is_an_alert_of_status_and_watch(plane: An
         return found
 
     def is_running() -> bool:
-        return bool(shown("job", "status", "theirs", "--kind", "pytorchjob")["state"] == "Running")
+        return bool(shown("job", "status", "theirs", "--kind", "pytorchjob")["status"] == "Running")
 
     eventually(is_running, "the job to run")
     (alert,) = shown("job", "status", "theirs", "--kind", "pytorchjob")["alerts"]

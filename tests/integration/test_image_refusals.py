@@ -48,11 +48,14 @@ REFUSALS: dict[str, tuple[str, str]] = {
 HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
 """A class of refusals -> its status in an answer to HEAD, which has no error code."""
 MISSING = {
-    ("image_build", "DescribeImages"): ("RepositoryNotFoundException", "trainyard init aws --ecr-repository"),
+    ("image_build", "DescribeImages"): (
+        "RepositoryNotFoundException",
+        "trainyard init aws --more-repository",
+    ),
     ("image_build", "PutObject"): ("NoSuchBucket", "--source-bucket"),
     ("image_build", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
     ("image_check", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
-    ("image_push", "DescribeRepositories"): ("RepositoryNotFoundException", "--ecr-repository "),
+    ("image_push", "DescribeRepositories"): ("RepositoryNotFoundException", "--more-repository "),
 }
 """A call -> AWS's code for a missing resource, and words of the fix. The exit code is 2 for each."""
 LOCK = "requirements-training.txt"
@@ -111,9 +114,9 @@ def run(
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))
     working = {
-        "image_build": ["--context", str(context), "--source-bucket", bucket, "--poll", "0.01"],
+        "image_build": ["--context", str(context), "--source-bucket", bucket, "--every", "0.01s"],
         "image_check": [
-            *("--image", f"registry.example/{repository}:1", "--poll", "0.01"),
+            *("--image", f"registry.example/{repository}:1", "--every", "0.01s"),
             *("--source-bucket", bucket),
         ],
         "image_push": ["--image", "trainer:1", "--repository", repository, "--lock", str(ROOT / LOCK)],

@@ -53,7 +53,7 @@ def stand_in(name):
     def apply(**values):
         with (folder / "calls").open("a") as calls:
             calls.write(" ".join([name, *([values["notice"].event] if "notice" in values else [])]) + "\\n")
-        (folder / "command_line").write_text(os.environ.get("TRAINYARD_STARTED_WITH", "none"))
+        (folder / "command_line").write_text(os.environ.get("TRAINYARD_COMMAND_LINE", "none"))
         plan = folder / name
         how = plan.read_text() if plan.exists() else "0"
         if how == "waits":

@@ -55,7 +55,7 @@ def test_two_machines_measure_the_same_and_nothing_is_compared_without_a_figure(
 
 
 def test_a_network_below_the_floor_is_red_and_the_log_explains_it() -> None:
-    for code, out, errors in measure("--floor", "5000"):
+    for code, out, errors in measure("--min-bandwidth", "5000"):
         assert code == ExitCode.NO, errors
         assert "the floor is 5e+03 GB/s" in out
         found = explain_logs([log_of("pod", errors)], exit_code=code)

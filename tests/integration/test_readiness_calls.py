@@ -209,7 +209,7 @@ def test_what_the_check_says_is_what_the_sync_meets(
             assert f"cannot do {name}: " in said
             assert "Trying again does not help" in said
             (fix, *_) = (
-                each.remedy for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
+                each.fix for each in judge_readiness(Answers("s3://b", "r", "again", **vars(answer)))
             )
             assert fix is not None
             assert fix.startswith("name another store")

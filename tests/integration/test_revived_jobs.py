@@ -26,9 +26,9 @@ def test_a_failed_job_that_trains_again_is_seen_and_stopped(tmp_path: Path) -> N
         reader = JobReader(Api(here.access))
         job = reader.find_job(NAMESPACE, "again", "trainjob")
         state = judge_job(reader.observe(job))
-        assert (state.state, state.holds) == (State.FAILED, True)
+        assert (state.state, state.holds_resources) == (State.FAILED, True)
         assert f"and {NODES - 1} more pods after the job had ended" in state.alerts[0]
         JobEditor(reader, job).cancel()
         eventually(lambda: not here.pods("again"), "the pods to go")
         after = judge_job(reader.observe(reader.find_job(NAMESPACE, "again", "trainjob")))
-        assert (after.state, after.alerts, after.holds) == (State.FAILED, (), False)
+        assert (after.state, after.alerts, after.holds_resources) == (State.FAILED, (), False)

@@ -161,7 +161,10 @@ def test_a_build_is_started_once_and_followed(
     assert told[-1].event == event
     variables, token = builds.started["variables"], builds.started["token"]
     assert (token, builds.started["source"]) == (f"gh-4711-{segment}-1", {"sourceVersion": "c" * 40})
-    assert (variables["RUN_ID"], variables["MAY_BEGIN"]) == (JOB, "true" if segment == "1" else "false")
+    assert (variables["RUN_ID"], variables["ALLOW_MISSING_CHECKPOINT"]) == (
+        JOB,
+        "true" if segment == "1" else "false",
+    )
     assert (variables["OVERRIDES"], variables["DEADLINE"]) == ("a.b=1 c=2", "325m")
     assert json.dumps(variables), "texts only"
 

@@ -9,7 +9,7 @@ from tests.scripts.conftest import Call
 def test_every_shipped_configuration_can_be_used(called: Call) -> None:
     done = called("config check", "--json")
     assert done.returncode == 0, done.stderr
-    found = {Path(path).name: problem for path, problem in json.loads(done.stdout).items()}
+    found = {Path(path).name: problem for path, problem in json.loads(done.stdout)["problems"].items()}
     assert {"smoke.yaml", "training_configuration.yaml", "grpo.yaml", "tinyllama-1b.yaml"} <= set(found)
     assert set(found.values()) == {""}
 
@@ -29,4 +29,4 @@ def test_problems_of_all_files_are_shown_at_their_places(called: Call, tmp_path:
 
 def test_a_file_that_is_missing_is_a_problem_of_its_own(called: Call) -> None:
     done = called("config check", "none.yaml", "--json")
-    assert (done.returncode, "none.yaml" in json.loads(done.stdout)["none.yaml"]) == (2, True)
+    assert (done.returncode, "none.yaml" in json.loads(done.stdout)["problems"]["none.yaml"]) == (2, True)

@@ -32,6 +32,7 @@ def test_it_prints_yaml_that_is_a_whole_configuration() -> None:
 
 def test_it_prints_the_same_as_json() -> None:
     values = json.loads(show("--config", "configs/smoke.yaml", "--json").stdout)
+    assert values.pop("schema_version") == 1
     assert values == yaml.safe_load(show("--config", "configs/smoke.yaml").stdout)
 
 

@@ -99,7 +99,7 @@ def test_a_job_has_its_cluster_pods_logs_and_events_and_no_secret(
     place = ["--kubeconfig", str(cluster.kubeconfig)]
     assert debug_dump.main(["job", "--output", str(file), *place]) == 0
     texts = read_archive(file)
-    assert {"state.json", "events.json", "job.json", "pods.json", "explanation.txt"} <= set(texts)
+    assert {"status.json", "events.json", "job.json", "pods.json", "explanation.txt"} <= set(texts)
     assert json.loads(texts["explanation.json"])["class"] == "oom-host"
     facts = json.loads(texts["cluster.json"])
     assert facts["version"]["gitVersion"] == "v1.33.1"

@@ -149,7 +149,7 @@ def test_a_token_of_slack_counts_only_if_slack_knows_it(serve_github: Serve, cas
 def test_a_webhook_cannot_be_looked_at_and_none_is_not_used() -> None:
     item = slack_item({"SLACK_WEBHOOK_URL": "https://x"})
     assert item.severity is UNKNOWN
-    assert notify.parse_args(item.remedy.split()[2:]).event == "started"
+    assert notify.parse_args(item.fix.split()[2:]).event == "started"
     assert slack_item({}).severity is UNUSED
 
 
@@ -165,9 +165,9 @@ def test_the_checklist_of_a_checkout_is_printed_and_can_be_signed(
     words = ["--all", "--config", str(CONFIG), "--store", f"file://{tmp_path}/my%20store", "--json"]
     code = doctor.main([*words, "--sign-off", str(page), "--run-dir", str(tmp_path / "run")])
     found = json.loads(capsys.readouterr().out)
-    states = {(item["area"], item["name"]): item["state"] for item in found["items"]}
+    states = {(item["area"], item["name"]): item["status"] for item in found["items"]}
     assert states["machine", "packages"] == states["machine", "gpu"] == states["store", "store"] == "ok"
-    assert states["github", "github"] == "cannot look"
+    assert states["github", "github"] == "not checked"
     assert states["cluster", "cluster"] == "not used"
     assert code == (0 if found["ready"] else 1)
     assert found["ready"] is ("failed" not in states.values())
@@ -188,7 +188,7 @@ def test_an_area_that_is_left_out_is_not_checked_but_listed(
     assert list(found) == list(AREAS)
     for area, item in found.items():
         assert (item["found"] == "left out by --skip") is (area != left)
-        assert (item["state"] == "not used") or area == left
+        assert (item["status"] == "not used") or area == left
 
 
 @pytest.mark.parametrize("words", [["--store", "file:///s", "--skip", "machine"], ["--skip", "moon"]])

@@ -24,9 +24,10 @@ def explain(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str,
     assert explain_command.main([*map(str, words), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(found) == {
+        "schema_version",
         "class",
         "cause",
-        "who",
+        "responsible",
         "fix",
         "retryable",
         "other_node",
@@ -55,7 +56,7 @@ def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
     outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
     ours = make_run(tmp_path / "ours", "pretraining", {**outcome, "failure": failure})
     found = explain("--run-dir", ours, capsys=capsys)
-    assert (found["class"], found["who"], found["retryable"]) == ("nan", "configuration", False)
+    assert (found["class"], found["responsible"], found["retryable"]) == ("nan", "configuration", False)
     assert found["fix"].startswith("Lower training.learning_rate: ") and "learning_rate=1e-05" in found["fix"]
 
     outcome = {"status": "failed", "exit_code": 1, "reason": "the program ended with exit code 1"}
@@ -119,7 +120,7 @@ def test_a_workflow_run_is_explained_by_annotations_and_logs(
     server.say("GET /repos/o/r/actions/jobs/2/logs", (200, CANCELED.encode()))
     run = "https://github.com/o/r/actions/runs/4711/job/2" if address else "4711"
     found = explain("--github-run", run, capsys=capsys)
-    assert (found["class"], found["who"], found["retryable"]) == ("node-lost", None, True)
+    assert (found["class"], found["responsible"], found["retryable"]) == ("node-lost", None, True)
     assert found["evidence"][0] == f"annotations of train:1: {LOST}"
 
     server.say(f"GET /repos/o/r/check-runs/2/annotations?{page}", (200, []))

@@ -20,12 +20,12 @@ def test_ids_choose_the_form_unless_it_is_named(called: Call, tmp_path: Path) ->
     write = ("init trust-policy", *WHOSE, "--environment", "training")
     assert subjects(called(*write).stdout) == names
     assert subjects(called(*write, *IDS).stdout) == immutable
-    assert subjects(called(*write, *IDS, "--form", "both").stdout) == [names, immutable]
+    assert subjects(called(*write, *IDS, "--subject-format", "both").stdout) == [names, immutable]
     done = called(*write, *IDS, "--output", "trust.json")
     assert (done.stdout, subjects((tmp_path / "trust.json").read_text())) == ("", immutable)
 
 
 def test_a_form_whose_ids_are_missing_is_a_usage_error(called: Call) -> None:
-    done = called("init trust-policy", *WHOSE, "--ref", "refs/heads/main", "--form", "immutable")
+    done = called("init trust-policy", *WHOSE, "--ref", "refs/heads/main", "--subject-format", "immutable")
     assert (done.returncode, "gh api repos/me/lab" in done.stderr) == (2, True)
     assert called("init trust-policy", *WHOSE).returncode == 2

@@ -96,7 +96,7 @@ def test_the_status_of_a_failed_job_is_told_to_people_and_machines(manage: Manag
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
     record = json.loads(manage("status", "job", "--json").stdout)
     assert record["uid"] == cluster.objects[f"{JOBS}/job"]["metadata"]["uid"]
-    assert (record["state"], record["retries"], record["holds"]) == ("Failed", 1, True)
+    assert (record["status"], record["retries"], record["holds_resources"]) == ("Failed", 1, True)
     assert {key: record["failure"][key] for key in ("class", "rank", "exit_code")} == {
         "class": "oom-host", "rank": 1, "exit_code": 137,
     }  # fmt: skip

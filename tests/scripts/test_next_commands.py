@@ -91,7 +91,7 @@ def states() -> Iterator[JobState]:
                     "because",
                     failure=failure,
                     pods=PodCounts(4, 4),
-                    holds=holds,
+                    holds_resources=holds,
                     auto_retry=retry,
                     waiting=Waiting(FailureClass.QUOTA, "because") if waits else None,
                     followed_by=next_job,
@@ -149,13 +149,13 @@ def test_a_retry_that_is_gone_names_the_cluster(
     told(given, text[text.index("trainyard job") :], namespace="team")
 
 
-def verdict_on(job: JobSpec, remedy: str) -> Verdict:
-    """A verdict in which every check has an error and a warning with this remedy."""
+def verdict_on(job: JobSpec, fix: str) -> Verdict:
+    """A verdict in which every check has an error and a warning with this fix."""
     none: Any = MissingData("not looked at")
     fields = dict.fromkeys(Snapshot.__dataclass_fields__, none)
     fields |= {"nodes": (), "pods": (), "resources": {}}
     made = (Finding.error, Finding.warning)
-    findings = tuple(make("bad", remedy, check.name) for check in CHECKS for make in made)
+    findings = tuple(make("bad", fix, check.name) for check in CHECKS for make in made)
     return Verdict(facts_of(Snapshot(**fields), job, tuple(KINDS.values())), findings)
 
 
@@ -165,13 +165,13 @@ def test_remedies_of_every_check_reach_the_cluster(script: str, given: list[str]
     words = ["--config", "c.yaml"] if script == "job_deploy" else ["check"]
     args = load_script(script).parse_args([*words, *given])
     job = JobSpec(**job_values(args)).with_settings(ClusterConfig())
-    for remedy in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):
-        verdict = verdict_on(job, remedy)
-        texts = [entry["remedy"] for entry in verdict_record(verdict)["findings"]]
+    for fix in ("kubectl -n kube-system get pods", "trainyard cluster fix --apply"):
+        verdict = verdict_on(job, fix)
+        texts = [entry["fix"] for entry in verdict_record(verdict)["findings"]]
         texts += [step.command for step in plan_fix(verdict, ClusterConfig())]
         assert len(texts) >= 4 * len(CHECKS) - 4
         for text in texts:
             found = shlex.split(text)
-            kept = ("--kubeconfig", "--context") if remedy.startswith("kubectl") else tuple(OPTIONS)
+            kept = ("--kubeconfig", "--context") if fix.startswith("kubectl") else tuple(OPTIONS)
             expected = {n: v for n, v in zip(given[::2], given[1::2], strict=True) if n in kept}
             assert {n: found[found.index(n) + 1] for n in OPTIONS if n in found} == expected

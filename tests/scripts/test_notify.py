@@ -197,7 +197,7 @@ def test_a_second_attempt_that_starts_goes_on_in_the_thread(
 
 
 def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, slack: Slack) -> None:
-    why = ("--reason", "the runner was lost", "--next-step", "gh run rerun 99 --failed", "--lineage", "7")
+    why = ("--reason", "the runner was lost", "--fix", "gh run rerun 99 --failed", "--lineage", "7")
     done = called("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 7 failed · the runner was lost"

@@ -138,13 +138,13 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     gates["evaluation"] = {"thresholds": {"accuracy": ">= 0.60", "a|b": "< 3"}}
     (head / "config.yaml").write_text(yaml.safe_dump(gates))
     found = compare("--last-green", green.parent)
-    assert found[0].endswith("| last green run 812 | needs |")
+    assert found[0].endswith("| last green run 812 | threshold |")
     assert f"| accuracy |  |  |  | 0.61 | {escape_markdown('>= 0.60')} |" in found
     assert f"| {escape_markdown('a|b')} |  |  |  |  | {escape_markdown('< 3')} |" in found
     one = called("report", head, "--compare", "--last-green", green.parent)
     assert one.stdout.startswith("### Compared: run 812 "), "the last green run is the base of one run"
     alone = compare("--last-green", tmp_path / "nothing")
-    assert alone[0].endswith("| change | needs |")
+    assert alone[0].endswith("| change | threshold |")
     refused = called("report", head, "--last-green", green)
     assert (refused.returncode, "--last-green needs --compare" in refused.stderr) == (2, True)
 
@@ -187,7 +187,7 @@ def test_a_run_is_watched_until_it_is_over(
         finished_run.run_file.write_text(json.dumps(record | {"outcome": outcome}))
 
     monkeypatch.setattr(time, "sleep", wait)
-    words = [str(finished_run.path), "--watch", "--interval", "3s", "--output", str(page)]
+    words = [str(finished_run.path), "--watch", "--every", "3s", "--output", str(page)]
     assert report.main(words) == 0
     ((seconds, before),) = seen
     assert seconds == 3

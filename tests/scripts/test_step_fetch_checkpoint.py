@@ -41,5 +41,5 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
     assert handler.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
     assert "could not be fetched" in (tmp_path / "summary").read_text()
-    assert fetch_resume.main([*new, "--segment", "2", "--may-begin", "true"]) == 0
+    assert fetch_resume.main([*new, "--segment", "2", "--allow-missing-checkpoint", "true"]) == 0
     assert capsys.readouterr().out == "none\n"

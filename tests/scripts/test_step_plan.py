@@ -127,7 +127,7 @@ def test_it_resolves_inputs_into_outputs_a_summary_and_a_file(plan: Plan, tmp_pa
     kept, changes = tmp_path / "plan.json", ["training.max_steps=50", "training.seed=7"]
     changes.append("evaluation.command=[e,--api-key,eight888]")
     done = plan(
-        "--overrides", f" {changes[0]}\n\n{changes[1]}\n{changes[2]} ", "--epochs", "2", "--output", str(kept)
+        "--settings", f" {changes[0]}\n\n{changes[1]}\n{changes[2]} ", "--epochs", "2", "--output", str(kept)
     )
     assert done.outputs["overrides"].splitlines() == [*changes, "training.epochs=2"]
     assert json.loads(kept.read_text()) == json.loads(done.outputs["plan"])
@@ -362,7 +362,7 @@ def test_every_target_runs_every_recipe(plan: Plan, target: str, recipe: str, ev
     event = "workflow_dispatch" if is_dry else event
     changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
     done = plan(
-        "--overrides", changes, *asked, inputs={"dry_run": is_dry}, **variables, GITHUB_EVENT_NAME=event
+        "--settings", changes, *asked, inputs={"dry_run": is_dry}, **variables, GITHUB_EVENT_NAME=event
     )
     assert done.outputs["target"] == target
 
@@ -376,7 +376,7 @@ def test_a_number_of_pods_that_is_none_is_refused(plan: Plan) -> None:
 def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(plan: Plan) -> None:
     """A fresh copy stays green: it may be about to name a cluster."""
     fresh: dict[str, str | None] = {"TRAINYARD_RUNNER_LABELS": None, "GITHUB_EVENT_NAME": "push"}
-    assert plan("--overrides", "recipe=megatron", **fresh).outputs["train"] == "false"
+    assert plan("--settings", "recipe=megatron", **fresh).outputs["train"] == "false"
 
 
 @each_case("on_laptop", [False, True])

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     assert pruned.stdout.splitlines()[1].endswith("promoted as production")
     back = program("store restore", "--store", store, "--step", "production", "--to", "back", "--json")
     assert json.loads(back.stdout)["steps"] == [10]
-    moved = program(*line, "--step", "newest", "--by", "bob")
+    moved = program(*line, "--step", "newest", "--actor", "bob")
     assert "before: step 10 of run 7" in moved.stderr
     for wrong in (
         ("--step", "ten"),
@@ -113,7 +113,7 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     ):
         assert program(*line, *wrong).returncode == 2
     assert program(*line, "--step", "11").returncode == 1
-    withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw", "--by", "ada")
+    withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw", "--actor", "ada")
     assert "would be taken back; nothing was changed" in program(*withdraw, "--dry-run").stderr
     assert "production of step 20 of run 7: taken back" in program(*withdraw).stderr
     assert program(*withdraw, "--json").returncode == 2
@@ -131,7 +131,7 @@ def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp
     assert "1 checkpoints, " in planned.stderr
     assert "nothing was changed; --apply removes them" in planned.stderr
     assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
-    done = program(*line, "--apply", "--json", "--by", "ada")
+    done = program(*line, "--apply", "--json", "--actor", "ada")
     assert done.returncode == 0, done.stderr
     [run] = json.loads(done.stdout)["runs"]
     assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]

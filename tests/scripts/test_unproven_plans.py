@@ -117,7 +117,7 @@ def test_the_remedy_that_a_plan_names_makes_it_provable(load_script: Callable[[s
     (part, _) = deploy.unproven_parts(
         settings := settings_of("verl", "efa", STORE), plan_job(settings, asked)
     )
-    assert (part.name, part.remedy.split()[0]) == ("network", "compute.network=tcp")
+    assert (part.name, part.fix.split()[0]) == ("network", "compute.network=tcp")
     changed = settings_of("verl", "tcp", STORE)
     (left,) = deploy.unproven_parts(changed, plan_job(changed, asked))
     assert left.name == "repeatable"
@@ -188,7 +188,7 @@ def test_plan_run_states_it_in_the_first_lines(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     changes = f"compute.strategy=ddp compute.network={network} model.device={device}"
-    words = ["--config", str(SMOKE), "--overrides", changes, "--target", target]
+    words = ["--config", str(SMOKE), "--settings", changes, "--target", target]
     assert load_script("step_plan").main(words) == 0
     head = capsys.readouterr().out.splitlines()[:4]
     red = target == "eks" and nodes == "2" and network == "efa" and device == "cpu"
@@ -217,7 +217,7 @@ def test_a_plan_warns_only_of_what_trains(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     changes = "compute.strategy=ddp compute.network=efa model.device=cpu"
-    words = ["--config", str(SMOKE), "--overrides", changes, "--target", "eks"]
+    words = ["--config", str(SMOKE), "--settings", changes, "--target", "eks"]
     if not is_set_up and event == "workflow_dispatch":
         monkeypatch.setenv("INPUTS", '{"dry_run": "true"}')
     assert load_script("step_plan").main(words) == 0

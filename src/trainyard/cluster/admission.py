@@ -33,7 +33,7 @@ class Outlook:
 
     when: AdmissionTime
     evidence: str
-    remedy: str = ""
+    fix: str = ""
 
 
 def gpus_of_job(job: "JobSpec", fits: tuple[Fitness, ...]) -> int | None:
@@ -82,9 +82,9 @@ def uncovered_efa(snapshot: Snapshot, job: "JobSpec", fits: tuple[Fitness, ...])
 
 
 def _never(
-    evidence: str, remedy: str = "ask the owner of the queue, or name another one with --queue"
+    evidence: str, fix: str = "ask the owner of the queue, or name another one with --queue"
 ) -> Outlook:
-    return Outlook(AdmissionTime.NEVER, evidence, remedy)
+    return Outlook(AdmissionTime.NEVER, evidence, fix)
 
 
 def _queue_outlook(

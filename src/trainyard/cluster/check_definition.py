@@ -48,9 +48,9 @@ class Facts:
     def wants_gpus(self) -> bool:
         return self.job.gpus_per_node != 0
 
-    def error_unless_enough(self, evidence: str, remedy: str) -> Finding:
+    def error_unless_enough(self, evidence: str, fix: str) -> Finding:
         """Return an error if too few fit nodes are left for the plan, else a warning."""
-        return (Finding.warning if self.enough else Finding.error)(evidence, remedy)
+        return (Finding.warning if self.enough else Finding.error)(evidence, fix)
 
     def judge_nodes(self, check: str) -> Iterator[Finding]:
         """Yield the obstacles, then the doubts, of `check`; nodes with the same one share a finding."""
@@ -61,9 +61,9 @@ class Facts:
                     if one.subject == check:
                         known.setdefault(one, []).append(fitness.node.name)
         for one, nodes in obstacles.items():
-            yield self.error_unless_enough(f"{list_names(nodes)}: {one.evidence}", one.remedy)
+            yield self.error_unless_enough(f"{list_names(nodes)}: {one.evidence}", one.fix)
         for one, nodes in doubts.items():
-            yield Finding.warning(f"{list_names(nodes)}: {one.evidence}", one.remedy)
+            yield Finding.warning(f"{list_names(nodes)}: {one.evidence}", one.fix)
 
 
 @dataclass(frozen=True)

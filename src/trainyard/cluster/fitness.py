@@ -224,8 +224,8 @@ def _remedy_for(taint: Taint) -> str:
 _REPLACE = "have the node repaired or replaced by its owner; nothing is replaced from here"
 
 
-def _health(text: str, remedy: str) -> Finding:
-    return Finding.error(text, remedy, "node-health")
+def _health(text: str, fix: str) -> Finding:
+    return Finding.error(text, fix, "node-health")
 
 
 def _keeps_away(taint: Taint, job: "JobSpec") -> bool:

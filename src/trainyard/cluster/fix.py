@@ -3,7 +3,7 @@
     Verdict + ClusterConfig ──plan──> Step, Step, …
 
 A step is safe if it adds something that is missing and changes nothing else: a namespace, a LocalQueue or a
-claim. Nothing is ever installed, rebooted, replaced, drained, cordoned or deleted: such remedies are printed
+claim. Nothing is ever installed, rebooted, replaced, drained, cordoned or deleted: such fixes are printed
 for people.
 """
 
@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One remedy."""
+    """One fix."""
 
     check: str
     what: str
@@ -40,7 +40,7 @@ class Step:
 
 
 def plan_fix(verdict: Verdict, settings: ClusterConfig) -> tuple[Step, ...]:
-    """Return every remedy of the verdict's findings; the safe ones first, in the order to apply them."""
+    """Return every fix of the verdict's findings; the safe ones first, in the order to apply them."""
     snapshot, job = verdict.facts.snapshot, verdict.facts.job
     automatic = [
         *_namespace(snapshot, job),
@@ -88,8 +88,8 @@ def _claim(snapshot: Snapshot, job: "JobSpec", settings: ClusterConfig) -> Itera
 def _manual_steps(verdict: Verdict, fixed: "set[str]") -> Iterator[Step]:
     for finding in verdict.findings:
         severe = finding.severity in (Severity.ERROR, Severity.WARNING)
-        if severe and finding.subject not in fixed and finding.remedy:
-            command = verdict.facts.job.target.in_text(finding.remedy)
+        if severe and finding.subject not in fixed and finding.fix:
+            command = verdict.facts.job.target.in_text(finding.fix)
             yield Step(finding.subject, finding.evidence, command=command)
 
 

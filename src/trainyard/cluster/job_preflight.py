@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec
 
 _OF_A_JOB = ("storage", "queue")
-"""Checks whose remedies belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
+"""Checks whose fixes belong to a job. `trainyard cluster fix` handles what is installed in a cluster."""
 _MIB = 2**20
 _GPUS = "nvidia.com/"
 

@@ -31,8 +31,8 @@ class MissingData:
     def as_finding(self) -> Finding:
         """Return the finding of a check that could not read its subject."""
         reason = self.reason if self.denied else f"could not be read: {self.reason}"
-        remedy = "ask the owner of the cluster for the right to read it" if self.denied else "try again"
-        return Finding("", Severity.SKIPPED, reason, remedy, could_not_read=True)
+        fix = "ask the owner of the cluster for the right to read it" if self.denied else "try again"
+        return Finding("", Severity.SKIPPED, reason, fix, could_not_read=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,5 +120,5 @@ def _finding(finding: Finding, target: ClusterTarget) -> dict[str, str]:
         "check": finding.subject,
         "severity": finding.severity.value,
         "evidence": finding.evidence,
-        "remedy": target.in_text(finding.remedy),
+        "fix": target.in_text(finding.fix),
     }

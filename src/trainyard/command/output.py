@@ -8,20 +8,28 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trainyard.command import terminal
 from trainyard.command.visible_text import escape_controls, visible_json, visible_line
 
+# The version of the JSON outputs: a change that breaks a reader raises it.
+_SCHEMA_VERSION = 1
 _COLOURS = {"ok": "32", "degraded": "33", "failed": "31"}
 _logger = logging.getLogger("trainyard")
 
 
-def print_json(value: object) -> None:
+def json_text(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
+    """Return the JSON output of a command: its version first, which the value's own replaces."""
+    return json.dumps({"schema_version": _SCHEMA_VERSION, **value}, indent=indent)
+
+
+def print_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Write `value` to stdout. An error of writing is reported when the process ends (`exit_code_of`)."""
     with contextlib.suppress(OSError):
-        sys.stdout.write(visible_json(json.dumps(value, indent=2)) + "\n")
+        sys.stdout.write(visible_json(json_text(value, indent=indent)) + "\n")
+        sys.stdout.flush()
 
 
 def print_result(data: Any, lines: Callable[[Any, int], list[str]], *, as_json: bool) -> None:

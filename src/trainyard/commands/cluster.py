@@ -1,8 +1,8 @@
 """Check a cluster before a job is sent: is it ready for the plan, what is free, which nodes are healthy.
 
-`check` answers yes or no, with evidence and a remedy for each finding. `capacity` shows what is free, whether
+`check` answers yes or no, with evidence and a fix for each finding. `capacity` shows what is free, whether
 the plan fits, who uses the rest, and when Kueue would admit the job. `nodes` lists the nodes that the plan
-can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans the remedies; with --apply it
+can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans the fixes; with --apply it
 carries out those that only add something missing, and prints the others as commands. Nothing else changes a
 cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. See docs/clusters.md.
 
@@ -75,7 +75,7 @@ def make_parser() -> CommandParser:
         "--prometheus", metavar="URL", help="with nodes: Prometheus workspace that has the GPUs' utilisation"
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe remedies")
+    parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe fixes")
     parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
     parser.check = check_options
     return parser
@@ -168,7 +168,7 @@ def measure_usage(query: ClusterQuery, *, prometheus: str | None = None) -> tupl
 
 
 def fix_cluster(query: ClusterQuery, settings: ClusterConfig, *, apply: bool) -> tuple[Json, int]:
-    """Return the record of the remedies and the exit code; `apply` carries the safe ones out."""
+    """Return the record of the fixes and the exit code; `apply` carries the safe ones out."""
     verdict = query.judge(find_digest)
     steps = plan_fix(verdict, settings)
     if apply:

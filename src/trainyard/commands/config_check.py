@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{problem}\n")
         annotate_problems(problem)
     if args.json:
-        output.print_json(problems)
+        output.print_json({"problems": problems})
     summary = f"{len(files) - len(wrong)} of {len(files)} can be used"
     output.announce("configs", summary, "failed" if wrong else "ok")
     return ExitCode.USAGE if wrong else ExitCode.DONE

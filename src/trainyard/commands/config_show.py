@@ -9,14 +9,13 @@ Example: trainyard config show --config configs/smoke.yaml --set training.max_st
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.config import explanation
+from trainyard.config import problems
 from trainyard.config.load import dump_yaml
 from trainyard.training.weights.pretrained import load_with_weights
 
@@ -44,7 +43,7 @@ def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     values = loaded.config.to_plain()
     if explain and as_json:
-        return json.dumps(explanation.as_data(values, loaded.origins), indent=2) + "\n"
+        return output.json_text(problems.as_data(values, loaded.origins)) + "\n"
     if explain:
-        return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
-    return json.dumps(values, indent=2) + "\n" if as_json else dump_yaml(loaded.config)
+        return "".join(f"{line}\n" for line in problems.explanation_lines(values, loaded.origins))
+    return output.json_text(values) + "\n" if as_json else dump_yaml(loaded.config)

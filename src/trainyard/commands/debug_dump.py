@@ -131,7 +131,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     texts = {
         "explanation.txt": "\n".join(explanation_lines(found)),
         "explanation.json": as_json(found.record()),
-        "state.json": as_json(judge_job(observed).record()),
+        "status.json": as_json(judge_job(observed).record()),
         "events.json": json_or_refusal(lambda: event_records(reader.all_events(observed), now=observed.now)),
         "job.json": as_json(without_values(observed.job)),
         "pods.json": as_json(without_values(list(pods))),

@@ -149,7 +149,7 @@ def check_readiness(
         output.announce("note", note)
     for finding in findings:
         if finding.subject == "signing" or finding.severity is Severity.WARNING:
-            text = "; ".join(part for part in (finding.evidence, finding.remedy) if part)
+            text = "; ".join(part for part in (finding.evidence, finding.fix) if part)
             output.announce(finding.subject, text, finding.severity.verdict)
     return ExitCode.DONE
 

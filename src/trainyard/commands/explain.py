@@ -5,8 +5,8 @@ Reads:      RUN: the records and logs of a run; --log: logs of any trainer, with
             --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
             GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
 Writes:     the class, the root error, the fix if one is known, whether a retry recovers, and the lines around
-            the error, on stdout; --json prints {"class", "cause", "who", "fix", "retryable", "other_node",
-            "evidence", "level", "root"}
+            the error, on stdout; --json prints {"class", "cause", "responsible", "fix", "retryable",
+            "other_node", "evidence", "level", "root"}
 Exit codes: 0 the answer was printed (it may be `unknown`); 2 wrong usage, or nothing of that name; 4 the
             cluster, GitHub or AWS refused or could not be reached
 Example:    trainyard explain runs/20261120-214501-7c1f
@@ -77,7 +77,7 @@ class FailureEvidence:
         fits = found.klass == self.recorded.klass
         return replace(
             self.recorded,
-            who=self.recorded.who or (found.who if fits else ""),
+            responsible=self.recorded.responsible or (found.responsible if fits else ""),
             fix=self.recorded.fix or found.fix,
             evidence=(*self.recorded.evidence, *(found.evidence if fits else ())),
         )
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def explanation_lines(found: LogExplanation) -> list[str]:
     """Return the explanation as text: the class and cause first, then what to do, then the evidence."""
-    who = f" ({found.who})" if found.who and found.fix else ""
+    who = f" ({found.responsible})" if found.responsible and found.fix else ""
     known = {"fact": " (from facts on record)", "log": " (from the log)"}.get(found.level, "")
     lines = [f"{found.klass}: {found.cause}", f"  fix{who}: {found.next_step}"]
     lines.append(f"  retry: {retry_words(found)}{known}")
@@ -211,9 +211,14 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     """Return the facts on record about the end of a program."""
     outcome = run.get("outcome") or {}
     exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
+    failure = outcome.get("failure")
+    known = failure if isinstance(failure, Mapping) else {}
+    system, kills = known.get("system"), known.get("memory_kills")
     return FailureFacts(
         own if isinstance(own, int) else code,
         **FailureFacts.of_exception(exception if isinstance(exception, Mapping) else {}),
+        system=[str(line) for line in system] if isinstance(system, list) else (),
+        memory_kills=kills if isinstance(kills, int) else None,
         steps=steps if isinstance(steps, int) else None,
     )
 
@@ -266,7 +271,7 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
         return FailureEvidence(logs, FailureFacts(failure.exit_code, steps=1))
     recorded = LogExplanation(
         failure.failure_class, failure.evidence, failure.retryable, failure.cause or failure.evidence[0],
-        failure.who, failure.fix, failure.other_node,
+        failure.responsible, failure.fix, failure.other_node,
     )  # fmt: skip
     return FailureEvidence(logs, FailureFacts(failure.exit_code), recorded)
 

@@ -45,12 +45,13 @@ from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
     LEVELS,
     check_lines,
+    demanded_packages,
+    find_locks,
     judge_declared,
     linux_markers,
     probe_answers,
     probe_request,
 )
-from trainyard.image.release.image_locks import demanded_packages, find_locks
 from trainyard.image.release.published_files import judge_layers, parse_allowed
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text
@@ -102,8 +103,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
     )
-    poll = "seconds between polls"
-    parser.add_argument("--poll", type=arguments.seconds, default=5.0, metavar="S", help=poll)
+    every = "time between two polls"
+    parser.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
@@ -145,8 +146,10 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         uv = None if is_offline() else find_uv()
         processor = linux_markers(facts.architecture)["platform_machine"]
 
-        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | None:
-            return published_digests(uv, name, version, python, processor=processor) if uv else None
+        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | str:
+            if not uv:
+                return "no index is asked: uv is missing, or UV_OFFLINE is set"
+            return published_digests(uv, name, version, python, processor=processor)
 
         answers.append(judge_layers(read, digests_of, allowed))
     return [*answers, *probe(args, builder, facts)]

@@ -139,7 +139,7 @@ def lint_dockerfile(
     output.print_json(data) if as_json else print("\n".join(lint_lines(data, findings)))
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
-        annotate(level, f"{finding.subject}: {finding.evidence}", title=finding.remedy)
+        annotate(level, f"{finding.subject}: {finding.evidence}", title=finding.fix)
     return ExitCode.DONE if data["ok"] else ExitCode.NO
 
 
@@ -283,7 +283,7 @@ def declared_record(declared: "DeclaredVersions") -> dict[str, str]:
 
 
 def lint_lines(data: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
-    """Return the findings for people, each with its reason and its remedy."""
+    """Return the findings for people, each with its reason and its fix."""
     known, read = data["declared"], data["read"]
     versions = ", ".join(f"{key} {known[key]}" for key in ("torch", "cuda", "python", "nccl") if key in known)
     lines = [

@@ -1,7 +1,7 @@
 """Write the trust policy of an AWS role: the jobs of a GitHub repository that may assume it without keys.
 
 GitHub's OIDC token names the job in its subject. Repositories created after 15 July 2026 have immutable
-subjects with numeric ids; older ones have names. --form both trusts either.
+subjects with numeric ids; older ones have names. --subject-format both trusts either.
 
 Reads:   its flags; `gh api repos/OWNER/REPO --jq '.owner.id, .id'` prints the ids.
 Writes:  the policy as JSON to stdout, or to --output.
@@ -38,7 +38,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--repository-id", type=arguments.positive, metavar="N", help="needed for the immutable form"
     )
     parser.add_argument(
-        "--form", choices=("names", "immutable", "both"), help="default: immutable with ids, else names"
+        "--subject-format",
+        choices=("names", "immutable", "both"),
+        help="default: immutable with ids, else names",
     )
     workflow = "also require the workflow that has the job: train.yml, or its path; @REF unless it is on main"
     parser.add_argument("--workflow", default="", metavar="FILE[@REF]", help=workflow)
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
     subject = Subject(args.repository, args.environment, args.ref, **ids)
-    form = Form(args.form or ("immutable" if None not in ids.values() else "names"))
+    form = Form(args.subject_format or ("immutable" if None not in ids.values() else "names"))
     policy = trust_policy(
         subject, account=args.account, form=form, partition=args.partition, workflow=args.workflow
     )

@@ -1,8 +1,9 @@
 """Measure how fast the machines of a job sum a tensor, before it trains.
 
 Torch's own all-reduce runs over all processes: NCCL with GPUs, gloo without. The bus bandwidth is that of
-nccl-tests. It is compared with half of what AWS has published for the instance type, or with --floor; without
-either nothing is compared. Pods run it before training with `compute.network_test: true`.
+nccl-tests. It is compared with half of what AWS has published for the instance type, or with
+--min-bandwidth; without either nothing is compared. Pods run it before training with
+`compute.network_test: true`.
 
 Reads:      an operator's variables, as trainyard train; TRAINYARD_INSTANCE_TYPE
 Writes:     the result on stdout; --output
@@ -55,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--instance-type", default="", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE"
     )
     floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
-    parser.add_argument("--floor", type=arguments.amount, metavar="GB/S", help=floor)
+    parser.add_argument("--min-bandwidth", type=arguments.amount, metavar="GB/S", help=floor)
     limit = "how long processes wait for each other; default: 5m"
     parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=limit)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         size_mib=args.size_mib,
         repetitions=args.repetitions,
         seconds=args.timeout,
-        floor=args.floor,
+        floor=args.min_bandwidth,
     )
     return measure_network(test, file=args.output, as_json=args.json)
 
@@ -138,11 +139,10 @@ def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:
 
     The workers meet at the port after that of the training, which must stay free for the training.
     """
-    place = place_in_run(os.environ, given, has_agent=shutil.which(AGENT) is not None)
-    if place is None:
-        place = NodeLauncher(1, 0, "auto")
-    if not isinstance(place, NodeLauncher):
+    if os.environ.get("LOCAL_RANK"):
         raise ConfigError("this is a worker of a launcher already; measure once on each machine")
+    place = place_in_run(os.environ, given, has_agent=shutil.which(AGENT) is not None)
+    place = place or NodeLauncher(1, 0, "auto")
     if place.agent:
         raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
     processes = processes_here(place.processes, on_cpu=on_cpu)

@@ -21,7 +21,6 @@ Example: trainyard notify resumed --run-dir runs/gh-99 --segment 2/3 --reason "r
 """
 
 import argparse
-import json
 import logging
 import os
 import time
@@ -74,9 +73,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")
-    parser.add_argument(
-        "--next-step", default="", metavar="TEXT", help="what to do next; default: as recorded"
-    )
+    parser.add_argument("--fix", default="", metavar="TEXT", help="what to do next; default: as recorded")
     parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`: the jobs to report")
     parser.add_argument(
         "--job-status",
@@ -100,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lineage=args.lineage,
         segment=args.segment,
         reason=args.reason,
-        next_step=args.next_step,
+        next_step=args.fix,
         needs=needs_in(args.needs) if args.needs else None,
         job_status=args.job_status,
         plan=args.plan or "",
@@ -172,7 +169,7 @@ def notify(notice: Notice, *, dry_run: bool = False, as_json: bool = False) -> P
     if as_json:
         message = {"text": event.message.text, "blocks": event.message.blocks} if event else {}
         is_sent = result is PostResult.POSTED
-        print(json.dumps({"sent": is_sent, "thread": thread.address, **message}, ensure_ascii=False))
+        output.print_json({"sent": is_sent, "thread": thread.address, **message})
     elif event is None:
         output.announce("slack", "the run was not degraded: nothing sent")
     elif result is PostResult.NOT_CONFIGURED:

@@ -20,7 +20,6 @@ Example: trainyard report runs/20261120-214501-7c1f --format markdown
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -73,7 +72,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--last-green", type=arguments.path, metavar="FOLDER", help=green)
     parser.add_argument("--watch", action="store_true", help="repeat the report until no run is in progress")
     parser.add_argument(
-        "--interval",
+        "--every",
         type=arguments.duration,
         default=10.0,
         metavar="DURATION",
@@ -110,14 +109,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = report(args, dashboards, is_going=is_going, shown=shown)
         if not is_going:
             return 0
-        time.sleep(args.interval)
+        time.sleep(args.every)
 
 
 def report(
     args: argparse.Namespace, dashboards: Sequence[TrainingDashboard], *, is_going: bool, shown: str
 ) -> str:
     """Write the reports once, to stdout only if they differ from `shown`; return the text on stdout."""
-    refresh = args.interval if is_going else None
+    refresh = args.every if is_going else None
 
     def render(form: Format) -> str:
         if args.compare:
@@ -177,7 +176,7 @@ def store_index(url: str, form: Format) -> str:
         case Format.HTML:
             return html_index(store.url, runs, now=time.time())
         case Format.JSON:
-            return json.dumps({"store": store.url, "runs": [run.to_json() for run in runs]}, indent=2) + "\n"
+            return output.json_text({"store": store.url, "runs": [run.to_json() for run in runs]}) + "\n"
         case Format.TEXT:
             return inventory.inventory_table(runs) + "\n"
         case Format.MARKDOWN:

@@ -87,7 +87,7 @@ def make_parser() -> CommandParser:
     segment = "number of the segment in its lineage, from 1; default: 1"
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
     begin = "let a later segment start if the earlier ones stored nothing"
-    parser.add_argument("--may-begin", choices=("true", "false"), default="false", help=begin)
+    parser.add_argument("--allow-missing-checkpoint", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
     parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
     takeover = "stop what still trains in --run-dir, on this host, before the start"
@@ -135,7 +135,7 @@ def request_of(args: argparse.Namespace, command: Sequence[str] = ()) -> "RunReq
         deadline=args.deadline,
         lineage=args.lineage,
         segment=args.segment,
-        may_begin=args.may_begin == "true",
+        allow_missing_checkpoint=args.allow_missing_checkpoint == "true",
         takeover=args.takeover,
     )
 
@@ -159,7 +159,7 @@ class RunRequest:
     deadline: float | None = None
     lineage: str = ""
     segment: int = 1
-    may_begin: bool = False
+    allow_missing_checkpoint: bool = False
     takeover: bool = False
     """Whether what still trains in `run_dir`, on this host, is stopped first."""
     run_id: str = ""
@@ -203,7 +203,7 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
-    os.environ.setdefault("TRAINYARD_STARTED_WITH", shlex.join(["trainyard", "run", *words]))
+    os.environ.setdefault("TRAINYARD_COMMAND_LINE", shlex.join(["trainyard", "run", *words]))
     with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
@@ -305,7 +305,7 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
         deadline=request.deadline,
         lineage=request.lineage,
         segment=request.segment,
-        may_begin=request.may_begin,
+        allow_missing_checkpoint=request.allow_missing_checkpoint,
         notifies=notifies,
         prepares=config.recipe in RECIPES,
         notice=request.notice,

@@ -8,7 +8,6 @@ Example: trainyard step check-release --tag v0.1.0
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
     if args.json:
         known = {"version": release.version, "title": release.title, "notes": release.notes}
-        print(json.dumps(known, indent=2, ensure_ascii=False))
+        output.print_json(known)
     return 0
 
 

@@ -82,7 +82,7 @@ RELEASES_SECONDS = 5.0
 TORCH_SECONDS = 600.0
 _TORCH_FACTS = """
 import dataclasses, json
-from trainyard.training.runtime.torch_device import torch_facts
+from trainyard.training.runtime.hardware import torch_facts
 print(json.dumps(dataclasses.asdict(torch_facts())))
 """
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
@@ -171,12 +171,12 @@ def report_findings(findings: tuple[Finding, ...], line: str, *, as_json: bool) 
     """Report the findings; on GitHub degraded ones are warnings. Raises CheckFailedError if one failed."""
     worst = worst_severity(findings)
     if as_json:
-        print(json.dumps({**findings_record(findings), "summary": line}))
+        output.print_json({**findings_record(findings), "summary": line})
     output.announce("environment", line, worst.verdict)
     for finding in findings:
         if finding.severity is Severity.WARNING:
-            output.announce(finding.subject, f"{finding.evidence}; {finding.remedy}", "degraded")
-            annotate(Level.WARNING, f"{finding.evidence}\nNext: {finding.remedy}", title=finding.subject)
+            output.announce(finding.subject, f"{finding.evidence}; {finding.fix}", "degraded")
+            annotate(Level.WARNING, f"{finding.evidence}\nNext: {finding.fix}", title=finding.subject)
     if worst is Severity.ERROR:
         refuse_start(findings)
     return 0

@@ -2,8 +2,8 @@
 
 A later segment uses the directory of the previous one or the newest checkpoint in the store, whichever has
 the later step. If --resume is the address of a manifest, a new run starts from that run's newest checkpoint.
-With --may-begin, a later segment that finds nothing starts as --resume says, because the earlier ones stored
-nothing.
+With --allow-missing-checkpoint, a later segment that finds nothing starts as --resume says, because the
+earlier ones stored nothing.
 
 Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; the value for --resume of
@@ -49,7 +49,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
     parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
     parser.add_argument(
-        "--may-begin", default="false", choices=("true", "false"), help="start even if no checkpoint is found"
+        "--allow-missing-checkpoint",
+        default="false",
+        choices=("true", "false"),
+        help="start even if no checkpoint is found",
     )
     wait = "how long to wait until the store has all parts of a checkpoint of this machine"
     parser.add_argument("--wait", type=arguments.duration, default=0.0, metavar="DURATION", help=wait)
@@ -75,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             resume=args.resume,
             segment=args.segment,
             searches=args.fetch == "true",
-            may_begin=args.may_begin == "true",
+            allow_missing_checkpoint=args.allow_missing_checkpoint == "true",
             wait=args.wait,
         )
     output.print_json(asdict(found)) if args.json else print(found.resume)
@@ -91,7 +94,7 @@ def fetch_checkpoint(
     resume: str = "auto",
     segment: int = 1,
     searches: bool = True,
-    may_begin: bool = False,
+    allow_missing_checkpoint: bool = False,
     wait: float = 0.0,
 ) -> Resumption:
     """Restore the checkpoint to resume from, unless it is here, and report where the run resumes.
@@ -110,7 +113,7 @@ def fetch_checkpoint(
         run_number=run_number,
         segment=segment,
         may_fetch=searches,
-        may_begin=may_begin,
+        allow_missing_checkpoint=allow_missing_checkpoint,
         wait_seconds=wait,
         progress=display,
     )

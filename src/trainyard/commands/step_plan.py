@@ -14,7 +14,7 @@ Writes:     the tag; the plan on stdout (--json: all of it) and into --output; i
 Exit codes: 0 decided, with a warning if it seems not to fit, cannot be proven or has one segment only, or
             there is nothing to train; 2 an input, a variable or the file is wrong, or a training was
             requested and the repository is not set up
-Example:    trainyard step plan --config configs/smoke.yaml --overrides "training.max_steps=50"
+Example:    trainyard step plan --config configs/smoke.yaml --settings "training.max_steps=50"
 """
 
 import argparse
@@ -79,7 +79,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     shipped = "default: TRAINYARD_CONFIG, else the shipped one"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=shipped)
     parser.add_argument(
-        "--overrides", default="", metavar="TEXT", help="key=value, one or more; quote spaces in values"
+        "--settings", default="", metavar="WORDS", help="key=value, one or more; quote spaces in values"
     )
     parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
     parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.update({BY_INPUT[name]: value for name, value in given.items() if name in BY_INPUT})
     return plan_run(
         args.config or given.get("config", ""),
-        overrides=args.overrides or given.get("set", ""),
+        overrides=args.settings or given.get("set", ""),
         epochs=args.epochs or given.get("epochs", ""),
         resume=args.resume or given.get("resume", ""),
         target=args.target or given.get("runner", ""),

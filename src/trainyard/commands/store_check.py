@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.json:
             output.print_text(finding.text())
     if args.json:
-        output.print_json([asdict(finding) for finding in findings])
+        output.print_json({"findings": [asdict(finding) for finding in findings]})
     bad = sum(finding.good is False for finding in findings)
     verdict = f"{bad} of {len(findings)} findings about {args.store} need attention"
     output.announce("store", verdict, "failed" if bad else "ok")

@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--even-parents", action="store_true", help="also remove checkpoints that other runs started from"
     )
     parser.add_argument(
-        "--by", help="the person to record; default: the actor of the workflow, else the user"
+        "--actor", help="the person to record; default: the actor of the workflow, else the user"
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.apply:
         display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")
         with terminal.show_live(display):
-            problems += _apply(store, plans, rules, by=args.by, progress=display)
+            problems += _apply(store, plans, rules, by=args.actor, progress=display)
     output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")

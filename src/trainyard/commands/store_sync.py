@@ -96,8 +96,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--code is for --checkpoint: a run directory records its code itself")
     if args.follow and args.checkpoint:
         parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
-    if args.behind and not args.follow:
-        parser.error("--behind needs --follow")
+    if args.background and not args.follow:
+        parser.error("--background needs --follow")
     return args
 
 
@@ -109,13 +109,17 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--follow", action="store_true", help=follow)
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
     for flag, default, help_ in (
-        ("--silence", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
-        ("--outage", 1800.0, "with --follow: how long the store may be unreachable; default: 30m"),
-        ("--others", 600.0, "how long to wait at the end for the parts of other machines; default: 10m"),
+        ("--idle-timeout", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
+        ("--store-timeout", 1800.0, "with --follow: how long the store may be unreachable; default: 30m"),
+        (
+            "--node-timeout",
+            600.0,
+            "how long to wait at the end for the parts of other machines; default: 10m",
+        ),
     ):
         parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=help_)
     behind = "with --follow: continue in the background; process id in FILE, log in FILE.log"
-    parser.add_argument("--behind", type=arguments.path, metavar="FILE", help=behind)
+    parser.add_argument("--background", type=arguments.path, metavar="FILE", help=behind)
     rate = "with --follow: MB read per second; default: 200"
     parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
 
@@ -132,10 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.run_dir,
             store=args.store,
             run_number=number,
-            behind=args.behind,
-            silence=args.silence,
-            outage=args.outage,
-            others=args.others,
+            behind=args.background,
+            silence=args.idle_timeout,
+            outage=args.store_timeout,
+            others=args.node_timeout,
             max_rate=args.max_rate,
             options=options,
             as_json=args.json,
@@ -145,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.run_dir,
             store=args.store,
             run_number=number,
-            others=args.others,
+            others=args.node_timeout,
             options=options,
             dry_run=args.dry_run,
             as_json=args.json,

@@ -14,7 +14,6 @@ Example:    trainyard watch runs/20261120-214501-7c1f --once
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -112,7 +111,7 @@ def watch(args: argparse.Namespace, watched: "RunWatch | JobWatch") -> int:
                     why = f"cannot be written ({error.strerror})"
                     raise ConfigError(f"--prometheus {args.prometheus}: {why}") from None
             if args.json:
-                output.print_text(json.dumps(status.record()))
+                output.print_json(status.record(), indent=None)
             elif is_live:
                 view.show(status)
             elif not is_last:

@@ -39,7 +39,7 @@ class JobTexts:
     """The effect of its end on the run."""
     not_started: str = ""
     """Replaces `after` for a job that never had a machine; empty if `after` is right for it too."""
-    remedy: str = _LOG
+    fix: str = _LOG
     """The next command after a failure for which GitHub names no cause."""
     continued_by: str = ""
     """The job that continues the run; if that succeeds, this job's end is not reported."""
@@ -62,7 +62,7 @@ TRAINING = {
     "train": JobTexts(
         "Train and prove", _RUNNER, "nothing was trained", f"{_LOG}, then {_AGAIN}", continued_by="continue"
     ),
-    "continue": JobTexts("Continue or notify", "the next segment may be missing", remedy=_AGAIN),
+    "continue": JobTexts("Continue or notify", "the next segment may be missing", fix=_AGAIN),
 }
 """The jobs of `train.yml`, in their order."""
 
@@ -74,12 +74,12 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
     another one failed or was cancelled is not reported.
     """
     table = {name: texts for name, texts in TRAINING.items() if name in needs}
-    reasons, remedies, by_person = [], [], False
+    reasons, fixes, by_person = [], [], False
     for name, texts in table.items():
         if _result(needs, name) == "skipped" and _is_due(needs, attempt, name):
             effect = texts.not_started or texts.after
             reasons.append(f"the run was cancelled before the job {texts.title} started: {effect}")
-            remedies.append(_rerun(needs))
+            fixes.append(_rerun(needs))
         elif _has_bad_end(needs, name, texts) and not is_reported(needs, name, attempt):
             record, is_cancelled = records(texts.title), _result(needs, name) == "cancelled"
             cause, has_run = quoted_cause(record), bool(record.get("runner_name") or not record)
@@ -88,12 +88,12 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
             effect = texts.after if has_run else texts.not_started or texts.after
             reason = f"the job {texts.title} {ended} ({cause or 'GitHub names no cause'}): {effect}"
             reasons.append(own or reason)
-            remedy = _rerun(needs) if is_cancelled else texts.remedy
-            remedies.append(remedy if has_run or own or not cause else _remedy(cause, _rerun(needs)))
+            fix = _rerun(needs) if is_cancelled else texts.fix
+            fixes.append(fix if has_run or own or not cause else _fix_of(cause, _rerun(needs)))
             by_person |= is_cancelled and _is_by_person(cause)
     if not reasons:
         return None
-    return JobEnd("; ".join(reasons), next_command(remedies[0].format(run=run), attempt), by_person)
+    return JobEnd("; ".join(reasons), next_command(fixes[0].format(run=run), attempt), by_person)
 
 
 def quoted_cause(record: Json) -> str:
@@ -109,7 +109,7 @@ def quoted_cause(record: Json) -> str:
     return ""
 
 
-def _remedy(cause: str, rerun: str) -> str:
+def _fix_of(cause: str, rerun: str) -> str:
     """Return what to do about a job that GitHub did not give to a machine, for a cause that it names."""
     found = _NOT_ALLOWED.search(cause)
     if found is None:
@@ -121,10 +121,10 @@ def _remedy(cause: str, rerun: str) -> str:
     return f"gh api --method POST {path} -f name='{pattern}' -f type={kind}, then {rerun}"
 
 
-def next_command(remedy: str, attempt: str) -> str:
+def next_command(fix: str, attempt: str) -> str:
     """Return the command, or the advice to start a new run if GitHub allows no further attempt."""
-    if "gh run rerun" not in remedy or not attempt.isdigit() or int(attempt) < MOST_ATTEMPTS:
-        return remedy
+    if "gh run rerun" not in fix or not attempt.isdigit() or int(attempt) < MOST_ATTEMPTS:
+        return fix
     return f"start a new run: gh workflow run ...; GitHub allows {MOST_ATTEMPTS} attempts of a run"
 
 

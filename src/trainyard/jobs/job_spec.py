@@ -176,7 +176,7 @@ class JobSpec:
     creator: SkipJsonSchema[str] = field(default="", compare=False)
     """Who sends it, by the API server; empty if that is not known."""
     target: SkipJsonSchema[ClusterTarget] = field(default=DEFAULT_CLUSTER, compare=False)
-    """The options that named the cluster, for the commands in remedies."""
+    """The options that named the cluster, for the commands in fixes."""
 
     def with_settings(self, settings: ClusterConfig, *, namespace: str = "") -> Self:
         """Return the job with the configuration's values where it has none of its own.

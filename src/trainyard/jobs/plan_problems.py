@@ -121,14 +121,14 @@ def _variable_problems(requested: JobSpec, plan: JobSpec) -> Iterator[str]:
     for finding in job_findings(plan):
         if finding.severity is Severity.ERROR and finding.subject not in refused:
             flag = "--env " if finding.subject in requested.environment else ""
-            yield f"{flag}{finding.subject}: {finding.evidence}; {finding.remedy}"
+            yield f"{flag}{finding.subject}: {finding.evidence}; {finding.fix}"
 
 
 def _secret_problems(config: Config, requested: JobSpec, plan: JobSpec) -> Iterator[str]:
     """Yield the secrets of the command and the configuration, which the pod has to get from a Secret."""
-    remedy = "Put it into a Kubernetes Secret, and name that with --secret"
+    fix = "Put it into a Kubernetes Secret, and name that with --secret"
     for secret in find_secrets({"-- COMMAND": list(requested.program.command)}):
-        yield f"{secret.place}: everybody who may see the job could read it. {remedy}"
+        yield f"{secret.place}: everybody who may see the job could read it. {fix}"
     settings = {
         "program.settings": config.program.settings,
         "cluster.pod.template": config.cluster.pod.template,
@@ -136,7 +136,7 @@ def _secret_problems(config: Config, requested: JobSpec, plan: JobSpec) -> Itera
     try:  # the pod takes all others from the variables of the Secret
         restore_secrets(settings if plan.secret_environment else config.to_plain(), {})
     except ConfigError as error:
-        yield f"{error} {remedy}"
+        yield f"{error} {fix}"
 
 
 def _setter_of(name: str, plan: JobSpec) -> str:

@@ -84,7 +84,7 @@ def require_ended(state: JobState) -> None:
             f"{state.job} is {state.state}; cancel or delete it before the job is submitted again: both "
             "write the same checkpoints"
         )
-    if state.holds:
+    if state.holds_resources:
         raise ConfigError(
             f"{state.job} has ended, but pods of it are still there; delete it, or wait until they are gone"
         )

@@ -30,8 +30,8 @@ def items_of_setup(found: Mapping[str, Any]) -> list[Finding]:
 
 def item_record(item: Finding) -> dict[str, str]:
     """Return an item as plain data."""
-    words = {"area": item.area, "name": item.subject, "state": item.severity.verdict}
-    return {**words, "found": item.evidence, "fix": item.remedy}
+    words = {"area": item.area, "name": item.subject, "status": item.severity.verdict}
+    return {**words, "found": item.evidence, "fix": item.fix}
 
 
 def is_ready(items: Sequence[Finding]) -> bool:
@@ -40,11 +40,10 @@ def is_ready(items: Sequence[Finding]) -> bool:
 
 
 def conclusion(items: Sequence[Finding]) -> str:
-    """Return one sentence: `Ready: 14 of 20 items are ok, 2 could not be checked, 4 not used.`"""
+    """Return one sentence: `Ready: 14 of 20 items are ok, 2 not checked, 4 not used.`"""
     count = Counter(item.severity.verdict for item in items)
-    words = ("failed", "degraded", "cannot look", "not used")
-    found = (f"{count[word]} {word}" for word in words if count[word])
-    parts = [part.replace("cannot look", "could not be checked") for part in found]
+    words = ("failed", "degraded", "not checked", "not used")
+    parts = [f"{count[word]} {word}" for word in words if count[word]]
     whole = f"{count['ok']} of {len(items)} items are ok"
     return f"{'Ready' if is_ready(items) else 'Not ready'}: {', '.join([whole, *parts])}."
 
@@ -57,8 +56,8 @@ def checklist_rows(items: Sequence[Finding], *, width: int = 80) -> Iterator[str
         text = f"{item.subject}: {item.evidence}" if item.subject != item.area else item.evidence
         start = f"{area:<{_AREA}}{item.severity.verdict:<{_VERDICT}}"
         yield textwrap.fill(" ".join(text.split()), width, initial_indent=start, subsequent_indent=indent)
-        if item.remedy and item.severity.verdict != "ok":
-            for line in item.remedy.splitlines():  # commands are not wrapped: people copy them
+        if item.fix and item.severity.verdict != "ok":
+            for line in item.fix.splitlines():  # commands are not wrapped: people copy them
                 yield f"{indent}{line}" if line.startswith(" ") else f"{indent}fix: {line}"
 
 

@@ -120,7 +120,7 @@ def failure(check: str, found: str, fix: str) -> Finding:
 def _record_of(finding: Finding) -> dict[str, str | None]:
     """Return the finding as plain data."""
     words = {"check": finding.subject, "verdict": finding.severity.verdict}
-    return {**words, "found": finding.evidence, "fix": finding.remedy or None}
+    return {**words, "found": finding.evidence, "fix": finding.fix or None}
 
 
 def judge_machine(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
@@ -418,7 +418,7 @@ def summarize_machine(config: Config, facts: MachineFacts) -> str:
 def refusal_text(findings: tuple[Finding, ...]) -> str:
     """Every failed check with its fix, and that nothing was started."""
     failed = [finding for finding in findings if finding.severity is Severity.ERROR]
-    lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.remedy}" for finding in failed]
+    lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.fix}" for finding in failed]
     count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
     return "\n".join([*lines, f"{count} failed. Nothing was started."])
 
@@ -432,7 +432,7 @@ def refusal_line(findings: tuple[Finding, ...]) -> str:
 def refusal_markdown(findings: tuple[Finding, ...]) -> str:
     """The refusal as a job summary."""
     failed = [finding for finding in findings if finding.severity is Severity.ERROR]
-    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.remedy)} |" for f in failed]
+    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.fix)} |" for f in failed]
     title = f"### ❌ Not started: {', '.join(f.subject for f in failed)}"
     return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
 

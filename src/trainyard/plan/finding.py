@@ -31,7 +31,7 @@ _VERDICTS = {
     Severity.ERROR: "failed",
     Severity.WARNING: "degraded",
     Severity.INFO: "ok",
-    Severity.SKIPPED: "cannot look",
+    Severity.SKIPPED: "not checked",
     Severity.UNUSED: "not used",
     Severity.PASSED: "ok",
 }
@@ -54,7 +54,7 @@ class Finding:
     """The name of the check, the variable, the field, or the problem in a few words."""
     severity: Severity
     evidence: str
-    remedy: str = ""
+    fix: str = ""
     """Empty where there is nothing to do."""
     area: str = ""
     """The part of a deployment, such as `machine` or `store`; in a manifest the object and container."""
@@ -69,12 +69,12 @@ class Finding:
     """A check was skipped because it could not read its subject, so nothing is known."""
 
     @classmethod
-    def error(cls, evidence: str, remedy: str, subject: str = "") -> Self:
-        return cls(subject, Severity.ERROR, evidence, remedy)
+    def error(cls, evidence: str, fix: str, subject: str = "") -> Self:
+        return cls(subject, Severity.ERROR, evidence, fix)
 
     @classmethod
-    def warning(cls, evidence: str, remedy: str, subject: str = "") -> Self:
-        return cls(subject, Severity.WARNING, evidence, remedy)
+    def warning(cls, evidence: str, fix: str, subject: str = "") -> Self:
+        return cls(subject, Severity.WARNING, evidence, fix)
 
     @classmethod
     def success(cls, evidence: str, subject: str = "") -> Self:
@@ -91,6 +91,6 @@ def finding_lines(finding: Finding) -> list[str]:
     place = finding.file + (f":{finding.line}" if finding.line else "")
     value = f"={finding.value}" if finding.value else ""
     where = f" ({finding.area})" if finding.area else ""
-    fix = " (--fix does it)" if finding.edit else ""
+    edit = " (--fix does it)" if finding.edit else ""
     start = f"{place}: {finding.severity}: {finding.subject}{value}{where}"
-    return [start, f"    {finding.evidence}", f"    {finding.remedy}{fix}"]
+    return [start, f"    {finding.evidence}", f"    {finding.fix}{edit}"]

@@ -72,8 +72,8 @@ class ProgramEnd:
     """The text about its hang, with the files of its stacks."""
     changed: tuple[str, ...] = ()
     """The inputs whose bytes have changed since the start: lock, data."""
-    failure: Mapping[str, str] = field(default_factory=dict)
-    """The class, cause and line that its output shows, if it failed."""
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    """Its class, its root error, and what the machine recorded, if it failed."""
     error: ProgramError | None = None
     """The exception that ended it."""
     optimizer_steps: int | None = None
@@ -329,8 +329,8 @@ def program_outcome(
     if end.fallback is not None:
         outcome["failure"] = Failure(FailureKind.TCP_FALLBACK, fix=end.fallback[1]).to_json()
     elif end.hang is not None:
-        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
-        outcome["failure"] = Failure(FailureKind.HANG, done + 1, remedy).to_json()
+        fix = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        outcome["failure"] = Failure(FailureKind.HANG, done + 1, fix).to_json()
     return {key: value for key, value in outcome.items() if value is not None}
 
 

@@ -31,7 +31,7 @@ class NetworkFinding:
     """The verdict on the network of a part of the run."""
 
     evidence: str
-    holds: bool = True
+    passed: bool = True
     fix: str = ""
     """The change to make before it is trained again; empty if the part holds or a record is missing."""
 
@@ -55,9 +55,9 @@ def joining_network(
         until = integer_or_none(segment.get("until"))
         end = begin if until is None else until
         found = _finding(segment, _between(starts, begin, end), requested)
-        if not found.holds:
+        if not found.passed:
             return NetworkFinding(
-                f"until step {segment.get('until')}: {found.evidence}", holds=False, fix=found.fix
+                f"until step {segment.get('until')}: {found.evidence}", passed=False, fix=found.fix
             )
         begin = end
     return _finding(section_or_empty(run, "hardware"), _between(starts, begin, math.inf), requested)
@@ -96,7 +96,7 @@ def _finding(segment: RecordedFacts, starts: Sequence[_Start], requested: object
     size = integer_or_none(segment.get("world_size"))
     here = integer_or_none(segment.get("local_world_size"))
     if size is None or size < 1:
-        return NetworkFinding("the world size is not on record", holds=False)
+        return NetworkFinding("the world size is not on record", passed=False)
     if size == 1:
         return NetworkFinding("one process: no network was used")
     if here == size:
@@ -105,7 +105,7 @@ def _finding(segment: RecordedFacts, starts: Sequence[_Start], requested: object
         return NetworkFinding(f"{size:,} processes on several machines, over TCP as compute.network requests")
     if not starts or not all(start.events for start in starts):
         unknown = f"{size:,} processes, but nothing shows which network joined them"
-        return NetworkFinding(unknown, holds=False, fix=_NO_LOG)
+        return NetworkFinding(unknown, passed=False, fix=_NO_LOG)
     known: dict[str, object] = {"requested": requested if requested == "efa" else "auto", "processes": size}
     if here:
         known["nodes"] = -(-size // here)
@@ -113,7 +113,7 @@ def _finding(segment: RecordedFacts, starts: Sequence[_Start], requested: object
     for event in (event for start in starts for event in _decisive_events(start)):
         found, shortfall = judge_event(event, **known)
         if shortfall is not None:
-            return NetworkFinding(shortfall[0], holds=False, fix=shortfall[1])
+            return NetworkFinding(shortfall[0], passed=False, fix=shortfall[1])
         evidence = _evidence(found, size)
     return NetworkFinding(evidence)
 

@@ -26,10 +26,10 @@ from trainyard.proof.recorded_facts import (
 from trainyard.proof.repeatability import (
     changed_inputs,
     changed_seed,
+    fixes_of_program,
     missing_facts,
     mixed_origin,
     provenance_line,
-    remedies_of_program,
 )
 from trainyard.proof.resume_jumps import ResumeJumps
 from trainyard.proof.stored_checkpoints import (
@@ -57,7 +57,7 @@ class ProofPlace:
     run_directory: str = "RUN_DIR"
     store: str | None = None
     run_number: int | None = None
-    started_with: tuple[str, ...] = ()
+    command_line: tuple[str, ...] = ()
     """The pipeline that a new run is started with; empty: the trainer's script."""
 
     def next_step(self, run: RecordedFacts) -> str:
@@ -67,7 +67,7 @@ class ProofPlace:
     @property
     def again(self) -> str:
         """The command that trains the run again in a new directory."""
-        return again_command(Path(self.run_directory), started_with=list(self.started_with))
+        return again_command(Path(self.run_directory), command_line=list(self.command_line))
 
     @property
     def evaluate_command(self) -> str:
@@ -202,7 +202,7 @@ def prove(
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
     if kind_of_run(run) is RunKind.PROGRAM:
-        at = replace(at, started_with=("trainyard", "run"))
+        at = replace(at, command_line=("trainyard", "run"))
     lines, curves = list(events), curves_of(config.settings)
     course = course_of(run, lines)
     jumps = ResumeJumps(course.resumed_after)
@@ -309,9 +309,9 @@ def _network_part(
     hardware = section_or_empty(run, "hardware")
     found = joining_network(run, events, requested)
     is_alone = integer_or_none(hardware.get("world_size")) == 1
-    if found.holds and is_alone and kind_of_run(run) is RunKind.PROGRAM:
+    if found.passed and is_alone and kind_of_run(run) is RunKind.PROGRAM:
         return Part("network", True, "one machine: no network was used")  # its launcher may start processes
-    if found.holds:
+    if found.passed:
         return Part("network", True, found.evidence)
     if found.fix:
         return Part("network", False, found.evidence, f"{found.fix}; then train it again: {place.again}")
@@ -360,7 +360,7 @@ def _stored_part(
     if (other := _other_state(run, again)) is not None:
         return Part("stored", False, f"{objects} verified; {other}", place.again)
     read = "; its last tensors have the digests in run.json" if again.state is not None else ""
-    left = len(found.verification.leftovers)
+    left = len(found.verification.unlisted_objects)
     leftovers = describe_count(left, "leftover")
     note = f"; not verified: {leftovers} of an interrupted sync or removal" if left else ""
     if (saved := saved_before_last_step(run, validated)) is not None:
@@ -467,13 +467,13 @@ def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -
 
 def _recording_step_of_program(run: RecordedFacts, place: ProofPlace) -> str:
     """Return what records the missing facts; the run's own configuration, which lacks them, would not."""
-    remedies = remedies_of_program(run)
-    if remedies.keys().isdisjoint({"lock", "data"}):
-        steps = list(remedies.values()) or ["run it with this version of Trainyard"]
+    fixes = fixes_of_program(run)
+    if fixes.keys().isdisjoint({"lock", "data"}):
+        steps = list(fixes.values()) or ["run it with this version of Trainyard"]
         return f"{'; '.join(steps)}; then: {place.again}"
     if run.get("recipe") != COMMAND:
-        return f"{'; '.join(remedies.values())}; then start it with that configuration"
+        return f"{'; '.join(fixes.values())}; then start it with that configuration"
     words = section_or_empty(run, "program").get("command")
     command = shlex.join(map(str, words)) if isinstance(words, list) else "COMMAND"
-    steps = [remedy for name, remedy in remedies.items() if name not in ("lock", "data")]
+    steps = [fix for name, fix in fixes.items() if name not in ("lock", "data")]
     return "; then: ".join([*steps, trainyard_command(f"init program -- {command}")])

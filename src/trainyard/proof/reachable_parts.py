@@ -49,30 +49,30 @@ class UnreachablePart:
 
     name: str
     why: str
-    remedy: str
+    fix: str
     """The change with which it can hold, or where the reason is explained."""
 
     def to_json(self) -> dict[str, str]:
-        return {"name": self.name, "why": self.why, "remedy": self.remedy}
+        return {"name": self.name, "why": self.why, "fix": self.fix}
 
 
 def unreachable_parts(run: PlannedRun) -> tuple[UnreachablePart, ...]:
     """Return the parts that would not hold on the best possible records of `run`, in order."""
     return tuple(
-        UnreachablePart(part.name, part.evidence if run.is_recorded else _NO_RECORD, _remedy(run, part.name))
+        UnreachablePart(part.name, part.evidence if run.is_recorded else _NO_RECORD, _fix_of(run, part.name))
         for part in _best_proof(run).failing
     )
 
 
-def _remedy(run: PlannedRun, name: str) -> str:
+def _fix_of(run: PlannedRun, name: str) -> str:
     """Return the first change that makes the part hold; it is tried, not assumed."""
     changes = (
         (replace(run, network="tcp"), _OVER_TCP),
         (replace(run, store="file:///store"), "name a store with artifacts.store"),
     )
-    for changed, remedy in changes:
+    for changed, fix in changes:
         if name in _best_proof(changed).holding:
-            return remedy
+            return fix
     return _EXPLAINED
 
 
@@ -135,7 +135,7 @@ def _network(run: PlannedRun) -> dict[str, Any]:
 def _inspection(*, is_stored: bool) -> "Inspection":
     """Return the inspection of a store in which everything was found to be equal, or of none."""
     checkpoint = SimpleNamespace(manifest_sha256=_SHA256, run_id=_RUN_ID, step=_STEPS, problem=None)
-    objects = {"objects_total": 1, "objects_verified": 1, "problems": (), "ok": True, "leftovers": ()}
+    objects = {"objects_total": 1, "objects_verified": 1, "problems": (), "ok": True, "unlisted_objects": ()}
     verification = SimpleNamespace(run_id=_RUN_ID, records={}, compared="", **objects)
     found = SimpleNamespace(
         verification=verification if is_stored else None,

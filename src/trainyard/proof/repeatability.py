@@ -68,9 +68,9 @@ _OF_PROGRAMS = {
 }
 
 
-def remedies_of_program(run: RecordedFacts) -> dict[str, str]:
+def fixes_of_program(run: RecordedFacts) -> dict[str, str]:
     """Return each fact that is missing of a program, with what records it; most are known at its start."""
-    return {name: remedy for name, remedy in _OF_PROGRAMS.items() if name in _missing_of_program(run)}
+    return {name: fix for name, fix in _OF_PROGRAMS.items() if name in _missing_of_program(run)}
 
 
 def changed_inputs(run: RecordedFacts) -> str | None:

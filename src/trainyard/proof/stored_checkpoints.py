@@ -103,7 +103,7 @@ def _difference(run: RecordedFacts, step: int, stored: "StoredCheckpoint", writt
 
 def leftover_problem(saved: Mapping[int, Any], verification: "Verification") -> str | None:
     """Return a problem if an object is listed as the leftover of a checkpoint that the run never saved."""
-    for key in verification.leftovers:
+    for key in verification.unlisted_objects:
         match = _CHECKPOINT.match(key)
         if match is not None and int(match[1] or -1) not in saved:
             return f"{key}: listed as a leftover, but the run saved no such checkpoint; remove it"

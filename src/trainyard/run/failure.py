@@ -199,23 +199,23 @@ def next_command(run: Mapping[str, Any], directory: Path) -> str:
     """Return the command to run after an unsuccessful end: the same again, or with changed settings."""
     outcome = run.get("outcome")
     failure = read_failure(outcome) if isinstance(outcome, Mapping) else None
-    return command_after(failure, directory, started_with=started_with(run))
+    return command_after(failure, directory, command_line=command_line_of(run))
 
 
-def command_after(failure: Failure | None, directory: Path, *, started_with: Sequence[str]) -> str:
+def command_after(failure: Failure | None, directory: Path, *, command_line: Sequence[str]) -> str:
     """Return the command to run after `failure`.
 
     A changed run is a new run, because a run with two configurations cannot be proven.
     """
     if failure is None or not failure.changes:
-        return resume_command(directory, started_with=started_with)
+        return resume_command(directory, command_line=command_line)
     begin = None
     if failure.from_step is not None:
         begin = RunDirectory(directory).checkpoint(failure.from_step)
-    return changed_command(directory, failure.changes, checkpoint=begin, started_with=started_with)
+    return changed_command(directory, failure.changes, checkpoint=begin, command_line=command_line)
 
 
-def started_with(run: Mapping[str, Any]) -> list[str]:
+def command_line_of(run: Mapping[str, Any]) -> list[str]:
     """Return the command words in `run.json` that started the run; empty if a script did."""
     words = run.get("command_line")
     return [str(word) for word in words] if isinstance(words, list) else []

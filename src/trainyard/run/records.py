@@ -72,7 +72,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RecordError(
             f"{path}: cannot be written ({error.strerror}). The checkpoints are unchanged. Free space or "
-            f"fix it, then: {resume_command(path.parent, started_with=made_by())}"
+            f"fix it, then: {resume_command(path.parent, command_line=made_by())}"
         ) from error
 
 

@@ -95,21 +95,21 @@ def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
     They are `make` and its variables, or `trainyard run` and its options.
     """
     try:
-        words = shlex.split(environment.get("TRAINYARD_STARTED_WITH", ""))
+        words = shlex.split(environment.get("TRAINYARD_COMMAND_LINE", ""))
     except ValueError:
         return []
     return words if words[:1] == ["make"] or words[:2] == ["trainyard", "run"] else []
 
 
-def resume_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
+def resume_command(directory: Path, *, command_line: Sequence[str] = ()) -> str:
     """Return the command that resumes a run from its newest checkpoint that verifies.
 
     A run that a pipeline started (`made_by`) resumes with the pipeline, which also stores and proves it.
     """
-    if started_with[:1] == ["trainyard"]:
-        return trainyard_command(shlex.join(["run", "--run-dir", str(directory), *started_with[2:]]))
-    if started_with:
-        return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *started_with[1:]])
+    if command_line[:1] == ["trainyard"]:
+        return trainyard_command(shlex.join(["run", "--run-dir", str(directory), *command_line[2:]]))
+    if command_line:
+        return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *command_line[1:]])
     return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume auto"
 
 
@@ -118,30 +118,30 @@ def changed_command(
     changes: Mapping[str, Any],
     *,
     checkpoint: Path | None = None,
-    started_with: Sequence[str] = (),
+    command_line: Sequence[str] = (),
 ) -> str:
     """Return the command that trains the run's configuration with `changes`, as a new run.
 
     The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
     """
     settings = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes.items()]
-    config = from_here(directory / "config.yaml") if started_with else directory / "config.yaml"
-    if started_with[:1] == ["make"]:
+    config = from_here(directory / "config.yaml") if command_line else directory / "config.yaml"
+    if command_line[:1] == ["make"]:
         chosen = f' SET="{" ".join(settings)}"' if settings else ""
-        rest = "".join(f" {shlex.quote(word)}" for word in started_with[1:])
+        rest = "".join(f" {shlex.quote(word)}" for word in command_line[1:])
         return shlex.join(["make", "train", f"CONFIG={config}"]) + chosen + rest
     words = [word for setting in settings for word in ("--set", setting)]
     words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
-    command = "run" if started_with else "train"
-    return trainyard_command(shlex.join([command, "--config", str(config), *words, *started_with[2:]]))
+    command = "run" if command_line else "train"
+    return trainyard_command(shlex.join([command, "--config", str(config), *words, *command_line[2:]]))
 
 
-def again_command(directory: Path, *, started_with: Sequence[str] = ()) -> str:
+def again_command(directory: Path, *, command_line: Sequence[str] = ()) -> str:
     """Return the command that trains the run's configuration again, as a new run.
 
-    With `started_with` (`made_by`) it is that pipeline, so that the new run is stored and proven too.
+    With `command_line` (`made_by`) it is that pipeline, so that the new run is stored and proven too.
     """
-    return changed_command(directory, {}, started_with=started_with)
+    return changed_command(directory, {}, command_line=command_line)
 
 
 def sync_command(directory: Path | str, *, store: str, run_number: int | None) -> str:

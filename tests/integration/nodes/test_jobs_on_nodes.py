@@ -147,7 +147,7 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_
         f"{title}#1  run 1",
     ]
     state = json.loads(nodes.manage("status", "again", "--json"))
-    assert (state["state"], state["restarts"]) == ("Running", 1)
+    assert (state["status"], state["restarts"]) == ("Running", 1)
     nodes.manage("delete", "again", "--save", str(tmp_path / "logs"), "--timeout", "90s")
     contents = {path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert contents == {"run 0\n", "run 1\n"}

@@ -16,7 +16,7 @@ from tests.unit.watch.test_network_verdict import cases, process
 
 pytestmark = pytest.mark.slow
 AMOUNTS = {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "32"}
-ACCEPTED = ("gpu", "device-plugin", "efa", "placement", "node-health", "skew")
+ACCEPTED = ("gpu", "device-plugin", "efa", "placement", "node-health")
 SETTINGS: dict[str, Any] = {
     "compute__network": "efa",
     "cluster__pod__restarts": 3,

@@ -25,7 +25,7 @@ def test_a_failure_is_one_object_with_the_error_and_the_exit_code(
     code = exit_code_of(lambda: script(name).main(sys.argv[1:]))
     output, errors = capsys.readouterr()
     found = json.loads(output)
-    assert found["exit_code"] == code == ExitCode.USAGE
+    assert (found["schema_version"], found["exit_code"]) == (1, code) == (1, ExitCode.USAGE)
     assert found["error"].splitlines()[0][:40] in errors
 
 

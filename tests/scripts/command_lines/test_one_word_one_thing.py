@@ -8,6 +8,7 @@ from tests.scripts.command_lines.options import SCRIPTS, Kind, options_of
 
 TWO_MEANINGS = {
     "--context": "of a build (a folder), and of a kubeconfig, as docker and kubectl have it",
+    "--fix": "repair what is found, and in a message how it is repaired",
     "--image": "a name to build, and a reference to use",
     "--job": "a job of a cluster, and in wait_for_runner one of a workflow",
     "--labels": "of a runner, as a list and as GitHub's JSON",
@@ -38,6 +39,11 @@ OTHER_WORDS = {
     "--to": ("--target-dir", "--destination", "--dest", "--output-dir"),
     "--apply": ("--execute", "--do-it", "--confirm"),
     "--set": ("--override", "--overwrite", "--setting"),
+    "--settings": ("--overrides",),
+    "--every": ("--interval", "--poll", "--period"),
+    "--fix": ("--remedy", "--mend", "--next-step"),
+    "--actor": ("--by",),
+    "--idle-timeout": ("--silence",),
     "--config": ("--configuration", "--config-file", "--yaml"),
     "--store": ("--bucket", "--store-url", "--artifact-store"),
     "--json": ("--as-json", "--output-json"),

@@ -67,7 +67,7 @@ def test_it_is_walked_to_the_end(store: Store, three: RunDirectory, depth: Depth
     ]
     assert found.ok
     assert found.summary() == "2 parent checkpoints; data and code missing, on record"
-    assert found.to_json()["links"][0]["state"] == "held"
+    assert found.to_json()["links"][0]["status"] == "held"
 
 
 def test_a_parent_that_is_not_what_it_was_is_named(store: Store, three: RunDirectory, folder: Path) -> None:

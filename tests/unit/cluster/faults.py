@@ -1,6 +1,6 @@
 """Faults that are planted in generated clusters, each with the finding of a check.
 
-The rule: the named check finds the fault with the named severity; its evidence and its remedy have the named
+The rule: the named check finds the fault with the named severity; its evidence and its fix have the named
 words; and no other check reports a problem, except those in `also`.
 """
 
@@ -46,7 +46,7 @@ class Fault:
     check: str
     severity: str
     evidence: tuple[str, ...]
-    remedy: tuple[str, ...]
+    fix: tuple[str, ...]
     also: tuple[str, ...]
     options: tuple[str, ...]
     only: tuple[str, ...]
@@ -379,7 +379,7 @@ quota of processors | pod-security | exceeded quota … requests.cpu | as the me
 limit of memory | pod-security | maximum memory usage per Container is 256Mi | as the message says
     | also=quota ; server=yes
 """
-"""Fault | check, and severity if it is no error | words of evidence | words of remedy | further rules.
+"""Fault | check, and severity if it is no error | words of evidence | words of fix | further rules.
 
 A fault that is not in `PLANTS` is in the options.
 
@@ -390,7 +390,7 @@ server shows it.
 
 
 def _fault(row: str) -> Fault:
-    name, check, evidence, remedy, *further = (part.strip() for part in row.split("|"))
+    name, check, evidence, fix, *further = (part.strip() for part in row.split("|"))
     rules = dict(rule.strip().split("=", 1) for rule in (further[0].split(";") if further else ()))
     return Fault(
         name,
@@ -398,7 +398,7 @@ def _fault(row: str) -> Fault:
         check.split()[0],
         [*check.split(), "error"][1],
         tuple(evidence.split(" … ")),
-        tuple(remedy.split(" … ")),
+        tuple(fix.split(" … ")),
         also=tuple(filter(None, rules.get("also", "").split(","))),
         options=tuple(rules.get("options", "").split()),
         only=tuple(filter(None, rules.get("only", "").split(","))),

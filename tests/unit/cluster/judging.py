@@ -45,7 +45,7 @@ def verdict_of(kubeconfig: Path, *options: str) -> Verdict:
 
 
 def without_target(text: str) -> str:
-    """Return a remedy without the options that name the cluster; each of its commands must have them."""
+    """Return a fix without the options that name the cluster; each of its commands must have them."""
     assert not re.search(r"\b(kubectl|trainyard cluster \w+) (?!--kubeconfig )", text), text
     return re.sub(r" --kubeconfig \S+( --namespace \S+)?", "", text)
 

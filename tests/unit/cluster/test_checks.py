@@ -1,4 +1,4 @@
-"""Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, remedies of fix."""
+"""Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, fixes of fix."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,7 +222,7 @@ def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: st
     with serving(changed(cluster, bare)) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
         verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
-    advised = {finding.remedy for finding in verdict.findings}
+    advised = {finding.fix for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
     assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
     # EFA is checked only on nodes that are fit, and a node without GPUs is not.

@@ -1,4 +1,4 @@
-"""Remedies: what is applied, what is left to people, and that nothing is forced."""
+"""Fixes: what is applied, what is left to people, and that nothing is forced."""
 
 import json
 import os

@@ -111,7 +111,7 @@ def test_a_secret_that_the_builds_role_cannot_read_is_refused(place: str, login:
         build_variables_of_secrets(secrets, logins, project="lab")
     option = str(refusal.value).partition("pass --")[2].partition(" ")[2]
     again = parse_login(option) if login else parse_secret(option)
-    assert again.source.place.startswith("lab/"), "the remedy works"
+    assert again.source.place.startswith("lab/"), "the fix works"
 
 
 @pytest.mark.parametrize(("kind", "login"), list(itertools.product(PLACES, (True, False))))
@@ -126,7 +126,7 @@ def test_the_build_in_aws_gets_names_and_never_values(kind: str, login: bool) ->
             build_variables_of_secrets(secrets, logins, project="trainyard")
         option = str(refusal.value).partition("pass --")[2].partition(";")[0].partition(" ")[2]
         again = parse_login(option) if login else parse_secret(option)
-        assert again.source.kind == "secretsmanager", "the remedy works"
+        assert again.source.kind == "secretsmanager", "the fix works"
         return
     plain, named = build_variables_of_secrets(secrets, logins, project="trainyard")
     if login:

@@ -108,14 +108,14 @@ def test_every_rule_speaks_when_the_job_is_planned(name: str, way: str) -> None:
         spoke += 1
         if expected.severity is Severity.ERROR:
             flag = "--env " if way.startswith("--env") else ""
-            assert found == [f"{flag}{name}: {expected.evidence}; {expected.remedy}"]
+            assert found == [f"{flag}{name}: {expected.evidence}; {expected.fix}"]
         else:
             assert not isinstance(found, list), found
             (said,) = [finding for finding in job_findings(found) if finding.subject == name]
-            assert (said.severity, said.evidence, said.remedy) == (
+            assert (said.severity, said.evidence, said.fix) == (
                 expected.severity,
                 expected.evidence,
-                expected.remedy,
+                expected.fix,
             )
             assert said.value == value
     assert bool(spoke) == (name != "FI_EFA_USE_HUGE_PAGE")

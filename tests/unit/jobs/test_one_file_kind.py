@@ -99,7 +99,7 @@ submit(api, job, parts=parts)
 states = []
 for phase in ("", "Running", "Completed"):
     api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": phase}}})
-    states.append(ran(job_command, "status", "llama", "--kind", "volcano", *cluster)["data"]["state"])
+    states.append(ran(job_command, "status", "llama", "--kind", "volcano", *cluster)["data"]["status"])
 api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": "Running"}}})
 print(json.dumps({
     "schema": fragment_of("cluster.kind")["enum"],

@@ -156,7 +156,7 @@ def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
 @each_case("state", State)
 @each_case("holds", [False, True])
 def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds: bool) -> None:
-    found = JobState("llama", "team", "pytorchjob", state, "why", holds=holds)
+    found = JobState("llama", "team", "pytorchjob", state, "why", holds_resources=holds)
     if found.ended and not holds:
         require_ended(found)
         return

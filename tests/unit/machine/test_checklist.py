@@ -23,7 +23,7 @@ def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen(verdict: SetupVerdi
     (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
     expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
     assert item.severity is expected.get(verdict.name, FAILED)
-    assert item.remedy == "gh api x\nsudo ./svc.sh start"
+    assert item.fix == "gh api x\nsudo ./svc.sh start"
 
 
 @each_case("states", list(product((FAILED, DEGRADED, UNKNOWN, UNUSED, OK), repeat=2)))
@@ -34,7 +34,7 @@ def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
     assert is_ready(items) is (FAILED not in states)
     text = conclusion(items)
     assert text.startswith("Not ready: " if FAILED in states else "Ready: ")
-    words = {FAILED: "failed", DEGRADED: "degraded", UNKNOWN: "could not be checked", UNUSED: "not used"}
+    words = {FAILED: "failed", DEGRADED: "degraded", UNKNOWN: "not checked", UNUSED: "not used"}
     for state, word in words.items():
         assert (f"{states.count(state)} {word}" in text) is (state in states)
     assert f"{states.count(OK)} of 2 items are ok" in text

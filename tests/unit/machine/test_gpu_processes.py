@@ -45,7 +45,7 @@ def test_each_is_named_with_pid_command_and_memory(count: int, memory: int | Non
     assert ("2.1 GB" if memory else "unknown memory") in finding.evidence
     assert ("; and 1 more" in finding.evidence) is (count == 6)
     assert len(finding.evidence) < 1000
-    assert "kill 100" in (finding.remedy or "")
+    assert "kill 100" in (finding.fix or "")
 
 
 def test_a_gpu_without_others_gives_no_finding() -> None:

@@ -118,7 +118,7 @@ BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
 def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
     findings = judge_machine(config(device, TINYLLAMA if "cuda" in device else None), facts)
     assert worst_severity(findings) == Severity.PASSED
-    assert {f.remedy for f in findings} == {""}
+    assert {f.fix for f in findings} == {""}
 
 
 @each_case(("device", "check", "facts", "found", "fix"), BAD)
@@ -128,7 +128,7 @@ def test_a_machine_that_does_not_fit_is_refused_with_what_is_wrong_and_its_fix(
     findings = judge_machine(config(device, TINYLLAMA if check == "gpu memory" else None), facts)
     assert failed_checks(findings) == [check]
     bad = finding(findings, check)
-    assert found in bad.evidence and bad.remedy is not None and fix in bad.remedy
+    assert found in bad.evidence and bad.fix is not None and fix in bad.fix
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles(
     if compiles and missing:
         compiler = finding(findings, "compiler")
         assert all(name in compiler.evidence for name in missing)
-        assert "--set compute.compile=false" in compiler.remedy
+        assert "--set compute.compile=false" in compiler.fix
 
 
 def memory(available: int, **more: Any) -> Memory:
@@ -276,8 +276,8 @@ def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdic
     assert found.severity is verdict
     assert format_bytes(available) in found.evidence
     if verdict is not Severity.PASSED:
-        assert found.remedy is not None
-        assert "--set training.batch_size=3 is the largest that fits" in found.remedy
+        assert found.fix is not None
+        assert "--set training.batch_size=3 is the largest that fits" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_the_fix_for_too_little_memory(size: int | None, mode: str, fix: str) ->
     asked = config("cpu", batch_size=8)
     saving = asked.checkpointing.model_copy(update={"mode": mode})
     found = finding(judge_machine(asked.model_copy(update={"checkpointing": saving}), facts), "memory")
-    assert found.remedy is not None
-    assert fix in found.remedy
-    assert ("batch_size=" in found.remedy) is (size == 2)
+    assert found.fix is not None
+    assert fix in found.fix
+    assert ("batch_size=" in found.fix) is (size == 2)
 
 
 def test_unknown_memory_is_not_judged() -> None:
@@ -357,5 +357,5 @@ def test_code_of_no_commit_is_told_before_the_training_and_does_not_stop_it() ->
     findings = judge_machine(config(), replace(CPU_BOX, has_commit=False))
     told = finding(findings, "commit")
     assert (told.severity, worst_severity(findings)) == (Severity.WARNING, Severity.WARNING)
-    assert "git clone" in str(told.remedy)
+    assert "git clone" in str(told.fix)
     assert all(each.subject != "commit" for each in judge_machine(config(), CPU_BOX))

@@ -31,7 +31,7 @@ def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[st
     findings = judge_readiness(answers)
     assert [found.subject for found in findings] == checks
     assert worst_severity(findings) == Severity.PASSED
-    assert {found.remedy for found in findings} == {""}
+    assert {found.fix for found in findings} == {""}
 
 
 def test_a_store_is_called_writable_only_after_a_write() -> None:
@@ -45,7 +45,7 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     findings = judge_readiness(WRONG[check])
     (bad,) = (found for found in findings if found.severity != Severity.PASSED)
     assert (bad.subject, bad.severity) == (check, Severity.ERROR)
-    assert bad.remedy
+    assert bad.fix
     for text in (refusal_text(findings), refusal_line(findings), refusal_markdown(findings)):
         assert check in text
 
@@ -63,7 +63,7 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
 def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_address: bool, asks: str) -> None:
     answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
     (bad,) = (found for found in judge_readiness(answers) if found.subject == "store")
-    assert str(bad.remedy).endswith(f": {READY.again} {asks}")
+    assert str(bad.fix).endswith(f": {READY.again} {asks}")
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -116,4 +116,4 @@ def test_a_grace_period_that_was_too_short_before_is_said_with_a_longer_one(
     for finding in found:
         assert finding.severity == Severity.WARNING
         assert "takes up to 42 s" in finding.evidence
-        assert "--grace 63s" in str(finding.remedy)
+        assert "--grace 63s" in str(finding.fix)

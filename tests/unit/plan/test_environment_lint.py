@@ -102,14 +102,14 @@ def test_a_variable_is_judged_by_its_place(
     assert (found.severity if found else None) == severity
     if found:
         assert found.evidence
-        assert found.remedy
+        assert found.fix
 
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_renamed_variables_are_told_with_their_new_name(name: str) -> None:
     found = judge_variable(name, "1", NOWHERE)
     assert found is not None
-    assert RENAMED[name] in found.remedy
+    assert RENAMED[name] in found.fix
 
 
 def test_what_a_job_is_given_is_right_where_it_is() -> None:
@@ -221,7 +221,7 @@ def test_variables_of_efa_without_a_request_have_one_remedy() -> None:
         "{nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32}", "{nvidia.com/gpu: 1}"
     )
     told = findings(text.replace("NCCL_NET, value: AWS Libfabric", "FI_PROVIDER, value: efa"))
-    assert [f.remedy for f in told if f.subject == "vpc.amazonaws.com/efa"] == ["request 1"]
+    assert [f.fix for f in told if f.subject == "vpc.amazonaws.com/efa"] == ["request 1"]
     assert not [f for f in told if "no EFA" in f.evidence], told
 
 
@@ -249,7 +249,7 @@ spec:
 """
     (found,) = findings(text)
     assert (found.severity, found.line, found.subject) == (E, 6, "rayStartParams.metrics-export-port")
-    assert found.remedy == 'write metrics-export-port: "8080"'
+    assert found.fix == 'write metrics-export-port: "8080"'
 
 
 def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:

@@ -38,7 +38,7 @@ class Verdict:
     problems: tuple[str, ...] = ()
     run_id: Any = "run-a"
     ok: Any = True
-    leftovers: tuple[str, ...] = ()
+    unlisted_objects: tuple[str, ...] = ()
     records: Mapping[str, str] = field(default_factory=dict)
     compared: str = "SHA-256 equal on disk, in the store and in the manifest"
 

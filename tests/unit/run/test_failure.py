@@ -33,26 +33,26 @@ BY_CONFIGURATION = {FailureKind.NOT_FINITE, FailureKind.GPU_MEMORY, FailureKind.
 HOW: tuple[list[str], ...] = ([], ["make"], ["make", "STORE=s3://mine"])
 
 
-def run_with(failure: Failure | None, started_with: list[str]) -> dict[str, Any]:
+def run_with(failure: Failure | None, command_line: list[str]) -> dict[str, Any]:
     outcome: dict[str, Any] = {"status": "failed", "steps": 7}
     if failure is not None:
         outcome["failure"] = failure.to_json()
-    return {"run_id": "r", "outcome": outcome} | ({"command_line": started_with} if started_with else {})
+    return {"run_id": "r", "outcome": outcome} | ({"command_line": command_line} if command_line else {})
 
 
-@each_case(("kind", "started_with", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
+@each_case(("kind", "command_line", "from_step"), list(itertools.product(FailureKind, HOW, (None, 500))))
 def test_only_a_failure_that_heals_is_answered_with_the_same_run(
-    kind: FailureKind, started_with: list[str], from_step: int | None
+    kind: FailureKind, command_line: list[str], from_step: int | None
 ) -> None:
     changes = {"training.learning_rate": 3e-4} if kind in BY_CONFIGURATION else {}
-    run = run_with(Failure(kind, 8, "Mend it", changes, from_step), started_with)
+    run = run_with(Failure(kind, 8, "Mend it", changes, from_step), command_line)
     words = shlex.split(next_command(run, Path("runs/a")))
     changed = any("training.learning_rate=0.0003" in word for word in words)
     same = "resume" in words or words[-2:] == ["--resume", "auto"]
     assert (changed, same) == ((True, False) if kind in BY_CONFIGURATION else (False, True))
-    assert (words[0] == "make") == bool(started_with)
-    assert [word for word in words if word.startswith("STORE=")] == started_with[1:]
-    if changed and not started_with:
+    assert (words[0] == "make") == bool(command_line)
+    assert [word for word in words if word.startswith("STORE=")] == command_line[1:]
+    if changed and not command_line:
         begins = ["--resume", "runs/a/checkpoints/step-00000500"] if from_step else []
         assert words[words.index("training.learning_rate=0.0003") + 1 :] == begins
 

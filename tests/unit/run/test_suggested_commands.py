@@ -32,9 +32,9 @@ def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_make_started_goes_on_with_make_and_with_the_store_it_was_given(name: str) -> None:
     store = "STORE=file:///my store/it's"
-    words = shlex.split(resume_command(Path(name), started_with=["make", store]))
+    words = shlex.split(resume_command(Path(name), command_line=["make", store]))
     assert words == ["make", "resume", f"RUN_DIR={name}", store]
-    text = changed_command(Path(name), {"a.b": 1e-05, "c": 8}, started_with=["make", store])
+    text = changed_command(Path(name), {"a.b": 1e-05, "c": 8}, command_line=["make", store])
     assert shlex.split(text) == ["make", "train", f"CONFIG={name}/config.yaml", "SET=a.b=1e-05 c=8", store]
     assert is_command(text)
 
@@ -50,10 +50,10 @@ def test_a_changed_run_is_one_of_its_own_that_can_begin_from_a_checkpoint() -> N
     ("given", "words"),
     [
         ({}, []),
-        ({"TRAINYARD_STARTED_WITH": "make "}, ["make"]),
-        ({"TRAINYARD_STARTED_WITH": "make 'STORE=s3://a/b c'"}, ["make", "STORE=s3://a/b c"]),
-        ({"TRAINYARD_STARTED_WITH": "rm -rf /"}, []),
-        ({"TRAINYARD_STARTED_WITH": "make 'STORE=open"}, []),
+        ({"TRAINYARD_COMMAND_LINE": "make "}, ["make"]),
+        ({"TRAINYARD_COMMAND_LINE": "make 'STORE=s3://a/b c'"}, ["make", "STORE=s3://a/b c"]),
+        ({"TRAINYARD_COMMAND_LINE": "rm -rf /"}, []),
+        ({"TRAINYARD_COMMAND_LINE": "make 'STORE=open"}, []),
     ],
 )
 def test_only_make_can_say_that_make_started_a_run(given: dict[str, str], words: list[str]) -> None:
@@ -119,13 +119,13 @@ def test_a_sync_stays_one_command_whatever_the_names() -> None:
     assert words == ["trainyard", "store", "sync", *flags]
 
 
-@pytest.mark.parametrize(("started_with", "is_bare"), [("trainyard run", True), ("make ", False)])
+@pytest.mark.parametrize(("command_line", "is_bare"), [("trainyard run", True), ("make ", False)])
 def test_the_path_that_make_sets_for_itself_is_not_that_of_the_shell(
-    started_with: str, is_bare: bool, monkeypatch: pytest.MonkeyPatch
+    command_line: str, is_bare: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv("TRAINYARD_STARTED_WITH", started_with)
+    monkeypatch.setenv("TRAINYARD_COMMAND_LINE", command_line)
     words = shlex.split(trainyard_command("config show"))
     assert words[1:] == ["config", "show"]
     assert (words[0] == "trainyard") is is_bare

@@ -49,10 +49,10 @@ class ResumeRequest:
     run_number: int | None
     """Its number in the store; None to search for the number that belongs to `run_id`."""
     segment: int
-    """Counted from 1. Unless `may_begin`, a segment above 1 must find an earlier one's checkpoint."""
+    """Counted from 1. Above 1 an earlier one's checkpoint must exist, unless `allow_missing_checkpoint`."""
     may_fetch: bool
     """Whether a run that has no earlier segment may continue from the store, too."""
-    may_begin: bool = False
+    allow_missing_checkpoint: bool = False
     """Whether a later segment may start from scratch, because no earlier one has stored anything."""
     progress: Progress = UNSEEN
     """Receives the progress of downloads."""
@@ -80,7 +80,7 @@ def fetch_resume_source(wanted: ResumeRequest, open_store: OpenStore) -> Resumpt
         own = _update_run(wanted, open_store)
         if own is not None:
             return own
-        if wanted.segment > 1 and not wanted.may_begin:
+        if wanted.segment > 1 and not wanted.allow_missing_checkpoint:
             raise VerificationError(
                 f"Segment {wanted.segment} finds nothing to resume from: {wanted.directory.path} has no "
                 f"complete checkpoint on this machine, and {wanted.store} has none of run "
@@ -114,7 +114,7 @@ def _update_run(wanted: ResumeRequest, open_store: OpenStore) -> Resumption | No
     except ServiceError as error:
         # A folder that does not exist yet holds nothing. A bucket that does not answer may hold hours of
         # work.
-        must_exist = wanted.segment > 1 and not wanted.may_begin
+        must_exist = wanted.segment > 1 and not wanted.allow_missing_checkpoint
         if here is None and (must_exist or not wanted.store.startswith("file://")):
             raise
         _logger.warning("%s\nContinuing with what is on this machine.", error)

@@ -11,10 +11,15 @@ from functools import partial
 from typing import Any
 
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest_problem, removed_steps
+from trainyard.artifacts.record.checkpoints import (
+    checkpoints_of,
+    is_loose,
+    missing_records,
+    own_manifest_problem,
+    removed_steps,
+)
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
-from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.run_numbers import has_id
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of, id_key
@@ -58,7 +63,7 @@ class Verification:
     """The seed that drew the sample."""
     compared: str = ""
     """A sentence for people about the comparisons that were made."""
-    leftovers: tuple[str, ...] = ()
+    unlisted_objects: tuple[str, ...] = ()
     """Keys of objects from an interrupted sync or removal: the store has them, and no manifest lists them."""
     records: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each current record, by its name in the run directory."""
@@ -123,7 +128,7 @@ def verify_run(
         depth=str(depth),
         seed=seed,
         compared=_comparison_text(depth, manifest, disk),
-        leftovers=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
+        unlisted_objects=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
         records=_records(manifest),
     )
 

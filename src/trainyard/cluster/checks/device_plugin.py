@@ -31,15 +31,15 @@ def judge(facts: Facts) -> Iterator[Finding]:
     without = [fitness for fitness in counted if fitness.gpus is None]
     bare = [fitness for fitness in without if "nvidia.com/" not in " ".join(fitness.node.allocatable)]
     if bare:
-        why, remedy = _explain_missing_gpus(bare, plugins)
+        why, fix = _explain_missing_gpus(bare, plugins)
         nodes = list_names(fitness.node.name for fitness in bare)
-        yield facts.error_unless_enough(f"{nodes}: {why}", remedy)
+        yield facts.error_unless_enough(f"{nodes}: {why}", fix)
     else:
         yield Finding.success(_describe_provider(counted, plugins))
 
 
 def _explain_missing_gpus(bare: list[Fitness], plugins: tuple[Workload, ...]) -> tuple[str, str]:
-    """Return why nodes offer no GPU, and the remedy."""
+    """Return why nodes offer no GPU, and the fix."""
     if all(has_built_in_plugin(fitness.node) for fitness in bare):
         return (
             f"{bare[0].node.os_image or 'EKS Auto Mode'} has the plugin built in, and offers no GPU",

@@ -56,13 +56,13 @@ def _missing(facts: Facts, nodes: list[Fitness]) -> Iterator[Finding]:
     rest = len(nodes) - len(without)
     expected = without[0].expected_efa
     text = f"{listed}: no {EFA}, {expected} expected for {without[0].node.instance_type}"
-    why, remedy = _explain_missing_efa(facts)
+    why, fix = _explain_missing_efa(facts)
     known = instance_called(without[0].node.instance_type)
     # Without EFA types with GPUDirect RDMA train far below the speed that is paid for.
     if known and known.rdma and rest < facts.job.nodes and not facts.snapshot.may_grow:
-        yield Finding.error(f"{text}; {why}. The nodes would train over TCP", remedy)
+        yield Finding.error(f"{text}; {why}. The nodes would train over TCP", fix)
     else:
-        yield Finding.warning(f"{text}; {why}", remedy)
+        yield Finding.warning(f"{text}; {why}", fix)
 
 
 def _explain_missing_efa(facts: Facts) -> tuple[str, str]:
@@ -115,10 +115,10 @@ def _counts(nodes: Iterable[Fitness]) -> str:
 def _judge_odd_nodes(facts: Facts, odd: list[Fitness], group: list[Fitness], most: int) -> Finding:
     nodes = list_names(fitness.node.name for fitness in odd)
     text = f"{nodes}: {_counts(odd)} EFA interfaces, its peers have {most}"
-    remedy = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
+    fix = "have the node replaced, or keep the job off it; the slowest node limits the speed of all"
     if len(group) - len(odd) >= facts.job.nodes:
-        return Finding.warning(text, remedy)
-    return facts.error_unless_enough(text, remedy)
+        return Finding.warning(text, fix)
+    return facts.error_unless_enough(text, fix)
 
 
 CHECK = Check("efa", "EFA interfaces that can be allocated on each node", judge)

@@ -31,10 +31,8 @@ def judge(facts: Facts) -> Iterator[Finding]:
         text = f"{capacity.places} places free for {wanted}, {capacity.places_empty} when all GPUs are free"
         waits = facts.outlook.when in (AdmissionTime.NOW, AdmissionTime.LATER, AdmissionTime.NOT_CHECKED)
         judge_it = Finding.warning if waits or facts.snapshot.may_grow else Finding.error
-        remedy = (
-            "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
-        )
-        yield judge_it(f"{text}; {holders}" if holders else text, remedy)
+        fix = "the queue holds the job until then" if waits else "wait, ask for fewer nodes, or use a queue"
+        yield judge_it(f"{text}; {holders}" if holders else text, fix)
 
 
 def _never(facts: Facts) -> Finding:

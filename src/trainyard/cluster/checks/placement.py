@@ -43,8 +43,8 @@ def _across(facts: Facts, rooms: list[Room], zones: "Counter[str]", *, now: str 
     text = f"no zone has room for {facts.job.nodes} nodes{now}: {parts}"
     if not any(room.fitness.efa for room in rooms):
         return Finding.warning(text, "nodes in one zone exchange faster, and without charge")
-    remedy = "wait until one zone is free" if now else "add nodes in one zone, in one placement group"
-    return Finding.error(f"{text}; EFA does not cross zones", remedy)
+    fix = "wait until one zone is free" if now else "add nodes in one zone, in one placement group"
+    return Finding.error(f"{text}; EFA does not cross zones", fix)
 
 
 CHECK = Check("placement", "the zone of the nodes", judge)

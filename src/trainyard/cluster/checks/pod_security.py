@@ -16,7 +16,7 @@ _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
     (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
 )
-"""Refusals, and the check that reports them with a better remedy, if it has found them too."""
+"""Refusals, and the check that reports them with a better fix, if it has found them too."""
 
 
 def judge(facts: Facts) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
         and not _is_reported_elsewhere(trial, facts)
     ):
         found.append(
-            Finding.error(f"a pod of this shape is refused: {trial.message[:300]}", _remedy(trial, facts))
+            Finding.error(f"a pod of this shape is refused: {trial.message[:300]}", _fix_of(trial, facts))
         )
     yield from found
     if not found:
@@ -56,7 +56,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
         yield Finding.skipped(f"a pod could not be tried: {reason}")
 
 
-def _remedy(trial: Trial, facts: Facts) -> str:
+def _fix_of(trial: Trial, facts: Facts) -> str:
     name, space = facts.job.service_account, facts.job.namespace
     if name and _NO_ACCOUNT.search(trial.message):
         return f"kubectl -n {space} create serviceaccount {name}, or change cluster.pod.service_account"

@@ -28,7 +28,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
     elif expected.when is AdmissionTime.UNKNOWN:
         yield MissingData(expected.evidence).as_finding()
     elif expected.when is AdmissionTime.NEVER:
-        yield Finding.error(expected.evidence, expected.remedy or "name another queue with --queue")
+        yield Finding.error(expected.evidence, expected.fix or "name another queue with --queue")
     elif expected.when is AdmissionTime.LATER:
         yield Finding.warning(
             expected.evidence, "wait, or name another queue; a higher priority class may preempt"

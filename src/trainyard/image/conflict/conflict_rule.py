@@ -31,7 +31,7 @@ def image_finding(
     line: int,
     what: str,
     why: str,
-    remedy: str,
+    fix: str,
     *,
     severity: Severity = ERROR,
     file: str = "",
@@ -39,11 +39,11 @@ def image_finding(
     rule: str = "",
 ) -> Finding:
     """Return one problem; without a `file` it is in the Dockerfile, and `judge_versions` sets `rule`."""
-    return Finding(what, severity, why, remedy, file=file, line=line, rule=rule, edit=edit)
+    return Finding(what, severity, why, fix, file=file, line=line, rule=rule, edit=edit)
 
 
 def finding_record(found: Finding) -> dict[str, Any]:
     """Return a finding as plain data."""
     place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
-    words = {"what": found.subject, "why": found.evidence, "remedy": found.remedy}
+    words = {"what": found.subject, "why": found.evidence, "fix": found.fix}
     return {**place, **words, "fixable": found.edit is not None}

@@ -137,7 +137,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
     place = VariableScope(efa=None if machine.efa is None else int(machine.efa))
     for variable in declared.variables:
         name, value = variable.name, variable.value
-        severity, why, remedy = Severity.INFO, "", "remove it"
+        severity, why, fix = Severity.INFO, "", "remove it"
         if name == "RDMAV_FORK_SAFE":
             # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
@@ -145,9 +145,9 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
         elif name == "FI_EFA_USE_DEVICE_RDMA":
             severity, why = _device_rdma(machine, value)
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
-            severity, why, remedy = found.severity, found.evidence, found.remedy
+            severity, why, fix = found.severity, found.evidence, found.fix
         if severity is not Severity.INFO:
-            yield image_finding(variable.line, f"ENV {name}={value}", why, remedy, severity=severity)
+            yield image_finding(variable.line, f"ENV {name}={value}", why, fix, severity=severity)
 
 
 def _device_rdma(machine: TargetMachine, value: str) -> tuple[Severity, str]:

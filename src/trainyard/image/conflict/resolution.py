@@ -212,7 +212,7 @@ def refuse(
                 finding,
                 file=file,
                 line=line,
-                remedy=f"take {one.name} {new}, the nearest version that is compatible with the rest",
+                fix=f"take {one.name} {new}, the nearest version that is compatible with the rest",
                 edit=edit if file == dockerfile else None,
             )
     return finding

@@ -103,7 +103,7 @@ class JobEditor:
         time_of_request = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         observed = self._reader.observe(job)
         state = judge_job(observed)
-        if state.ended and not state.holds:
+        if state.ended and not state.holds_resources:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
         record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: time_of_request}}}
         workloads = observed.owned_of("Workload")

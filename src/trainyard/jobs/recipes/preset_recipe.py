@@ -156,12 +156,12 @@ def _memory_problems(
     config: Config, degrees: Degrees, division: str, instance: InstanceType
 ) -> Iterator[str]:
     """Yield a problem if the model alone, without the program's other data, does not fit."""
-    state, remedy = _MEMORY[division]
+    state, fix = _MEMORY[division]
     needs, device = least_bytes(config, degrees, state), gpu_of(instance)
     if needs > device.usable_bytes:
         yield (
             f"{config.model.name} does not fit: a GPU needs at least {needs / _GIB:.1f} GiB, "
-            f"{instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; {remedy}"
+            f"{instance.gpu} has {device.usable_bytes / _GIB:.1f} GiB; {fix}"
         )
 
 

@@ -26,6 +26,8 @@ _OPEN = frozenset(
 _FIXES = {
     FailureClass.IMAGE_PULL: "correct the name of the image, push it, or let the nodes pull it (pull secret, "
     "role of the nodes)",
+    FailureClass.HOST_MEMORY: "raise the memory limit of its pods, or use less: fewer loader workers, "
+    "smaller batches",
     FailureClass.UNSCHEDULABLE: "wait until other jobs end, request less for each pod, or add nodes",
     FailureClass.CANCELLED: "start it again when you want it",
     FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "
@@ -139,7 +141,11 @@ def _with_advice(failure: JobFailure, found: "LogExplanation | None") -> JobFail
         return failure
     fix = found.fix or _FIXES.get(failure.failure_class) or found.next_step
     return replace(
-        failure, cause=found.cause, who=found.who, fix=fix, other_node=failure.other_node or found.other_node
+        failure,
+        cause=found.cause,
+        responsible=found.responsible,
+        fix=fix,
+        other_node=failure.other_node or found.other_node,
     )
 
 

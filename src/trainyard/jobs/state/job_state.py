@@ -48,7 +48,7 @@ class JobFailure:
     """The pod only lost another one, which has the cause and has not reported it yet."""
     cause: str = ""
     """The cause, who must act, and the fix, if lines of its log show them."""
-    who: str = ""
+    responsible: str = ""
     fix: str = ""
 
     @property
@@ -65,7 +65,7 @@ class JobFailure:
         return {
             "class": self.failure_class.value,
             "cause": self.cause or None,
-            "who": self.who or None,
+            "responsible": self.responsible or None,
             "fix": self.fix or None,
             "rank": self.rank,
             "exit_code": self.exit_code,
@@ -129,7 +129,7 @@ class JobState:
     pods: PodCounts = field(default_factory=lambda: PodCounts(None))
     alerts: tuple[str, ...] = ()
     """Faults that do not end it, in sentences."""
-    holds: bool = False
+    holds_resources: bool = False
     """The job has ended but some of its pods still exist and hold what they requested."""
 
     @property
@@ -158,7 +158,7 @@ class JobState:
             "namespace": self.namespace,
             "kind": self.kind,
             "uid": self.uid or None,
-            "state": self.state.value,
+            "status": self.state.value,
             "reason": self.reason,
             "failure": self.failure.record() if self.failure else None,
             "waiting": self.waiting.record() if self.waiting else None,
@@ -168,5 +168,5 @@ class JobState:
             "restarts": self.restarts,
             "pods": asdict(self.pods),
             "alerts": list(self.alerts),
-            "holds": self.holds,
+            "holds_resources": self.holds_resources,
         }

@@ -198,7 +198,8 @@ class _Judge:
         return self.failed_state(JobFailure(FailureClass.CANCELLED, (_sentence(why),)))
 
     def failed_state(self, failure: JobFailure) -> JobState:
-        fix = failure.fix or find_fix(failure.failure_class, failure.evidence)
+        read = f"not known. Read: trainyard explain --job {self.observed.name}"
+        fix = failure.fix or find_fix(failure.failure_class, failure.evidence) or read
         reason = failure.evidence[0]
         return replace(self.state(State.FAILED, reason), reason=reason, failure=replace(failure, fix=fix))
 
@@ -223,7 +224,7 @@ class _Judge:
             restarts=max(self.past.restarts(wanted), *counted),
             pods=self.counts,
             alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
-            holds=ended and any(pod.live and not pod.deleting for pod in observed.pods),
+            holds_resources=ended and any(pod.live and not pod.deleting for pod in observed.pods),
         )
 
 

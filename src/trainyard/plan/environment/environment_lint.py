@@ -30,7 +30,7 @@ _PLAIN_SECRET = Finding.error(
 
 def lint_record(finding: Finding) -> dict[str, Any]:
     """Return a finding as plain data."""
-    kept = ("file", "line", "subject", "value", "severity", "evidence", "remedy")
+    kept = ("file", "line", "subject", "value", "severity", "evidence", "fix")
     return {key: getattr(finding, key) for key in kept} | {"where": finding.area}
 
 

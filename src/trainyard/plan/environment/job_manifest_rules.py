@@ -41,9 +41,9 @@ def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
 
 
 def _judged_field(
-    line: int, subject: str, where: str, severity: Severity, *, reason: str, remedy: str = "remove it"
+    line: int, subject: str, where: str, severity: Severity, *, reason: str, fix: str = "remove it"
 ) -> Finding:
-    return Finding(subject, severity, reason, remedy, area=where, line=line)
+    return Finding(subject, severity, reason, fix, area=where, line=line)
 
 
 def _ray_parameters(document: LocatedMapping, title: str) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def _ray_parameters(document: LocatedMapping, title: str) -> Iterator[Finding]:
                     title,
                     Severity.ERROR,
                     reason="the API server refuses it: the values must be strings",
-                    remedy=f'write {name}: "{value}"',
+                    fix=f'write {name}: "{value}"',
                 )
 
 
@@ -73,7 +73,7 @@ def _pytorch_job(document: LocatedMapping, title: str) -> Iterator[Finding]:
                 title,
                 Severity.ERROR,
                 reason="the operator refuses a role without pods",
-                remedy=f"leave {role} out, or set replicas to 1 or more",
+                fix=f"leave {role} out, or set replicas to 1 or more",
             )
         containers = replicas.mapping("template", "spec").items_of("containers")
         names = [str(container.text("name")) for container in containers]
@@ -84,7 +84,7 @@ def _pytorch_job(document: LocatedMapping, title: str) -> Iterator[Finding]:
                 title,
                 Severity.ERROR,
                 reason=f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
-                remedy="name the container pytorch",
+                fix="name the container pytorch",
             )
     if not spec.mapping("runPolicy").text("cleanPodPolicy"):
         yield _judged_field(
@@ -93,7 +93,7 @@ def _pytorch_job(document: LocatedMapping, title: str) -> Iterator[Finding]:
             title,
             Severity.WARNING,
             reason="it is not set: pods that still run when the job has ended keep their GPUs",
-            remedy="set cleanPodPolicy: Running",
+            fix="set cleanPodPolicy: Running",
         )
 
 
@@ -127,7 +127,7 @@ def _volumes(pod: LocatedMapping, title: str) -> Iterator[Finding]:
                 title,
                 Severity.WARNING,
                 reason="all pods of the node share the host's /dev/shm",
-                remedy="use an emptyDir with medium: Memory and a sizeLimit",
+                fix="use an emptyDir with medium: Memory and a sizeLimit",
             )
         elif path.startswith(_DEVICES):
             yield _judged_field(
@@ -137,7 +137,7 @@ def _volumes(pod: LocatedMapping, title: str) -> Iterator[Finding]:
                 Severity.WARNING,
                 reason=f"the host's {path} covers the EFA devices that the device plugin gives the pod: on "
                 "some types NCCL then uses TCP, without an error",
-                remedy=f"remove the volume and privileged, and request {EFA}",
+                fix=f"remove the volume and privileged, and request {EFA}",
             )
         elif path.startswith(_LOCAL_DISKS) and re.search("checkpoint|ckpt|output", path + target):
             yield _judged_field(
@@ -146,7 +146,7 @@ def _volumes(pod: LocatedMapping, title: str) -> Iterator[Finding]:
                 title,
                 Severity.WARNING,
                 reason=f"{path} is on a disk of one node: others lack it, and it is lost with the node",
-                remedy="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
+                fix="use a PersistentVolumeClaim that all nodes share, such as FSx for Lustre",
             )
 
 
@@ -165,7 +165,7 @@ def _container(
                 where,
                 Severity.ERROR,
                 reason=f"the request is {wanted} and the limit {most or 'not set'}: such a pod is refused",
-                remedy="set request and limit to the same number",
+                fix="set request and limit to the same number",
             )
     mounted = [mount.text("mountPath").rstrip("/") for mount in container.items_of("volumeMounts")]
     if limits.text(GPU).number and SHARED_MEMORY not in mounted:
@@ -175,7 +175,7 @@ def _container(
             where,
             Severity.WARNING,
             reason="it is not mounted: the default of 64 MiB is too small for data loaders and NCCL",
-            remedy="mount an emptyDir with medium: Memory there",
+            fix="mount an emptyDir with medium: Memory there",
         )
     yield from _interfaces(limits, pod, where, several=several)
     yield from _command(container, where, several=several)
@@ -197,7 +197,7 @@ def _interfaces(
             where,
             Severity.ERROR,
             reason=f"{wanted} are requested, and {instance.name} has {instance.efa}: the pod never starts",
-            remedy=f"request {instance.efa}" if instance.efa else "remove it",
+            fix=f"request {instance.efa}" if instance.efa else "remove it",
         )
     elif several and instance.efa and gpus == instance.gpus and wanted < instance.efa:
         yield _judged_field(
@@ -206,7 +206,7 @@ def _interfaces(
             where,
             Severity.WARNING,
             reason=f"only {wanted} of the {instance.efa} interfaces of {instance.name} are requested",
-            remedy=f"request {instance.efa}",
+            fix=f"request {instance.efa}",
         )
     if gpus > instance.gpus:
         yield _judged_field(
@@ -215,7 +215,7 @@ def _interfaces(
             where,
             Severity.ERROR,
             reason=f"{gpus} are requested, and {instance.name} has {instance.gpus}: the pod never starts",
-            remedy=f"request at most {instance.gpus}",
+            fix=f"request at most {instance.gpus}",
         )
 
 
@@ -230,7 +230,7 @@ def _command(container: LocatedMapping, where: str, *, several: bool) -> Iterato
                 where,
                 Severity.ERROR,
                 reason="the node rank is a number in a template that pods share: all get the same rank",
-                remedy="remove it: torchrun reads PET_NODE_RANK; for other launchers write $(PET_NODE_RANK)",
+                fix="remove it: torchrun reads PET_NODE_RANK; for other launchers write $(PET_NODE_RANK)",
             )
 
 
@@ -256,7 +256,7 @@ def _checkpoints(container: LocatedMapping, pod: LocatedMapping, where: str) -> 
                 where,
                 Severity.WARNING,
                 reason=f"{found[1][:80]} is on no volume: checkpoints there are lost with the pod",
-                remedy="mount a PersistentVolumeClaim, and save below its mountPath",
+                fix="mount a PersistentVolumeClaim, and save below its mountPath",
             )
 
 
@@ -270,5 +270,5 @@ def _image(container: LocatedMapping, where: str) -> Iterator[Finding]:
             where,
             Severity.WARNING,
             reason=f"the tag of {image[:80]} can move: pods that start later may run another image",
-            remedy="pin it by digest (@sha256:…)",
+            fix="pin it by digest (@sha256:…)",
         )

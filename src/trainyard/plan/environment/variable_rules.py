@@ -43,16 +43,16 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Finding | Non
     return None
 
 
-def _error(reason: str, remedy: str = REMOVE) -> Finding:
-    return Finding.error(reason, remedy)
+def _error(reason: str, fix: str = REMOVE) -> Finding:
+    return Finding.error(reason, fix)
 
 
-def _warning(reason: str, remedy: str = REMOVE) -> Finding:
-    return Finding.warning(reason, remedy)
+def _warning(reason: str, fix: str = REMOVE) -> Finding:
+    return Finding.warning(reason, fix)
 
 
-def _info(reason: str, remedy: str = REMOVE) -> Finding:
-    return Finding("", Severity.INFO, reason, remedy)
+def _info(reason: str, fix: str = REMOVE) -> Finding:
+    return Finding("", Severity.INFO, reason, fix)
 
 
 def _device_rdma(value: str, place: VariableScope) -> Finding | None:

@@ -69,7 +69,7 @@ def node_table(nodes: Sequence[Json], *, width: int) -> list[str]:
         "zone": [node["zone"] or "-" for node in nodes],
         "GPUs free": [_of(node["gpus_free"], node["gpus"]) for node in nodes],
         "EFA free": [_of(node["efa_free"], node["efa"]) for node in nodes],
-        "state": ["; ".join([*node["problems"], *node["doubts"]]) or "fit" for node in nodes],
+        "status": ["; ".join([*node["problems"], *node["doubts"]]) or "fit" for node in nodes],
     }
     shared = [head for head in ("type", "zone") if len(nodes) > 1 and len(set(columns[head])) == 1]
     common = [f"{head} {columns.pop(head)[0]}" for head in shared]

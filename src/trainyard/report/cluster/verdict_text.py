@@ -1,4 +1,4 @@
-"""The verdict on a cluster, for a terminal and for the job summary; the remedies and their results."""
+"""The verdict on a cluster, for a terminal and for the job summary; the fixes and their results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ def verdict_lines(data: Json, *, width: int) -> list[str]:
     rows = [(e["severity"].replace("passed", "ok"), e["check"], e["evidence"]) for e in data["checks"]]
     table = wrap_table(("", "check", "evidence"), rows, width=width)
     lines = [heading(data), "", summarize_verdict(data), "", *table]
-    todo = [(entry["check"], entry["remedy"]) for entry in _to_do(data)]
+    todo = [(entry["check"], entry["fix"]) for entry in _to_do(data)]
     if todo:
         lines += ["", *wrap_table(("check", "what to do"), todo, width=width)]
     return lines
@@ -38,7 +38,7 @@ def verdict_markdown(data: Json) -> str:
     todo = _to_do(data)
     if todo:
         lines += ["| | check | evidence | what to do |", "|---|---|---|---|"]
-        lines += [f"{_row(entry)} {escape_markdown(entry['remedy'])} |" for entry in todo]
+        lines += [f"{_row(entry)} {escape_markdown(entry['fix'])} |" for entry in todo]
         lines.append("")
     lines += ["<details><summary>All checks</summary>", "", "| | check | evidence |", "|---|---|---|"]
     lines += [_row(entry) for entry in data["checks"]]
@@ -57,7 +57,7 @@ def verdict_refusal(data: Json) -> str:
 
 def _to_do(data: Json) -> list[Json]:
     order = ("error", "warning")
-    found = [entry for entry in data["findings"] if entry["severity"] in order and entry["remedy"]]
+    found = [entry for entry in data["findings"] if entry["severity"] in order and entry["fix"]]
     return sorted(found, key=lambda entry: order.index(entry["severity"]))
 
 

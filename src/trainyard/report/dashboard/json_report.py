@@ -18,7 +18,7 @@ _BUCKETS = 50
 def json_report(facts: RunFacts) -> dict[str, Any]:
     """Everything that the reports know about the run, ready for `json.dumps`."""
     report = {
-        "schema": SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "status": str(facts.state.status),
         "status_detail": facts.state.detail or None,
         "failure": facts.outcome.get("failure"),
@@ -58,7 +58,7 @@ def _proof(facts: RunFacts) -> dict[str, Any] | None:
     if facts.proof is None:
         return None
     parts = [
-        _drop_unknown({"name": p.name, "passed": p.passed, "evidence": p.evidence, "next_step": p.next_step})
+        _drop_unknown({"name": p.name, "passed": p.passed, "evidence": p.evidence, "fix": p.next_step})
         | ({} if p.is_judged else {"is_judged": False})
         for p in facts.proof.parts
     ]

@@ -126,7 +126,7 @@ def _figure_table(facts: RunFacts) -> str:
         for each in proof.figures[:_CHANGES]
     ]
     was = escape_markdown(proof.compared_with or "last green run")
-    return "\n".join([f"| figure | this run | {was} | needs |", "|---|---|---|---|", *rows])
+    return "\n".join([f"| figure | this run | {was} | threshold |", "|---|---|---|---|", *rows])
 
 
 def _figure(value: float | None) -> str:
@@ -207,7 +207,7 @@ def _configuration(facts: RunFacts) -> str:
         return f"The configuration has not changed {since}, {escape_markdown(changed.since)}.\n\n{whole}"
     count = format_count(len(changed.changes), "key")
     title = f"Configuration: {count} changed {since}, {escape(changed.since)}"
-    return f"{_details(title, setting_table(changed.changes, ('was', 'is')))}\n\n{whole}"
+    return f"{_details(title, setting_table(changed.changes, ('baseline', 'this run')))}\n\n{whole}"
 
 
 def setting_table(changes: Sequence[ConfigChange], heads: Sequence[str]) -> str:

@@ -192,7 +192,7 @@ def _with_goals(
             value, form = shown.get(row[0], (others.get(row[0]), format_loss))
             row.append("" if value is None else form(value))
     if needs:
-        heads = [*heads, "needs"]
+        heads = [*heads, "threshold"]
         for row in rows:
             row.append(escape_markdown(needs.get(row[0], "")))
     return heads, [[escape_markdown(row[0]), *row[1:]] for row in rows]

@@ -79,7 +79,7 @@ class LiveStatus:
             "time": self.now,
             "run": facts.name if facts else None,
             "job": job.record() if job else None,
-            "state": self._state(),
+            "status": self._status(),
             "reason": facts.state.detail or None if facts else None,
             "health": self.health,
             "alerts": [alert.record() for alert in self.open_alerts],
@@ -103,7 +103,7 @@ class LiveStatus:
         behind = slowest.seconds / usual - 1 if slowest.seconds and usual else None
         return {"rank": slowest.rank, "host": slowest.host, "behind": behind, "steps_behind": newest - last}
 
-    def _state(self) -> str:
+    def _status(self) -> str:
         if self.job is not None:
             return self.job.state.value
         return self.facts.state.status.value if self.facts else "UNKNOWN"

@@ -47,9 +47,9 @@ def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
 
     While `ended` is not `true`, the job may still run, and another step has to follow it.
     """
-    ended = data["state"] in _MARKS
+    ended = data["status"] in _MARKS
     return {
-        "state": data["state"],
+        "status": data["status"],
         "ended": "true" if ended else "false",
         "exit_code": str(exit_code),
         "reason": data["reason"].split("\n", 1)[0],
@@ -58,20 +58,20 @@ def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
 
 def state_error(data: Json, *, exit_code: int) -> tuple[str, str] | None:
     """Title and text of the annotation of a job that has ended without success; None for any other."""
-    failed = data["state"] in _MARKS and exit_code
-    return (f"{data['job']}: {data['state']}", data["reason"]) if failed else None
+    failed = data["status"] in _MARKS and exit_code
+    return (f"{data['job']}: {data['status']}", data["reason"]) if failed else None
 
 
 def state_markdown(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     """The state of a job: the result first, then the cause, its last lines, and the next command."""
-    mark = _MARKS.get(data["state"], "⏳")
-    parts = [f"### {mark} {data['state']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
+    mark = _MARKS.get(data["status"], "⏳")
+    parts = [f"### {mark} {data['status']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
     parts += [f"\n⚠️ {_cell(alert)}" for alert in data["alerts"]]
     failure = data["failure"] or {}
     if failure:
         parts += ["", ", ".join([f"class **{failure['class']}**", *failure_place(failure)])]
         if failure.get("fix"):
-            who = f" ({failure['who']})" if failure["who"] else ""
+            who = f" ({failure['responsible']})" if failure["responsible"] else ""
             parts += ["", f"{failure['cause']}. Fix{who}: {failure['fix']}".replace("<", "&lt;")]
         lines = [line.replace("~~~", "~ ~ ~") for line in failure["lines"][-_MOST_LINES:]]
         parts += ["", "~~~~~~", *lines, "~~~~~~"] if lines else []

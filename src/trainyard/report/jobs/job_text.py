@@ -19,7 +19,7 @@ _PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deac
 
 def status_lines(data: Json, *, width: int, target: ClusterTarget = DEFAULT_CLUSTER) -> list[str]:
     """A job in full; `target` is the cluster of the next command."""
-    lines = [f"{data['job']} ({data['kind']}) in {data['namespace']}: {data['state']}", ""]
+    lines = [f"{data['job']} ({data['kind']}) in {data['namespace']}: {data['status']}", ""]
     for label, text in _facts(data):
         first, *more = textwrap.wrap(text, max(30, width - _LABEL - 2), break_on_hyphens=False) or [""]
         lines += [f"  {label:<{_LABEL}}{first}", *(" " * (_LABEL + 2) + part for part in more)]
@@ -34,7 +34,7 @@ def progress_line(data: Json) -> str:
     """One plain line about a job that is being followed."""
     restarts = f", {format_count(data['restarts'], 'restart')}" if data["restarts"] else ""
     alerts = "".join(f"; {alert}" for alert in data["alerts"])
-    return f"{data['job']}: {data['state']} ({data['reason']}{restarts}{alerts})"
+    return f"{data['job']}: {data['status']} ({data['reason']}{restarts}{alerts})"
 
 
 def next_job_command(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
@@ -47,23 +47,23 @@ def _next_words(data: Json) -> tuple[str, ...]:
     job = data["job"]
     if data["followed_by"]:
         return ("status", data["followed_by"])
-    if data["holds"] and data["alerts"]:  # pods that were created after its end
+    if data["holds_resources"] and data["alerts"]:  # pods that were created after its end
         return ("cancel", job)
-    if data["state"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
+    if data["status"] == "Failed" and data["auto_retry"] and data["failure"]["retryable"]:
         return ("retry", job)
-    if data["state"] == "Failed" and data["failure"]["class"] == "cancelled":
+    if data["status"] == "Failed" and data["failure"]["class"] == "cancelled":
         return ("resubmit", job)
-    if data["state"] == "Failed" and _has_not_started(data["failure"]):
+    if data["status"] == "Failed" and _has_not_started(data["failure"]):
         return ("events", job)
-    if data["state"] == "Failed":
+    if data["status"] == "Failed":
         return ("logs", job, "--previous", "--tail", "50")
-    if data["holds"]:
+    if data["holds_resources"]:
         return ("delete", job)
     if data["waiting"]:
         return ("events", job)
-    if data["state"] == "Succeeded":
+    if data["status"] == "Succeeded":
         return ("logs", job, "--tail", "20")
-    return () if data["state"] == "Unknown" else ("status", job, "--follow")
+    return () if data["status"] == "Unknown" else ("status", job, "--follow")
 
 
 def _has_not_started(failure: Json) -> bool:
@@ -77,13 +77,13 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
         return [
             "There are no jobs of Trainyard here; without --all-namespaces only one namespace is searched."
         ]
-    heads = ("namespace", "job", "kind", "state", "pods", "restarts", "age")
+    heads = ("namespace", "job", "kind", "status", "pods", "restarts", "age")
     rows = [
         (
             job["namespace"],
             job["job"],
             job["kind"],
-            job["state"],
+            job["status"],
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
@@ -102,8 +102,8 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
 
 def _why_listed(job: Json) -> str:
     """Return why a job does not run, and what is wrong with one that runs or has ended."""
-    alerts = job["alerts"] if job["state"] in ("Running", "Succeeded", "Failed") else []
-    return "; ".join([*([] if job["state"] in ("Running", "Succeeded") else [job["reason"]]), *alerts])
+    alerts = job["alerts"] if job["status"] in ("Running", "Succeeded", "Failed") else []
+    return "; ".join([*([] if job["status"] in ("Running", "Succeeded") else [job["reason"]]), *alerts])
 
 
 def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
@@ -143,7 +143,10 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         for number, text in enumerate(failure["evidence"]):
             yield "" if number else "why", text
         if failure.get("fix"):
-            yield "fix", f"{failure['who']}: {failure['fix']}" if failure["who"] else failure["fix"]
+            yield (
+                "fix",
+                f"{failure['responsible']}: {failure['fix']}" if failure["responsible"] else failure["fix"],
+            )
         if place := failure_place(failure):
             yield "first", ", ".join(place)
     else:
@@ -154,7 +157,11 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         yield "waits for", f"{waiting['class']}"
         if waiting.get("fix"):
             yield "fix", waiting["fix"]
-    yield "pods", _pods(data["pods"]) + (", and they still hold what they requested" if data["holds"] else "")
+    yield (
+        "pods",
+        _pods(data["pods"])
+        + (", and they still hold what they requested" if data["holds_resources"] else ""),
+    )
     if data["restarts"] or data["retries"]:
         restarts = f"{data['restarts']} by the operator or its nodes"
         yield "restarts", f"{restarts}, {data['retries']} submitted again"

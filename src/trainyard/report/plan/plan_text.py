@@ -54,10 +54,8 @@ def unproven_lines(parts: Sequence[Plan]) -> list[str]:
     """The parts of the proof that cannot hold (`proof.reachable_parts`), a line for each reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for part in parts:
-        reasons.setdefault((part["why"], part["remedy"]), []).append(part["name"])
-    return [
-        f"cannot be proven: {', '.join(names)}: {why}; {remedy}" for (why, remedy), names in reasons.items()
-    ]
+        reasons.setdefault((part["why"], part["fix"]), []).append(part["name"])
+    return [f"cannot be proven: {', '.join(names)}: {why}; {fix}" for (why, fix), names in reasons.items()]
 
 
 def plan_headline(plan: Plan) -> str:

@@ -211,11 +211,11 @@ def _proof(facts: RunFacts | None) -> str:
 
 
 def _figures(proof: ProofRecord) -> list[str]:
-    """`accuracy 0.63 ✅ needs >= 0.6, last green run 11: 0.61`, for each figure that has one of the two."""
+    """`accuracy 0.63 ✅ threshold >= 0.6, last green run 11: 0.61` for each figure that has one of these."""
     found = []
     for each in proof.figures[:_MOST_FIGURES]:
         value = "not on record" if each.value is None else format_loss(each.value)
-        beside = [f"{each.mark} needs {mrkdwn(each.threshold, 50)}"] if each.threshold else []
+        beside = [f"{each.mark} threshold {mrkdwn(each.threshold, 50)}"] if each.threshold else []
         if each.baseline is not None:
             beside.append(f"{mrkdwn(proof.compared_with, 80)}: {format_loss(each.baseline)}")
         found += [f"• {mrkdwn(each.name, 80)} {value} {', '.join(beside)}"] if beside else []

@@ -6,11 +6,11 @@ Each line is a phase and a text for `command.output.announce`; this module write
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.report.facts.headline import RunVerdict, run_headline
+from trainyard.report.facts.headline import RunVerdict, root_error, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.run.failure import started_with
+from trainyard.run.failure import command_line_of
 from trainyard.run.suggested_commands import again_command, is_command
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_LINES = 3
 _LINE_CHARACTERS = 100
-_COPIED = frozenset({"report", "look", "sync", "again"})
+_COPIED = frozenset({"report", "open", "sync", "repeat"})
 
 
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,8 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the last lines, after a failure as well as after a success.
 
     They show how the run ended, if no proof shows it; the last good checkpoint, if the run did not succeed;
-    where the report and the curves are; and the command that repeats a proven run, or any other's next step.
+    where the report and the curves are; and the command that repeats a proven run, or any other's root error
+    and next step.
     """
     head, done = run_headline(facts), facts.outcome.get("status") == "succeeded"
     if facts.proof is None and not done and head.verdict is not RunVerdict.GOING:
@@ -87,14 +88,17 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         yield "checkpoint", saved, ""
     yield "report", str(facts.directory / "report" / "index.html"), ""
     if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
-        yield "look", tensorboard_command(facts.directory, run_id=facts.name), ""
+        yield "open", tensorboard_command(facts.directory, run_id=facts.name), ""
     if offline := sorted((facts.directory / "logs" / "wandb").glob("offline-run-*")):
         yield "sync", wandb_command(offline), ""
     if head.verdict is RunVerdict.PROVEN:
         digest = facts.weights_sha256
         same = f"  (same digest: {digest[:4]}…)" if digest else ""
-        yield "again", again_command(facts.directory, started_with=started_with(facts.run)) + same, ""
-    elif head.next_step:
+        yield "repeat", again_command(facts.directory, command_line=command_line_of(facts.run)) + same, ""
+        return
+    if facts.proof is not None and not done and (error := root_error(facts)):
+        yield "error", error, ""
+    if head.next_step:
         yield "next", head.next_step, ""
 
 

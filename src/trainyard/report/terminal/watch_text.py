@@ -49,7 +49,7 @@ def _title(status: Json) -> Iterator[str]:
 
 
 def _state(status: Json) -> str:
-    return str(status["state"]).lower()
+    return str(status["status"]).lower()
 
 
 def _time_and_cost(status: Json) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
         if age := status["figures_age_seconds"]:
             yield "figures", [f"read {format_age_ago(age)}; the pods are gone"]
     elif status["reason"]:
-        yield "state", [status["reason"]]
+        yield "status", [status["reason"]]
     if network := status["network"]:
         known = network["verdict"] != "unknown"
         yield (

@@ -35,19 +35,21 @@ def build_error(what: str, failure: Failure, directory: RunDirectory) -> Trainin
 
 def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
     """The last line of a message: what to do, and the command that resumes or starts again."""
-    command = command_after(failure, directory.path, started_with=made_by())
+    command = command_after(failure, directory.path, command_line=made_by())
     return f"{failure.fix or 'Once that is fixed'}: {command}"
 
 
 def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Failure:
     """The failure of a loss, gradient or weight in `step` that is not finite."""
-    changes: dict[str, Any] = {"training.learning_rate": _lower_rate(config.training.learning_rate)}
+    # A tenth of the rate, but at most the highest suggested one, with one significant digit.
+    rate = float(f"{min(config.training.learning_rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
+    changes: dict[str, Any] = {"training.learning_rate": rate}
     if config.training.max_grad_norm is None:
         changes["training.max_grad_norm"] = 1.0
-        remedy = "Lower training.learning_rate and clip the gradients, or inspect that batch"
+        fix = "Lower training.learning_rate and clip the gradients, or inspect that batch"
     else:
-        remedy = "Lower training.learning_rate or training.max_grad_norm, or inspect that batch"
-    return Failure(FailureKind.NOT_FINITE, step, remedy, changes, _good_checkpoint(directory))
+        fix = "Lower training.learning_rate or training.max_grad_norm, or inspect that batch"
+    return Failure(FailureKind.NOT_FINITE, step, fix, changes, _good_checkpoint(directory))
 
 
 def out_of_memory_failure(
@@ -64,12 +66,12 @@ def out_of_memory_failure(
             "training.batch_size": size // factor,
             "training.gradient_accumulation_steps": training.gradient_accumulation_steps * factor,
         }
-        remedy = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
-        return Failure(kind, step, remedy, changes, newest)
+        fix = "Train on fewer sequences at once, and accumulate more; the numbers stay the same"
+        return Failure(kind, step, fix, changes, newest)
     if config.compute.activation_checkpointing != "full":
-        remedy = "Recompute the activations in the backward pass instead of keeping them"
+        fix = "Recompute the activations in the backward pass instead of keeping them"
         changes = {"compute.activation_checkpointing": "full"}
-        return Failure(kind, step, remedy, changes, newest)
+        return Failure(kind, step, fix, changes, newest)
     # Another sequence length changes the sequences, so no checkpoint fits.
     changes = {"data.sequence_length": max(1, config.data.sequence_length // 2)}
     return Failure(kind, step, "Train on shorter sequences", changes)
@@ -115,11 +117,6 @@ def _cause_line(error: BaseException) -> str:
     if requested := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
         return f"{int(requested[1]) / 1e9:.1f} GB more were requested"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _lower_rate(rate: float) -> float:
-    """A tenth of the rate, but at most the highest suggested one, with one significant digit."""
-    return float(f"{min(rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
 
 
 def _good_checkpoint(directory: RunDirectory) -> int | None:

@@ -171,8 +171,8 @@ class Alarm:
         _wait(_GATHER_SECONDS, lambda: len(self._written_stacks()) == world.size - len(lost))
         files = [f"logs/{path.name}" for path in self._written_stacks()]
         cause = f"after the end of rank {', '.join(map(str, lost))} " if lost else ""
-        remedy = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
-        failure = Failure(FailureKind.HANG, step + 1, remedy)
+        fix = "docs/runbooks/recovery.md#hung explains how to read them; once the cause is fixed"
+        failure = Failure(FailureKind.HANG, step + 1, fix)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"

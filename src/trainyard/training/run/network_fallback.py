@@ -108,12 +108,10 @@ def end_on_fallback(
 
 
 def _fallback_error(segment: RunContext, found: Mapping[str, Any]) -> NetworkFallbackError:
-    remedy = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
+    fix = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
     assert segment.network is not None
     newest = max(complete_steps(segment.directory), default=None)
-    failure = Failure(
-        FailureKind.TCP_FALLBACK, segment.state.step, remedy, {"compute.network": "tcp"}, newest
-    )
+    failure = Failure(FailureKind.TCP_FALLBACK, segment.state.step, fix, {"compute.network": "tcp"}, newest)
     reason = segment.network.fallback(found)
     error = NetworkFallbackError(f"{reason}.\n{suggest_retry(failure, segment.directory)}")
     error.failure = failure

@@ -140,7 +140,7 @@ def test_a_damaged_manifest_is_not_the_same_as_none(
     told = "damaged" if damage == "torn" else "run-1-manifest.json, which comes before it"
     with pytest.raises(VerificationError, match=told):
         fetch_resume_source(
-            wanted(tmp_path / "new" / NAME, store, segment=segment, may_begin=True), open_store
+            wanted(tmp_path / "new" / NAME, store, segment=segment, allow_missing_checkpoint=True), open_store
         )
 
 
@@ -208,11 +208,15 @@ def test_a_segment_after_deaths_begins_as_asked_only_where_nothing_was_stored(
         ("gh-7", "runs/x/checkpoints/step-00000010", "runs/x/checkpoints/step-00000010"),
         ("gh-8", address, str(tmp_path / "new" / f"from-run-{NAME}-step-200/checkpoints/step-00000200")),
     ):
-        new = wanted(tmp_path / "new" / name, store, resume=resume, run_number=5, may_begin=True)
+        new = wanted(
+            tmp_path / "new" / name, store, resume=resume, run_number=5, allow_missing_checkpoint=True
+        )
         assert fetch_resume_source(new, open_store).resume == told
-    absent = replace(wanted(tmp_path / "gh-9", store, may_begin=True), store=(tmp_path / "no").as_uri())
+    absent = replace(
+        wanted(tmp_path / "gh-9", store, allow_missing_checkpoint=True), store=(tmp_path / "no").as_uri()
+    )
     assert fetch_resume_source(absent, open_store).reason == "there is no checkpoint yet"
-    had = wanted(tmp_path / "new" / NAME, store, resume=address, may_begin=True)
+    had = wanted(tmp_path / "new" / NAME, store, resume=address, allow_missing_checkpoint=True)
     assert fetch_resume_source(had, open_store).resume == "auto"
     assert RunDirectory(had.directory.path).checkpoint_steps() == [200]
 

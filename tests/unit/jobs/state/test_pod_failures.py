@@ -413,7 +413,7 @@ def test_what_can_heal_is_waited_for_and_what_cannot_is_not(
     if hopeless:
         assert state.failure is not None
         assert (state.state, state.failure.failure_class) == (State.FAILED, failure_class)
-        assert (state.failure.rank, state.holds) == (1, True)
+        assert (state.failure.rank, state.holds_resources) == (1, True)
         return
     assert (state.state, state.failure) == (State.STARTING, None)
     assert (state.waiting.failure_class if state.waiting else None) == failure_class

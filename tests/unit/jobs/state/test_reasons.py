@@ -257,7 +257,7 @@ def test_a_sidecar_that_outlives_the_last_program_is_named_as_what_keeps_the_job
         some = judge_job(seen(kind, raw, [over[0], trains(1, kind, 90, beside=RUNS)]))
         assert (some.state, some.ended) == (State.RUNNING, False) and "a-proxy" in some.reason
         state = judge_job(seen(kind, raw, over))
-        assert state.failure is not None and state.holds
+        assert state.failure is not None and state.holds_resources
         assert "a-proxy keeps the pod" in state.failure.evidence[0] and "delete" in state.failure.fix
 
 
@@ -306,7 +306,7 @@ def test_pods_that_an_operator_creates_after_the_end_are_reported() -> None:
     over = job("trainjob", nodes=2, conditions=[condition("Failed", at=NOW - 100)])
     old, new = trains(0, "trainjob", 300, state=terminated(1)), trains(1, "trainjob", 20)
     state = judge_job(seen("trainjob", over, [old, new]))
-    assert (state.state, state.holds) == (State.FAILED, True)
+    assert (state.state, state.holds_resources) == (State.FAILED, True)
     assert state.alerts == (
         "its operator created job-1 after the job had ended: they train again until it is cancelled",
     )

@@ -321,9 +321,13 @@ def test_a_jobset_that_restarts_is_no_failure() -> None:
 def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
     raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
     still = [ended(0, name="job-0"), pod("job-1", rank=1)]
-    assert judge_job(seen("pytorchjob", raw, still)).holds
-    assert not judge_job(seen("pytorchjob", raw, [ended(0), pod("job-1", rank=1, deleting=True)])).holds
-    assert not judge_job(seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)).holds
+    assert judge_job(seen("pytorchjob", raw, still)).holds_resources
+    assert not judge_job(
+        seen("pytorchjob", raw, [ended(0), pod("job-1", rank=1, deleting=True)])
+    ).holds_resources
+    assert not judge_job(
+        seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)
+    ).holds_resources
 
 
 def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:

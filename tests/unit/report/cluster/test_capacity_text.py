@@ -58,7 +58,7 @@ def test_the_whole_text_is_the_answer_then_the_nodes_then_who_holds_the_rest() -
         "",
         "It does not fit now: 1 place for 2 nodes, 8 of 16 GPUs free; 2 places once other jobs end.",
         "",
-        "node   type         zone        GPUs free  EFA free  state",
+        "node   type         zone        GPUs free  EFA free  status",
         "gpu-1  p5.48xlarge  us-west-2a  8 of 8     32 of 32  fit",
         "gpu-2  -            -           -          -         it is not ready",
         "                                                     (KubeletNotReady); its GPUs",
@@ -136,7 +136,7 @@ def test_a_cluster_without_a_context_is_named_by_its_server() -> None:
 def test_a_cluster_without_nodes_of_the_kind_says_so() -> None:
     assert node_lines(data(nodes=[]), width=80)[2:] == ["No node of this kind was found."]
     assert node_lines(data(nodes=[FREE]), width=80)[2:] == [
-        "node   type         zone        GPUs free  EFA free  state",
+        "node   type         zone        GPUs free  EFA free  status",
         "gpu-1  p5.48xlarge  us-west-2a  8 of 8     32 of 32  fit",
     ]
 

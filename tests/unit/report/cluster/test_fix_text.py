@@ -1,4 +1,4 @@
-"""The text about remedies, and about the clusters of an account."""
+"""The text about fixes, and about the clusters of an account."""
 
 from typing import Any
 

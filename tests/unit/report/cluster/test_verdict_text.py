@@ -21,13 +21,13 @@ SHOWN = {"error": "error", "warning": "warning", "skipped": "skipped", "passed":
 ANSWERS = {"ready": "Ready", "not ready": "Not ready", "not known": "Not known"}
 
 
-def entry(severity: str, number: int = 1, remedy: str | None = None) -> dict[str, str]:
-    remedies = severity in ("error", "warning")
+def entry(severity: str, number: int = 1, fix: str | None = None) -> dict[str, str]:
+    fixes = severity in ("error", "warning")
     return {
         "check": f"{severity}-{number}",
         "severity": severity,
         "evidence": f"evidence of {severity} {number}",
-        "remedy": (f"mend {severity} {number}" if remedies else "") if remedy is None else remedy,
+        "fix": (f"mend {severity} {number}" if fixes else "") if fix is None else fix,
     }
 
 
@@ -113,7 +113,7 @@ def test_what_to_do_is_in_the_order_of_severity_whatever_the_order_of_the_checks
 
 
 def test_a_finding_without_a_remedy_is_no_task() -> None:
-    given = data(entry("error", remedy=""))
+    given = data(entry("error", fix=""))
     assert "what to do" not in "\n".join(verdict_lines(given, width=80))
     assert "what to do" not in verdict_markdown(given)
 
@@ -121,7 +121,7 @@ def test_a_finding_without_a_remedy_is_no_task() -> None:
 def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:
     hostile = entry("error") | {
         "evidence": "a | b\n| c `x` <script> [l](u) *b* _i_ \\ @team &",
-        "remedy": "<b>|</b>",
+        "fix": "<b>|</b>",
     }
     rows = [line for line in verdict_markdown(data(hostile)).splitlines() if "error-1" in line]
     evidence = r"a \| b \| c \`x\` \<script\> \[l\](u) \*b\* \_i\_ \\ \@team \&"

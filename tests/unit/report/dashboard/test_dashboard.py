@@ -259,7 +259,7 @@ def flatten(value: Any) -> list[Any]:
 def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
     starts = {
-        "r.json": '{\n  "schema": 1',
+        "r.json": '{\n  "schema_version": 1',
         "r.md": "### ",
         "r.HTML": "<!DOCTYPE html>",
         "r.txt": "TRAINING PROGRESS",

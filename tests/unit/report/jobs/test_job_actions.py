@@ -41,7 +41,7 @@ def test_only_an_end_is_told_as_one(which: State) -> None:
     found = state(which)
     data, code = found.record(), found.exit_code
     outputs = state_outputs(data, exit_code=code)
-    assert (outputs["state"], outputs["ended"]) == (which.value, "true" if found.ended else "false")
+    assert (outputs["status"], outputs["ended"]) == (which.value, "true" if found.ended else "false")
     assert outputs["exit_code"] == str(int(code))
     assert (state_error(data, exit_code=code) is not None) == (which in (State.FAILED, State.UNKNOWN))
     assert code is not ExitCode.DONE or which is State.SUCCEEDED

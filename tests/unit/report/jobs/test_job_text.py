@@ -61,7 +61,7 @@ def test_a_failure_is_told_with_its_place_and_its_last_lines() -> None:
 
 
 def test_pods_that_hold_their_gpus_are_said_with_what_ends_them() -> None:
-    lines = status_lines(state(State.SUCCEEDED, holds=True).record(), width=100)
+    lines = status_lines(state(State.SUCCEEDED, holds_resources=True).record(), width=100)
     assert any("still hold" in line for line in lines)
     assert "delete llama" in lines[-1]
 
@@ -75,7 +75,7 @@ def test_jobs_are_listed_with_their_age() -> None:
     raw["metadata"]["creationTimestamp"] = "2026-11-18T00:00:00Z"
     observed = seen("pytorchjob", raw, [*running(1), ended(1, rank=1)])
     lines = list_lines([list_entry(judge_job(observed), observed)], width=200)
-    assert lines[0].split()[:4] == ["namespace", "job", "kind", "state"]
+    assert lines[0].split()[:4] == ["namespace", "job", "kind", "status"]
     assert lines[1].split()[:4] == ["team", "job", "pytorchjob", "Restarting"]
     assert "no jobs" in list_lines([], width=80)[0]
 

@@ -109,9 +109,9 @@ def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(ne
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     lines = last_lines(run)
     assert lines["report"] == f"{run.path}/report/index.html"
-    assert shell_words(lines["look"]) == ["tensorboard", "--logdir", "runs"]
-    assert lines["again"] == f"trainyard train --config {run.path}/config.yaml  (same digest: 0123…)"
-    assert set(lines) == {"report", "look", "again"}
+    assert shell_words(lines["open"]) == ["tensorboard", "--logdir", "runs"]
+    assert lines["repeat"] == f"trainyard train --config {run.path}/config.yaml  (same digest: 0123…)"
+    assert set(lines) == {"report", "open", "repeat"}
 
 
 def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
@@ -119,7 +119,7 @@ def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> 
     record = json.loads(run.layout.run_file.read_text())
     run.layout.run_file.write_text(json.dumps({**record, "command_line": ["make", "STORE=s3://a/b c"]}))
     run.prove()
-    again = last_lines(run)["again"]
+    again = last_lines(run)["repeat"]
     assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
 
 
@@ -139,7 +139,7 @@ def test_a_run_whose_folder_has_another_name_is_viewed_alone(new_run: NewRun, tm
     (run.layout.tensorboard / "events.out.tfevents.1").touch()
     run.path.rename(tmp_path / "mine")
     lines = {phase: text for phase, text, _ in closing_lines(read_facts(Path("mine")))}
-    assert shell_words(lines["look"]) == ["tensorboard", "--logdir", "mine/tensorboard"]
+    assert shell_words(lines["open"]) == ["tensorboard", "--logdir", "mine/tensorboard"]
 
 
 def test_offline_records_of_wandb_can_be_uploaded(new_run: NewRun) -> None:

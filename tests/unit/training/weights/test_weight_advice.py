@@ -1,4 +1,4 @@
-"""The remedy in each refusal of weights is followed as printed, and the weights are opened."""
+"""The fix in each refusal of weights is followed as printed, and the weights are opened."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from trainyard.config.load import LoadedConfig
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.export import byte_tokenizer
 from trainyard.training.model.model import build_model
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.pretrained import load_with_weights
@@ -61,7 +61,7 @@ def refusal(loaded: LoadedConfig) -> str:
 
 
 def settings_in(message: str) -> list[str]:
-    """Return the settings of the remedy, without the one for random weights."""
+    """Return the settings of the fix, without the one for random weights."""
     found = [shlex.split(each.rstrip("."))[0] for each in SETTING.findall(message)]
     return [each for each in found if each != "model.path=null"]
 
@@ -89,9 +89,9 @@ def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_pa
     own.write_text(f"extends: base.yaml\nmodel:\n  architecture:\n    {key}\n")
     message = refusal(load_with_weights(own, []))
     assert "architecture: null" not in message
-    remedy = settings_in(message)
-    assert remedy
-    assert open_starting_weights(load_with_weights(own, remedy).config.model) is not None
+    fix = settings_in(message)
+    assert fix
+    assert open_starting_weights(load_with_weights(own, fix).config.model) is not None
 
 
 def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> None:

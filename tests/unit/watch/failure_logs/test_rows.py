@@ -44,7 +44,7 @@ def test_another_wording_of_a_cause_decides_the_same_or_nothing() -> None:
         if found[0] not in (klass, "unknown") or found[1] not in (ANSWERS[retry], "unknown"):
             wrong.append(f"{case}: {found}")
     assert not wrong, "\n".join(wrong)
-    assert len(cases) == 3 * len(rows())
+    assert len(cases) >= 3 * len(rows())
 
 
 def test_healthy_documents_decide_nothing() -> None:
@@ -74,11 +74,11 @@ def test_a_healthy_document_never_takes_the_place_of_the_cause() -> None:
 
 def test_each_advice_fills_its_names_from_the_error() -> None:
     advice = table()["advice"]
-    assert 20 <= len(advice) <= 45 and all(each["fix"] and each["who"] for each in advice)
+    assert 20 <= len(advice) <= 45 and all(each["fix"] and each["responsible"] for each in advice)
     assert not [
         each["fix"]
         for each in advice
         if set(re.findall(r"\{(\w+)\}", each["fix"])) - set(re.compile(each["match"]).groupindex)
     ]
     found = explain_logs([log_of("log", "ModuleNotFoundError: No module named 'apex'")], 1)
-    assert (found.fix, found.who) == ("install apex: add it to the lock or the image", "image")
+    assert (found.fix, found.responsible) == ("install apex: add it to the lock or the image", "image")
