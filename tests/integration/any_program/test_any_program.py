@@ -389,6 +389,7 @@ for step in range(1, 21):
 torch.save(first.state_dict(), "model.pt")
 """
 """It saves a copy of the model that it does not train."""
+HIDDEN = COPIED.replace("first.state", "net.state") + "raise SystemExit(3)"
 
 
 @pytest.mark.parametrize(
@@ -398,7 +399,7 @@ torch.save(first.state_dict(), "model.pt")
         ((sys.executable, "train.py", "--nan_at", "3"), "step 3"),
         ((sys.executable, "-c", COPIED), "has weights from before the training"),
         ((sys.executable, "-c", COPIED.replace("1e-2", "0.0")), "the training has changed no weight"),
-        (("sh", "-c", f"'{sys.executable}' -c '{COPIED}raise SystemExit(3)' | cat"), "SystemExit: 3"),
+        (("sh", "-c", f"'{sys.executable}' -c '{HIDDEN}' | cat"), "SystemExit: 3"),
     ],
 )
 def test_what_did_not_train_is_red_and_says_why(
