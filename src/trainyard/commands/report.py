@@ -53,9 +53,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "runs", type=arguments.path, nargs="*", metavar="RUN_DIR", help="the directory of a run"
-    )
+    parser.add_argument("runs", type=arguments.path, nargs="*", metavar="RUN", help="the directory of a run")
     parser.add_argument(
         "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
     )
