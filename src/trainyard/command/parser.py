@@ -63,6 +63,13 @@ class CommandParser(argparse.ArgumentParser):
             raise ParserFound(self)
         return super().parse_known_args(args, namespace)
 
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Read an option with _ for -, as document 002 spells them: --max_attempts."""
+        flag, equals, value = arg_string.partition("=")
+        if flag.startswith("--") and flag not in self._option_string_actions:
+            arg_string = f"{flag.replace('_', '-')}{equals}{value}"
+        return super()._parse_optional(arg_string)
+
     def read_values(self, given: Mapping[str, object]) -> argparse.Namespace:
         """Return the options by values of Python instead of words; those that are not given have defaults.
 
@@ -119,7 +126,7 @@ class CommandParser(argparse.ArgumentParser):
         positionals = [action for action in self._actions if not action.option_strings]
         for word in words:
             flag = word.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in names):
+            if flag.startswith("--") and not any(name.startswith(flag.replace("_", "-")) for name in names):
                 return f"unexpected argument {flag!r}" + _meant(flag, names, positionals)
         required = [action for action in self._actions if action.required and action.option_strings]
         if words and not words[0].startswith("-") and not positionals and required:

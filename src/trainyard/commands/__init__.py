@@ -85,7 +85,6 @@ INTERNAL = (
     "step notify",
     "step notify-image",
     "step plan",
-    "step propose-locks",
     "step prune-runs",
     "step ray",
     "step wait",

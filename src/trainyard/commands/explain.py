@@ -209,9 +209,14 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     """Return the facts on record about the end of a program."""
     outcome = run.get("outcome") or {}
     exception, own, steps = (outcome.get(name) for name in ("exception", "program_exit_code", "steps"))
+    failure = outcome.get("failure")
+    known = failure if isinstance(failure, Mapping) else {}
+    system, kills = known.get("system"), known.get("memory_kills")
     return FailureFacts(
         own if isinstance(own, int) else code,
         **FailureFacts.of_exception(exception if isinstance(exception, Mapping) else {}),
+        system=[str(line) for line in system] if isinstance(system, list) else (),
+        memory_kills=kills if isinstance(kills, int) else None,
         steps=steps if isinstance(steps, int) else None,
     )
 

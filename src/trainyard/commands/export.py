@@ -23,7 +23,7 @@ from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from trainyard.training.export.export import Export
+    from trainyard.training.export import Export
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
-        from trainyard.training.export.export import plan_export, require_absent, write_export
+        from trainyard.training.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
         export = plan_export(

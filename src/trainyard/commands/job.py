@@ -114,7 +114,8 @@ def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
 
 def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(args)
-    state = follow(args, reader, job) if args.follow else judge_job(reader.observe(job))
+    # The end is printed in full below.
+    state = follow(args, reader, job, ends=False) if args.follow else judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
     report_step(
@@ -125,12 +126,16 @@ def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") ->
     return code if state.ended or args.follow else ExitCode.DONE
 
 
-def follow(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> "JobState":
+def follow(args: argparse.Namespace, reader: JobReader, job: "FoundJob", *, ends: bool = True) -> "JobState":
+    def show(state: "JobState") -> None:
+        if ends or not state.ended:
+            output.announce("job", progress_line(state.record()))
+
     return follow_job(
         reader.api,
         **job.place,
         seconds=args.timeout or 24 * 3600.0,
-        on_state=lambda state: output.announce("job", progress_line(state.record())),
+        on_state=show,
     )
 
 

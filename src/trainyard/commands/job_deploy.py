@@ -342,9 +342,12 @@ def deploy(plan: JobSpec, api: Api, target: ClusterTarget, *, wait_seconds: floa
         retries = wait_seconds is not None and plan.auto_retry > 0
         state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries).state
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
-        late = "; not ended within --timeout, still running" if is_running else ""
-        output.announce("job", f"{state.state.value}: {state.reason}{late}", "failed" if code else "ok")
-        if state.failure is not None and state.failure.fix:
+        if is_running:
+            late = f"{state.state.value}: not ended within --timeout, still running"
+            output.announce("job", late, "failed" if code else "ok")
+        if state.failure is not None:
+            if state.failure.cause:
+                output.announce("error", state.failure.cause)
             output.announce("fix", state.failure.fix, copied=True)
     if is_running:
         what = "retry" if plan.auto_retry else "status"

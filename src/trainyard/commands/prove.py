@@ -147,7 +147,7 @@ def store_of(directory: RunDirectory, url: str | None, run_id: str) -> str | Non
 def read_digests(checkpoint: Path, progress: Progress) -> dict[str, str]:
     """Return the digest of each part of the state in a checkpoint of our trainer."""
     progress.begin("importing torch")
-    from trainyard.training.checkpoint.stored_state import state_digests
+    from trainyard.training.checkpoint.stored_index import state_digests
 
     return state_digests(checkpoint, progress)
 

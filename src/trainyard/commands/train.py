@@ -118,7 +118,7 @@ def run(argv: Sequence[str] | None) -> int:
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
-    if isinstance(place, NodeLauncher):
+    if place is not None:
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
@@ -244,7 +244,7 @@ def run_training(
     )
     display.begin("importing torch")
     from trainyard.training.data.training_data import ready_data
-    from trainyard.training.lifecycle import join_processes, rehearse, train
+    from trainyard.training.loop import join_processes, rehearse, train
 
     request_of = request_factory(args, config, directory, run_id=run_id)
 

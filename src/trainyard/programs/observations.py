@@ -9,7 +9,7 @@ It reads no file and no process: both are passed in.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,16 @@ class ProgramError:
     """`TYPE: MESSAGE` of the exception that caused it."""
     code: str = ""
     """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
+    rank: int | None = None
+    """The rank of its process, if several trained; of several that failed, the first."""
 
     def __str__(self) -> str:
         text = ": ".join(filter(None, (self.type or "an exception", self.message.split("\n")[0])))
         return f"{text} ({self.place})" if self.place else text
 
-    def to_json(self) -> dict[str, str]:
-        return {name: text for name, text in asdict(self).items() if text or name not in ("cause", "code")}
+    def to_json(self) -> dict[str, Any]:
+        absent = {"cause": "", "code": "", "rank": None}
+        return {n: value for n, value in asdict(self).items() if n not in absent or value != absent[n]}
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class Observations:
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
-                process.error = ProgramError(*map(_text, named))
+                kind, message, at, cause, number = map(_text, named)
+                process.error = ProgramError(kind, message, at, cause, number)
             case "read" if (event.step or 0) <= 1:  # later ones come after a resume
                 path, changed = _text(facts.get("path")), facts.get("changed")
                 device, moment = changed if isinstance(changed, list) and len(changed) == 2 else (0, 0)
@@ -177,7 +181,9 @@ class Observations:
         failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
         failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
         if failed and (has_failed or not failed[0][0]):
-            return failed[0][1].error
+            first, error = failed[0][1], failed[0][1].error
+            others = {each.rank for each in self._processes.values() if each.steps} - {first.rank}
+            return error and (replace(error, rank=first.rank) if others and first.steps else error)
         codes = [each.exit_code for each in self._processes.values() if self._is_code_hidden(each)]
         return ProgramError("SystemExit", str(codes[0])) if codes and not has_failed else None
 

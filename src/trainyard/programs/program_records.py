@@ -68,8 +68,8 @@ class ProgramEnd:
     """The text about its hang, with the files of its stacks."""
     changed: tuple[str, ...] = ()
     """The inputs whose bytes have changed since the start: lock, data."""
-    failure: Mapping[str, str] = field(default_factory=dict)
-    """The class, cause and line that its output shows, if it failed."""
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    """Its class, its root error, and what the machine recorded, if it failed."""
     error: ProgramError | None = None
     """The exception that ended it."""
     optimizer_steps: int | None = None

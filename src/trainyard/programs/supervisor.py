@@ -194,7 +194,7 @@ class ProgramRun:
         """Let the program see that it is to stop."""
         (self.directory.logs / STOP_FILE).touch()
 
-    def end(self, ended: "ProgramExit", failure: Mapping[str, str]) -> int:
+    def end(self, ended: "ProgramExit", failure: Mapping[str, Any]) -> int:
         """Record the end of the program; return the exit code of this node.
 
         `failure` has the class, cause and line that its output shows, if it failed.
@@ -258,8 +258,8 @@ class ProgramRun:
         observed = self.rows.observations
         error = observed.error(has_failed=has_failed)
         if error is not None:
-            hidden = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
-            return replace(error, **dict(zip(("message", "cause"), hidden, strict=True)))
+            message, cause = (self.secrets.mask_under("", text) for text in (error.message, error.cause))
+            return replace(error, message=message, cause=cause)
         if observed.has_clean_end and not has_failed:
             return None
         with suppress(OSError), self._log.open("rb") as file:

@@ -164,6 +164,8 @@ class ProgramException(Section):
     """`TYPE: MESSAGE` of the exception that caused it."""
     code: Text | None = None
     """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
+    rank: Whole | None = None
+    """The rank of the process, if several trained."""
 
 
 class Observed(Section):

@@ -48,7 +48,7 @@ def run_headline(facts: RunFacts) -> Headline:
         if first and first.name == "trained":
             advised = with_advice(evidence, facts.outcome)
             # The proof's own line of this part is not repeated.
-            evidence = _root_error(facts) or (advised if advised != evidence else "")
+            evidence = root_error(facts) or (advised if advised != evidence else "")
         return Headline(
             RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
         )
@@ -72,7 +72,7 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(
                 RunVerdict.FAILED,
                 f"Failed {where}".strip(),
-                ". ".join(filter(None, (with_advice(detail, facts.outcome), _root_error(facts)))),
+                ". ".join(filter(None, (with_advice(detail, facts.outcome), root_error(facts)))),
                 again,
             )
         case Status.INTERRUPTED:
@@ -83,7 +83,7 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
 
 
-def _root_error(facts: RunFacts) -> str:
+def root_error(facts: RunFacts) -> str:
     """Return the root error of a program, verbatim; empty if none is on record."""
     failure = read_failure(facts.outcome)
     return failure.error if failure is not None and failure.error != facts.outcome.get("reason") else ""

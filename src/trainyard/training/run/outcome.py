@@ -99,7 +99,7 @@ class OutcomeRecorder:
             "final_loss": losses[-1] if losses else None,
             "validation_loss": last.get("val_loss"),
             "bits_per_byte": last.get("val_bits_per_byte"),
-            "tokens": self._state.tokens_seen(self._context.length.tokens_per_step),
+            "tokens": self._state.step * self._context.length.tokens_per_step,
             "seconds": round(self._state.seconds, 3),
             "sample": self.sample,
             "grace_seconds_needed": _tenths(self._context.stop.needed),
