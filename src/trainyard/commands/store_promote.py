@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
     if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
-        parser.error("give RUN and --step of the checkpoint that gets the name, or --withdraw alone")
+        parser.error("give the number and --step of the checkpoint that gets the name, or --withdraw alone")
     return args
 
 
