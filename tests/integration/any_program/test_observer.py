@@ -288,7 +288,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "exit": (True, True, "SystemExit: 7", None),
     "worker raises": (True, True, "ValueError: in a worker (ends.py:33)", None),
     "worker exits": (True, True, "SystemExit: 5", None),
-    "worker is killed": (True, True, None, "ends.py"),
+    "worker is killed": (True, True, "killed: ends.py", None),
     "worker is stopped": (True, True, None, None),
 }
 
