@@ -12,11 +12,13 @@ class Listener:
         """Subclasses set what `serve` needs before."""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._accepting.join(10)  # its descriptor may be another's after close
         self._listener.close()
 
     def serve(self, line: socket.socket) -> None:
