@@ -68,7 +68,6 @@ _NO_FAILURE = (FailureClass.FINISHED, FailureClass.STOPPED)
 NO_ANSWER = frozenset((FailureClass.UNKNOWN, *_NO_FAILURE))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
-_SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
 """Lines that our trainer and its launcher print."""
 _AFTER_LOSS = (
     FailureClass.NCCL_ERROR,
@@ -175,8 +174,6 @@ def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: boo
         lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
         if lost_another:
             failure_class, why, explained = FailureClass.UNKNOWN, "it lost another process of the job", None
-        elif _SIGKILLED.search(end.message):
-            failure_class, why, explained = FailureClass.UNKNOWN, "a process of it was killed (SIGKILL)", None
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
     ended = pod.deleting and end.exit_code in (_SIGTERM, _SIGKILL, 75, 0, None)
     return Suspect(

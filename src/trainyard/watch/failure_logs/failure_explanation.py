@@ -540,6 +540,7 @@ _MEANINGS: Mapping[int, str] = {
     127: "the command or its interpreter does not exist on this machine or in this image",
 }
 _SIGNALS: Mapping[int, str] = {
+    signal.SIGKILL: "a process of it was killed (SIGKILL, signal 9), and nothing shows by whom or by what",
     signal.SIGABRT: "a native library aborted (SIGABRT)",
     signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
     signal.SIGSEGV: "native code crashed (SIGSEGV)",
