@@ -114,7 +114,6 @@ lint: $(VENV)/development.stamp ## ruff, mypy, configurations, licences, generat
 	NO_MKDOCS_2_WARNING=1 "$(RUN)" -m mkdocs build --strict --quiet
 	"$(VENV)/bin/pip-licenses" --python "$(RUN)" >/dev/null
 	"$(VENV)/bin/trainyard" config check
-	"$(VENV)/bin/check-jsonschema" --schemafile docs/schemas/buildspec.schema.json buildspec.yml
 
 docs: $(VENV)/development.stamp ## check the documents, and those that are generated
 	"$(RUN)" -m pytest tests/unit/test_docs.py

@@ -1,24 +1,27 @@
 #!/usr/bin/env python3
-"""Renew the table of torch that image lint uses, from the metadata of the package index.
+"""Renew the tables of image lint from public sources, and name the families of rows that are old.
 
-uv resolves the newest release of each minor release of torch: which CUDA and NCCL its wheel requires, and for
-a new one which Pythons have wheels. The builds on PyTorch's own index (`cuda`) are in no metadata: those of a
-new release are not judged until somebody adds them from RELEASE.md. The other tables are in no index; --check
-names those that are old, and so does --report.
+torch: which CUDA and NCCL the newest release of each minor requires and its Pythons, by uv from the metadata
+of the package index; its builds from PyTorch's RELEASE.md. containers and cuda: NGC's monthly images and the
+driver of each toolkit, from the matrix of Triton Inference Server. published_files: keys of Python's own
+tests, from CPython. EFA installers and pairs that fail are in no such source: --check and --report name a
+family of theirs that is old.
 
-Reads:      the package index; src/trainyard/image/facts/*.yaml
-Writes:     src/trainyard/image/facts/torch.yaml; --report FILE: Markdown; in GitHub Actions the output
-            `changed`
-Exit codes: 0 written, or nothing changes; 1 with --check: a table is old; 4 the index cannot be reached
+Reads:      the package index; the pages of PAGES, or the files of --pages; src/trainyard/image/facts/*.yaml
+Writes:     src/trainyard/image/facts/*.yaml; --report FILE: Markdown; in GitHub Actions the output `changed`
+Exit codes: 0 written, or nothing changes; 1 with --check: a table is old; 4 a source cannot be read
 Example:    tools/write_image_facts.py --uv .uv/bin/uv
 """
 
 import argparse
 import datetime
 import difflib
+import hashlib
 import re
 import shutil
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,9 +29,24 @@ from trainyard.command import arguments, handler, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
-TABLE = Path(__file__).resolve().parent.parent / "src" / "trainyard" / "image" / "facts" / "torch.yaml"
+FACTS = Path(__file__).resolve().parent.parent / "src" / "trainyard" / "image" / "facts"
 FIRST, PYTHONS = 4, range(9, 17)
 SOURCE = "metadata of the wheel on PyPI"
+RAW = "https://raw.githubusercontent.com"
+PAGES = {
+    "RELEASE.md": f"{RAW}/pytorch/pytorch/main/RELEASE.md",
+    "compatibility.md": f"{RAW}/triton-inference-server/server/main/docs/introduction/compatibility.md",
+}
+KEYS = f"{RAW}/python/cpython/{{}}/Lib/test/certdata/"
+BRANCHES = ("3.11", "3.12", "3.13", "3.14", "3.15", "main")
+MATRIX = "the support matrix of triton-inference-server/server (vllm-python-py3, of the same release)"
+# A release of the matrix: tag, Python, vLLM, CUDA, driver. Its torch is named by the month of its container.
+RELEASE = re.compile(
+    r"^\| (\d\d\.\d\d) \|[^|]*-vllm-python-py3 \| Python (\d+\.\d+)[^|]*\|[^|]*"
+    r"\| ?(\d+\.\d+)(\.\d+)?[\d.]* \| ([\d.]+) \|",
+    re.MULTILINE,
+)
+TORCH_OF_MONTH = re.compile(r"\| (\d+\.\d+)\.\d+a0\S*\.nv(\d\d)\.(\d+) ")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -36,6 +54,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--uv", type=uv_file, default="uv", metavar="FILE", help="default: uv of the path")
     parser.add_argument("--index", default="", metavar="INDEX", help="URL or folder of wheels; default: PyPI")
     parser.add_argument("--check", action="store_true", help="only name the tables that are old")
+    pages = "a folder with the pages, by name, instead of the network; keys of CPython are left as they are"
+    parser.add_argument("--pages", type=arguments.path, metavar="FOLDER", help=pages)
+    facts = "folder of the tables; default: those of image lint"
+    parser.add_argument("--facts", type=arguments.path, default=FACTS, metavar="FOLDER", help=facts)
     report = "write what changed, and which tables are old, as Markdown"
     parser.add_argument("--report", type=arguments.path, metavar="FILE", help=report)
     return parser.parse_args(argv)
@@ -59,31 +81,119 @@ def main(argv: Sequence[str] | None = None) -> int:
         old = old_tables(today)
         print(f"old tables: {', '.join(old)}" if old else "no table is old")
         return ExitCode.NO if old else ExitCode.DONE
-    before = after = TABLE.read_text(encoding="utf-8")
-    minor = FIRST
+    names = ("torch", "containers", "cuda", "published_files")
+    before = {name: (args.facts / f"{name}.yaml").read_text(encoding="utf-8") for name in names}
+    after, minor = dict(before), FIRST
     while facts := read_facts(args, f"2.{minor}"):
-        after = renew(after, f"2.{minor}", facts, today)
+        after["torch"] = renew(after["torch"], f"2.{minor}", facts, today)
         minor += 1
     if minor == FIRST:
         raise ServiceError("the package index cannot be reached, or has no torch")
-    if after != before:
-        write_bytes_atomically(TABLE, after.encode())
+    matrix = read_page(args, "compatibility.md")
+    after["torch"] = add_builds(after["torch"], read_page(args, "RELEASE.md"))
+    after["containers"] = add_containers(after["containers"], matrix, today)
+    after["cuda"] = add_toolkits(after["cuda"], matrix, today)
+    if not args.pages:
+        after["published_files"] = add_keys(after["published_files"])
+    changed = [name for name in names if after[name] != before[name]]
+    for name in changed:
+        write_bytes_atomically(args.facts / f"{name}.yaml", after[name].encode())
     if args.report:
         write_report(args.report, before, after, old_tables(today))
-    print("torch.yaml is renewed" if after != before else "torch.yaml is up to date")
+    print(f"renewed: {', '.join(changed) or 'nothing, every table is up to date'}")
     return ExitCode.DONE
 
 
-def write_report(file: Path, before: str, after: str, old: Sequence[str]) -> None:
-    """Write the changed rows and the old tables, and say to the workflow whether the table changed."""
+def write_report(file: Path, before: dict[str, str], after: dict[str, str], old: Sequence[str]) -> None:
+    """Write the changed rows and the old tables, and say to the workflow whether a table changed."""
     from trainyard.gateways.github import set_output
     from trainyard.run.atomic_files import write_bytes_atomically
 
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", n=0, lineterm="")
-    text = ["The table of torch, from the metadata of the package index:", "", "```diff", *lines, "```"]
+    lines = [
+        line
+        for name, text in after.items()
+        for line in difflib.unified_diff(
+            before[name].splitlines(), text.splitlines(), name, name, n=0, lineterm=""
+        )
+    ]
+    text = ["The facts of image lint, from their public sources:", "", "```diff", *lines, "```"]
     text += ["", f"Old, to be renewed by hand from their sources: {', '.join(old)}."] if old else []
     write_bytes_atomically(file, ("\n".join(text) + "\n").encode())
-    set_output("changed", "true" if after != before else "false")
+    set_output("changed", "true" if lines else "false")
+
+
+def read_page(args: argparse.Namespace, name: str) -> str:
+    """Return a page of PAGES. Raises ServiceError if it cannot be read."""
+    return (args.pages / name).read_text(encoding="utf-8") if args.pages else read_url(PAGES[name]).decode()
+
+
+def read_url(url: str) -> bytes:
+    """Return the content of a page; empty if there is none. Raises ServiceError if it cannot be read."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of this file
+            return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return b""
+        raise ServiceError(f"{url} cannot be read: {error}") from None
+    except OSError as error:
+        raise ServiceError(f"{url} cannot be read: {error}") from None
+
+
+def add_builds(text: str, page: str) -> str:
+    """Return the table of torch with the CUDA builds of releases that had none, from RELEASE.md."""
+    rows = re.findall(r"^\| (2\.\d+) \|(.*)$", page, re.MULTILINE)
+    if not rows:
+        raise ServiceError(f"{PAGES['RELEASE.md']} has no matrix of releases any more")
+    for minor, rest in rows:
+        builds = ", ".join(f'"{cuda}"' for cuda in sorted(set(re.findall(r"CUDA (\d+\.\d)", rest))))
+        head = f'- torch: "{minor}"\n'
+        if builds and f"{head}  pypi_cuda" in text:  # a row that has its builds begins with them
+            text = text.replace(head, f"{head}  cuda: [{builds}]\n")
+    return text
+
+
+def add_containers(text: str, page: str, today: datetime.date) -> str:
+    """Return the table of containers with NGC's images that it lacked."""
+    torches = {f"{year}.{int(month):02}": torch for torch, year, month in TORCH_OF_MONTH.findall(page)}
+    found = RELEASE.findall(page)
+    if not found:
+        raise ServiceError(f"{PAGES['compatibility.md']} has no matrix of releases any more")
+    rows = ""
+    for tag, python, cuda, _, _ in sorted(found):
+        torch = f'  torch: "{torches[tag]}"\n' if tag in torches else ""
+        head = f'- image: nvcr.io/nvidia/pytorch\n  tag: "{tag}"\n'
+        if head not in text and tag >= "24.10":  # rows of older images were left out when the table was made
+            rows += (
+                f'{head}{torch}  cuda: "{cuda}"\n  python: "{python}"\n  source: {MATRIX}\n  date: {today}\n'
+            )
+        elif torch:
+            text = text.replace(f"{head}  cuda:", f"{head}{torch}  cuda:")
+    place = text.index("- image: ubuntu")
+    return text[:place] + rows + text[place:]
+
+
+def add_toolkits(text: str, page: str, today: datetime.date) -> str:
+    """Return the table of CUDA with the toolkits that it lacked, each with its newest release and driver."""
+    newest = {
+        cuda: (f"{cuda}{patch or '.0'}", driver)
+        for _, _, cuda, patch, driver in sorted(RELEASE.findall(page))
+    }
+    for cuda, (release, driver) in newest.items():
+        if f'- toolkit: "{cuda}"\n' not in text:
+            facts = f'  release: "{release}"\n  bundled_driver: "{driver}"\n'
+            text += f'- toolkit: "{cuda}"\n{facts}  source: {MATRIX}\n  date: {today}\n'
+    return text
+
+
+def add_keys(text: str) -> str:
+    """Return the table of published files with the keys of CPython's branches that it lacked."""
+    for key in re.findall(r"^- key: (\S+)$", text, re.MULTILINE):
+        contents = [read_url(f"{KEYS.format(branch)}{key}") for branch in BRANCHES]
+        for digest in sorted({hashlib.sha256(one).hexdigest() for one in contents if one}):
+            if digest not in text:
+                text = text.replace(f"- key: {key}\n  sha256:\n", f"- key: {key}\n  sha256:\n  - {digest}\n")
+    return text
 
 
 def read_facts(args: argparse.Namespace, minor: str) -> dict[str, str]:

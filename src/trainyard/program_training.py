@@ -191,7 +191,7 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     secrets = SecretFilter.of({"environment": {**os.environ, **given}}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
-    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    node = place or NodeLauncher(1, 0, config.program.processes)
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
         node = replace(node, rank=node_number(os.environ))
     run_dir = order.run_dir or Path("runs") / choose_run_id(None, several=node.nodes > 1)

@@ -232,7 +232,7 @@ def test_a_repository_that_is_not_there_is_told_before_anything_is_built(
         (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     done = run()
     assert done.code == 2, done.stderr
-    assert f"trainyard init aws --ecr-repository {context.name} --region {REGION}" in done.stderr
+    assert f"trainyard init aws --more-repository {context.name} --region {REGION}" in done.stderr
     assert (aws.builds, "PutObject" in aws.calls) == ([], False)
 
 

@@ -19,3 +19,10 @@ def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
     (result,) = script.build_here(args, [request])
     assert not result["built"]
     assert tagged == [("fsdp:content-1", "fsdp:latest")]
+
+
+def test_options_may_be_spelled_with_underscores(load_script: Callable[[str], Any]) -> None:
+    """As document 002 does."""
+    words = ["--auto_fix", "--max_attempts", "7", "--image_tag=a_b"]
+    args = load_script("image_build").parse_args(words)
+    assert (args.auto_fix, args.max_attempts, args.image_tag) == (True, 7, ["a_b"])

@@ -15,8 +15,13 @@ import pytest
 
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_request import LOCKS_LABEL
-from trainyard.image.release.check_levels import Answer, linux_markers, probe_answers, probe_request
-from trainyard.image.release.image_locks import demanded_packages
+from trainyard.image.release.check_levels import (
+    Answer,
+    demanded_packages,
+    linux_markers,
+    probe_answers,
+    probe_request,
+)
 from trainyard.machine.package_lock import read_pins
 
 ROOT = Path(__file__).resolve().parents[2]

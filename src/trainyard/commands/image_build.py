@@ -95,7 +95,7 @@ def make_parser() -> CommandParser:
     files = "also send files that git neither tracks nor ignores"
     what.add_argument("--untracked", action="store_true", help=files)
     fix = "first correct lines of the Dockerfile, as `image lint --fix` does"
-    what.add_argument("--auto-fix", "--auto_fix", action="store_true", help=fix)
+    what.add_argument("--auto-fix", action="store_true", help=fix)
     what.add_argument(
         "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
     )
@@ -129,9 +129,7 @@ def make_parser() -> CommandParser:
         "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
     )
     attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
-    where.add_argument(
-        "--max-attempts", "--max_attempts", type=arguments.positive, default=3, metavar="N", help=attempts
-    )
+    where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
     every = "time between two polls"
     where.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")

@@ -45,12 +45,13 @@ from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
     LEVELS,
     check_lines,
+    demanded_packages,
+    find_locks,
     judge_declared,
     linux_markers,
     probe_answers,
     probe_request,
 )
-from trainyard.image.release.image_locks import demanded_packages, find_locks
 from trainyard.image.release.published_files import judge_layers, parse_allowed
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text
@@ -145,8 +146,10 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
         uv = None if is_offline() else find_uv()
         processor = linux_markers(facts.architecture)["platform_machine"]
 
-        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | None:
-            return published_digests(uv, name, version, python, processor=processor) if uv else None
+        def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | str:
+            if not uv:
+                return "no index is asked: uv is missing, or UV_OFFLINE is set"
+            return published_digests(uv, name, version, python, processor=processor)
 
         answers.append(judge_layers(read, digests_of, allowed))
     return [*answers, *probe(args, builder, facts)]

@@ -38,7 +38,7 @@ from trainyard.gateways.images.registry import Registry
 from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 from trainyard.image.context.build_context import content_tag
 from trainyard.image.context.image_names import require_region, require_repository, require_tag
-from trainyard.image.release.image_locks import find_locks
+from trainyard.image.release.check_levels import find_locks
 from trainyard.image.release.release_order import ReleasePlace, judge_scan, release
 from trainyard.image.release.tag_strategy import (
     Tag,

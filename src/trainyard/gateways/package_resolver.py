@@ -5,6 +5,7 @@ Nothing of the packages runs: only metadata is read, and nothing is built from s
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -73,10 +74,10 @@ def export_lock(uv: Path, project: str, lock: str, extras: Sequence[str]) -> str
 
 def published_digests(
     uv: Path, name: str, version: str, python: str, *, processor: str = "x86_64"
-) -> dict[str, str] | None:
+) -> dict[str, str] | str:
     """Return path -> SHA-256 of the files of a package as the index has it, for the Python of an image.
 
-    Empty if the index has no such wheel; None if it does not answer. uv keeps the wheel in its cache.
+    Empty if the index has no such version; a text says why it is not known. uv keeps the wheel in its cache.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-published-") as folder:
         flags = ("--no-deps", "--no-build", "--no-config", "--no-python-downloads", "--quiet")
@@ -86,10 +87,25 @@ def published_digests(
             [str(uv), "pip", "install", *flags, *where, f"{name}=={version}"], seconds=_PUBLISHED_SECONDS
         )
         if not done.ok:
-            has_none = "No solution found" in done.stderr and "network was disabled" not in done.stderr
-            return {} if has_none else None
+            return _why_unpublished(" ".join(done.stderr.split()))
         files = (path for path in Path(folder).rglob("*") if path.is_file())
         return {
             path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in files
         }
+
+
+def _why_unpublished(messages: str) -> dict[str, str] | str:
+    """Return an empty mapping if uv read the index and the version is not there, else what hindered it.
+
+    uv also says "No solution found" for an index that refuses it, that it may not ask, or that has only a
+    source: its hints tell these apart.
+    """
+    if "no usable wheels" in messages or "Wheels are required" in messages:
+        return "the index has no wheel for this Python"
+    unread = re.search(
+        r"could not be queried|returned an? \d{3}|network was disabled|not found in the cache", messages
+    )
+    if "No solution found" not in messages or unread:
+        return "the index could not be read"
+    return {}

@@ -156,9 +156,10 @@ def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
 def test_replacing_the_torch_of_ngc_is_an_error(tag: str, torch: str) -> None:
     text = f"FROM nvcr.io/nvidia/pytorch:{tag}-py3{DIGEST}\nUSER 1\n"
     assert "torch-twice" not in rules(text)
-    assert "torch-twice" not in rules(text, f"torch=={torch}.0")
-    found = [f for f in findings(text, "torch==2.99.0") if f.rule == "torch-twice"]
-    assert [f.severity for f in found] == ["error"]
+    # NGC has a development version of that release, which is not equal to it.
+    for pin in (f"{torch}.0", "2.99.0"):
+        found = [f for f in findings(text, f"torch=={pin}") if f.rule == "torch-twice"]
+        assert [f.severity for f in found] == ["error"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
         ("USER 0:0", "user"),
         ("ENV CUDA_LAUNCH_BLOCKING=1", "environment"),
         ("ENV NCCL_NVLS_ENABLE=0", "environment"),
-        ("RUN pip install flash-attn==2.8.3", "flash-attn-build"),
+        ("RUN pip install flash-attn==2.8.3", "compiled"),
     ],
 )
 def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> None:

@@ -2,12 +2,16 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from trainyard.commands.image_lint import find_uv
 from trainyard.errors import ConfigError
 from trainyard.gateways.images.image_layers import FoundFile, LayerFiles
+from trainyard.gateways.package_resolver import published_digests
 from trainyard.image.conflict.version_facts import rows
 from trainyard.image.release.published_files import judge_layers, parse_allowed
 
@@ -28,9 +32,9 @@ def layers(
     return LayerFiles(list(files), {folder: f"{record},sha256={digest},0\n{name}.dist-info/RECORD,,\n"}, urls)
 
 
-def index(name: str, version: str, python: str) -> Mapping[str, str] | None:
+def index(name: str, version: str, python: str) -> Mapping[str, str] | str:
     assert python == "3.12"
-    return {"x": {"x/a.py": PUBLISHED}, "own": {}}.get(name)
+    return {"x": {"x/a.py": PUBLISHED}, "own": {}}.get(name, "the index could not be read")
 
 
 @pytest.mark.parametrize(
@@ -44,9 +48,9 @@ def index(name: str, version: str, python: str) -> Mapping[str, str] | None:
         (
             layers(found(f"{SITE}/own/a.py"), name="own-1", record="own/a.py"),
             False,
-            "own 1 was not published",
+            "own 1, which the index does not have",
         ),
-        (layers(found(f"{SITE}/y/a.py"), name="y-1", record="y/a.py"), None, "no index answered"),
+        (layers(found(f"{SITE}/y/a.py"), name="y-1", record="y/a.py"), None, "not checked: "),
         (layers(found("app/.env"), found(f"{SITE}/x/a.py")), False, "app/.env"),
         (layers(*(found(f"app/{number}") for number in range(9))), False, "and 4 more"),
     ],
@@ -74,3 +78,44 @@ def test_a_file_is_allowed_with_a_reason() -> None:
     for word in ("app/a.pem", "app/a.pem=", "=why"):
         with pytest.raises(ConfigError, match="PATH=REASON"):
             parse_allowed([word])
+
+
+class Index(BaseHTTPRequestHandler):
+    """An index with one wheel and one source, and names that it refuses with their status."""
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/").rpartition("/")[2]
+        file = {"wheel": "wheel-1.0-py3-none-any.whl", "source": "source-1.0.tar.gz"}.get(name)
+        body = f'<a href="{file}">{file}</a>'.encode() if file else b""
+        self.send_response(200 if file else int(name.removeprefix("answers-")))
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple")
+        monkeypatch.setenv("UV_NO_CACHE", "1")
+        monkeypatch.delenv("UV_OFFLINE", raising=False)
+        yield
+        server.shutdown()
+
+
+def test_a_version_that_an_index_lacks_is_told_from_an_index_that_cannot_be_read(served: None) -> None:
+    """Starts uv, whose words tell them apart."""
+    uv = find_uv()
+    assert uv
+    answers = {
+        name: published_digests(uv, name, "2.0" if name == "wheel" else "1.0", "3.12")
+        for name in ("wheel", "source", "answers-401", "answers-403", "answers-404")
+    }
+    unread = dict.fromkeys(("answers-401", "answers-403"), "the index could not be read")
+    source = {"source": "the index has no wheel for this Python"}
+    assert answers == {"wheel": {}, "answers-404": {}, **source, **unread}

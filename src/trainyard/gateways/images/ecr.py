@@ -30,6 +30,21 @@ _POLL_SECONDS = 3.0
 _HOST = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?", re.ASCII)
 
 
+def no_repository(name: str, region: str) -> str:
+    """Return the message for a repository that does not exist, with the command that makes one.
+
+    A further repository is named PROJECT/NAME; another `--ecr-repository` would replace the first one.
+    """
+    head, _, last = name.rpartition("/")
+    project = head if head and "/" not in head else "trainyard"
+    words = f" --project-name {project}" if project != "trainyard" else ""
+    other = f", which makes {project}/{last}, and name that" if name != f"{project}/{last}" else ""
+    return (
+        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make one once "
+        f"with trainyard init aws{words} --more-repository {last} --region {region}{other}, or name another."
+    )
+
+
 def find_digest(
     *,
     account: str,
@@ -46,18 +61,13 @@ def find_digest(
     does not exist is a ConfigError. Raises PermissionRefusedError when AWS refuses the caller, ServiceError
     when it refuses otherwise, ServiceTroubleError when it cannot be reached.
     """
-    no_repository = (
-        f"ECR of {region} has no repository {repository}, so an image could not be pushed there. "
-        f"Make it once with trainyard init aws --ecr-repository {repository} "
-        f"--region {region}, or name another with --image."
-    )
     try:
         answer = (aws or AwsAccount(region)).call(
             "ecr",
             "describe_images",
             what=f"find {repository} in ECR",
             absent=_MISSING[:1] if needs_repository else _MISSING,
-            missing={_NO_REPOSITORY: no_repository},
+            missing={_NO_REPOSITORY: no_repository(repository, region)},
             registryId=account,
             repositoryName=repository,
             imageIds=[{"imageDigest": digest} if digest else {"imageTag": tag or "latest"}],
@@ -214,11 +224,8 @@ class EcrRepository:
             pause(_POLL_SECONDS)
 
     def _call(self, operation: str, what: str, **arguments: Any) -> Any:
-        missing = (
-            f"ECR of {self.region} has no repository {self.name}. Make it once with "
-            f"trainyard init aws --ecr-repository {self.name} --region {self.region}"
-        )
-        return self._aws.call("ecr", operation, what=what, missing={_NO_REPOSITORY: missing}, **arguments)
+        missing = {_NO_REPOSITORY: no_repository(self.name, self.region)}
+        return self._aws.call("ecr", operation, what=what, missing=missing, **arguments)
 
 
 def scan_of(answer: Mapping[str, Any]) -> Scan:

@@ -4,49 +4,19 @@ Names and versions are those of the tables. It names no digest: look that up whe
 """
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import minor, row_of, rows_with, version_text
-
-COMPILED = frozenset(("flash-attn", "transformer-engine", "transformer-engine-torch", "apex", "deepspeed"))
-"""Packages that compile kernels against torch, on installation or at the first use, and need nvcc."""
-JIT = frozenset(("liger-kernel", "megatron-core", "unsloth", "verl", "vllm"))
-"""Packages that compile kernels with triton when they run, and need a C compiler and Python's headers."""
-NEED_TORCH = (
-    COMPILED
-    | JIT
-    | {
-        *(
-            "accelerate",
-            "fairscale",
-            "flash-attn-3",
-            "lightning",
-            "nemo-toolkit",
-            "peft",
-            "pytorch-lightning",
-        ),
-        *(
-            "sentence-transformers",
-            "timm",
-            "torchaudio",
-            "torchdata",
-            "torchtune",
-            "torchvision",
-            "transformers",
-        ),
-        *("triton", "trl", "xformers"),
-    }
-)
-"""Packages that need torch, for a run without an index; with one, the resolver finds torch itself."""
+from trainyard.image.conflict.version_facts import minor, names_in, row_of, rows_with, version_text
 
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, base, torch = set(declared.packages), declared.base, declared.torch
+    compiled, jit = names_in("compiles"), names_in("jit")
     is_locked = torch is not None and not torch.is_resolved
     if torch is None and (base.has_packages or declared.has_unstated):
         return base.image, "it may include torch, and the Dockerfile states no other torch"
     if efa and (declared.has_efa or base.kind == "dlc"):
         return base.image, "it has EFA, or the Dockerfile installs it"
-    if torch is None and not NEED_TORCH & packages:
+    if torch is None and not (compiled | jit | names_in("needs_torch")) & packages:
         return base.image, "no stated package needs torch"
     if not is_locked and {"transformer-engine", "megatron-core"} & packages:
         tag = max(row["tag"] for row in rows_with("containers", "image", "torch"))
@@ -56,14 +26,14 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
         why = "torch is not locked, and the AWS image has torch, NCCL, EFA and its plugin, tested together"
         return next(rows_with("containers", "dlc"))["dlc"], why
     release = row_of("cuda", toolkit=version_text(minor(declared.cuda))).get("release", "")
-    named = ", ".join(sorted(COMPILED & packages))
+    named = ", ".join(sorted(compiled & packages))
     if named and release:
         why = f"{named} may be compiled, which needs the nvcc of torch's CUDA release"
         return f"nvidia/cuda:{release}-devel-ubuntu22.04", f"{why}; the last stage needs no nvcc"
     if named or declared.has_unstated or not (base.cuda or base.torch):
         return base.image, "what is installed on it may need what it holds, or no other image is better"
-    if JIT & packages:
-        why = f"{', '.join(sorted(JIT & packages))} compiles kernels when it runs: this has gcc and headers"
+    if jit & packages:
+        why = f"{', '.join(sorted(jit & packages))} compiles kernels when it runs: this has gcc and headers"
         return "python:3.12-bookworm", why
     return (
         "python:3.12-slim-bookworm",

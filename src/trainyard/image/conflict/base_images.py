@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from trainyard.image.conflict.version_facts import Version, minor, row_of, rows_with, version
-from trainyard.image.context.dockerfile import Dockerfile, Stage, is_stated
-from trainyard.image.context.resolved_text import ResolvedInstruction
+from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, Stage, is_stated
 
 _OTHER_PYTHON = re.compile(
     r"\b(?:conda|mamba|micromamba|pyenv|deadsnakes|UV_PYTHON)\b|\buv (?:venv|python|sync|run)\b"

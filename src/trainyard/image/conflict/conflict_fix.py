@@ -17,32 +17,17 @@ _MOST_EDITS = 50
 def fix(text: str, judge: Callable[[str], Sequence[Finding]], *, file: str) -> str:
     """Return the text after all edits that help; `judge` returns the findings of a text.
 
-    Only errors are edited. An edit is kept, with the further edits that it makes necessary, if it leaves
-    fewer errors and no new one.
+    Only errors are edited. An edit is kept if it leaves fewer errors, and none of another rule.
     """
     for _ in range(_MOST_EDITS):
         found = judge(text)
         edits = [f.edit for f in found if f.severity == ERROR and f.edit is not None and f.file == file]
-        tried = (_apply_edits(text, edit, judge, file=file) for edit in edits)
-        after = next((one for one in tried if _errors(judge(one)) < _errors(found)), None)
+        tried = (_apply_edit(text.split("\n"), edit) for edit in edits)
+        texts = ("\n".join(lines) for lines in tried if lines)
+        after = next((one for one in texts if _errors(judge(one)) < _errors(found)), None)
         if after is None:
             break
         text = after
-    return text
-
-
-def _apply_edits(text: str, edit: Edit, judge: Callable[[str], Sequence[Finding]], *, file: str) -> str:
-    """Return the text after an edit, and after the edits that fix the errors it causes."""
-    before = _errors(judge(text))
-    following: Edit | None = edit
-    for _ in range(_MOST_EDITS):
-        lines = _apply_edit(text.split("\n"), following) if following else None
-        if lines is None:
-            break
-        text = "\n".join(lines)
-        found = judge(text)
-        new = _errors(found) - before
-        following = next((f.edit for f in found if new[f.rule] and f.edit and f.file == file), None)
     return text
 
 

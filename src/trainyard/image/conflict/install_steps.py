@@ -18,9 +18,8 @@ from trainyard.image.conflict.stated_packages import (
     read_requirements,
 )
 from trainyard.image.context.copied_files import context_paths
-from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, resolve_text
 from trainyard.image.context.install_commands import Install, installs_of
-from trainyard.image.context.resolved_text import ResolvedInstruction, resolve_text
 
 ContextReader = Callable[[tuple[str, ...]], tuple[str, str] | None]
 """Returns name and text of the first of these files that the build context has; None if it has none."""

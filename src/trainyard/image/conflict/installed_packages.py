@@ -127,7 +127,14 @@ class InstalledPackages:
             found = refuse(step, stated, self.dockerfile, answer=answer, request=request, resolver=resolver)
             self.findings.append(found)
         elif step.is_last and step.install.certain:
-            self._take_versions(step, {one.name for one, _ in stated}, before, answer.versions)
+            names, torch = {one.name for one, _ in stated}, before.get("torch")
+            self._take_versions(step, names, before, answer.versions)
+            if torch and torch.build == "base" and step.base.kind == "ngc" and "torch" in answer.versions:
+                # A package that requires exactly this release refuses the development version in the image.
+                other = replace(request, constraints=(*request.constraints, f"torch!={torch.text}"))
+                if "torch" not in names and resolve(other, resolver, step.base, answer.python).conflict:
+                    place = (self.dockerfile, step.line, step.stage, "", step.number)
+                    self.packages["torch"] = Package("torch", torch.text, *place, build="pypi")
 
     def _take_versions(
         self, step: InstallStep, names: set[str], before: Mapping[str, Package], versions: Mapping[str, str]
@@ -210,7 +217,13 @@ def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str, str]
     if local:
         own = re.match(r"cpu|rocm", local)
         return one.pin, own[0] if own else "named" if all(indexes) else "private", ""
-    if one.name == "torch" and base.torch == version(one.pin) and base.torch and not step.install.upgrades:
+    if (
+        one.name == "torch"
+        and base.torch == version(one.pin)
+        and base.torch
+        and not step.install.upgrades
+        and base.kind != "ngc"
+    ):
         return one.pin, "base", ""
     unknown = base.kind == "other" or (base.kind in ("pytorch", "dlc") and not base.torch)
     if not all(indexes) or (not main and unknown) or len(urls) > 1:

@@ -13,6 +13,7 @@ from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
     minor,
+    names_in,
     oldest_cuda,
     oldest_driver,
     rows_with,
@@ -26,8 +27,6 @@ from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
-_COMPILED = ("flash-attn", "transformer-engine", "transformer-engine-torch", "apex")
-"""Packages whose extensions are compiled against torch on installation; vLLM and deepspeed need no nvcc."""
 OLDEST_PYTHON = (3, 11)
 """The oldest Python that Trainyard runs on."""
 _BUILD_TOOLS = {
@@ -70,9 +69,14 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
     torch, base = declared.torch, declared.base_of(declared.torch)
     if "torch" in declared.removed:
         return  # what was compiled against the base's torch may be removed, too
-    if not torch or not base.torch or same_prefix(torch.version, base.torch):
-        return
     compiled = base.kind == "ngc"
+    # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.
+    if (
+        not torch
+        or not base.torch
+        or (same_prefix(torch.version, base.torch) and not (compiled and torch.build != "base"))
+    ):
+        return
     yield image_finding(
         torch.line,
         f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
@@ -124,7 +128,8 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
     cuda = cuda_of(declared)
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
-    found = (declared.packages.get(name) for name in _COMPILED)
+    # deepspeed compiles its kernels at the first use, and without nvcc of another CUDA.
+    found = (declared.packages.get(name) for name in names_in("compiles") - {"deepspeed"})
     compiled = sorted(one.name for one in found if one and one.step >= last)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
@@ -232,14 +237,14 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
         )
 
 
-def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there = False
+def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    torch_is_there, compiled = False, names_in("needs_nvcc")
     for step in declared.steps:
         stated = [one for one, _ in step.requirements(declared.dockerfile)]
-        source = next((one for one in stated if one.name == "flash-attn" and not one.wheel), None)
+        source = next((one for one in stated if one.name in compiled and not one.wheel), None)
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
-            name = source.written or "flash-attn"
+            name = source.written or source.name
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
                 certain = install.certain and not _may_have_cuda(declared, step)
                 yield image_finding(
@@ -256,7 +261,7 @@ def _flash_attention_build(declared: DeclaredVersions, _: TargetMachine) -> Iter
                     step.line,
                     f"{name} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
-                    "install torch first, and flash-attn after it with --no-build-isolation",
+                    f"install torch first, and {source.name} after it with --no-build-isolation",
                 )
         if (
             step.unread
@@ -367,6 +372,6 @@ PACKAGE_RULES: dict[str, Rule] = {
     "driver": _driver,
     "cuda-suffix": _suffixes,
     "flash-attn": _flash_attention,
-    "flash-attn-build": _flash_attention_build,
+    "compiled": _compiled,
     "wheel": _wheel_names,
 }

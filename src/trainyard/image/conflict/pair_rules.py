@@ -55,15 +55,33 @@ def _pairs(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
 
 
 def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    names = {name for row in rows_with("pairs", "builds_with_torch") for name in row["builds_with_torch"]}
-    for step in declared.steps if "UV_NO_BUILD_ISOLATION" not in str(declared.variables) else ():
-        isolated = step.install.is_isolated and step.install.certain and not step.install.other_indexes
+    names, newest = (
+        next(rows_with("pairs", key))[key] for key in ("builds_with_torch", "builds_with_newest")
+    )
+    found, last = (
+        _known_version(declared, "torch"),
+        max(version(row["torch"]) for row in rows_with("torch", "nccl")),
+    )
+    for step in declared.steps if "NO_BUILD_ISOLATION" not in str(declared.variables) else ():
+        install = step.install
+        isolated = (
+            install.is_isolated and install.certain and not install.other_indexes and not install.removes
+        )
         for one, _place in step.requirements(declared.dockerfile) if isolated else ():
-            if one.name in names and not one.wheel and not step.install.removes:
+            written = one.written or one.name
+            if one.name in names and not one.wheel and install.is_uv:
                 yield image_finding(
                     step.line,
-                    f"uv builds {one.written or one.name} in an environment without torch",
+                    f"uv builds {written} in an environment without torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
+                    "install torch first, and pass --no-build-isolation",
+                )
+            elif one.name in newest and not one.wheel and found and minor(found) < last:
+                yield image_finding(
+                    step.line,
+                    f"{written} is compiled against the newest torch, not against {version_text(found)}",
+                    "its isolated build installs torch anew: nvcc has another CUDA, or the import ends with "
+                    "an undefined symbol",
                     "install torch first, and pass --no-build-isolation",
                 )
 

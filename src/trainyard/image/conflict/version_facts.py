@@ -18,7 +18,11 @@ MOST_DAYS = 180
 """The linter calls a family of rows old if its newest row is older than this many days."""
 TABLES = ("torch", "containers", "cuda", "efa", "pairs", "published_files")
 # Families of rows that new releases make old: the table, and a key that only they have.
-RENEWED = (("torch", "pypi_cuda"), ("containers", "cuda"), ("cuda", "architecture"), ("efa", "libfabric"))
+RENEWED = (
+    *(("torch", "pypi_cuda"), ("torch", "cuda"), ("containers", "cuda"), ("containers", "dlc")),
+    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "package")),
+    ("published_files", "key"),
+)
 
 
 @lru_cache
@@ -31,6 +35,11 @@ def rows(table: str) -> tuple[dict[str, Any], ...]:
 def rows_with(table: str, *keys: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table that have all these keys."""
     return (row for row in rows(table) if all(key in row for key in keys))
+
+
+def names_in(key: str) -> set[str]:
+    """Return the packages that the row of pairs with this key lists."""
+    return set(next(rows_with("pairs", key))[key])
 
 
 def row_of(table: str, **facts: str) -> dict[str, Any]:

@@ -12,9 +12,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, resolve_text
 from trainyard.image.context.install_commands import Install, installs_of, other_words_of
-from trainyard.image.context.resolved_text import ResolvedInstruction, resolve_text
 
 _LOCK = re.compile(r"requirements-[\w-]+\.txt")
 _OWN_INSTALLER = "requirements-uv.txt"

@@ -73,8 +73,9 @@ class Install:
     """The index that replaces PyPI."""
     other_indexes: tuple[str, ...] = ()
     upgrades: bool = False
+    is_uv: bool = False
     is_isolated: bool = False
-    """Whether builds from source see none of the installed packages: uv's default."""
+    """Whether builds from source see no installed package: the default, but of pip only for new setups."""
     opaque: str = ""
     """What installs packages that cannot be read here: a URL, a script, another program; empty for none."""
     constraints: tuple[str, ...] = ()
@@ -192,7 +193,8 @@ def _install(words: Sequence[str]) -> Install | None:
         read = _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
         return read and replace(
             read,
-            is_isolated=name == "uv" and not any(word.startswith("--no-build-isolation") for word in rest),
+            is_uv=name == "uv",
+            is_isolated=not any(word.startswith("--no-build-isolation") for word in rest),
         )
     if name == "uv" and rest[:1] == ["sync"]:
         return _read_uv_sync(rest[1:])

@@ -1,17 +1,24 @@
-"""Check an image on three levels: the questions of each level, and the verdict on the answers.
+"""Check an image on three levels: the questions of each level, its locks, and the verdict on the answers.
 
     quick      the versions of the image's lock, its imports, torch, entry point, user, size
     standard   also CUDA, NCCL, the EFA plugin, a model's configuration, no secret in a layer
     full       also a forward and backward pass, a sum over two processes, and a compiled function
 
 A requested check without an answer has failed. A check for which the image states nothing is unknown. A
-warning is about something that is allowed, but that some clusters refuse.
+warning is about something that is allowed, but that some clusters refuse. The locks of an image are the files
+with the content that its labels name; one of the same name and another content is another lock.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainyard.image.building.build_request import LOCKS_LABEL
+from trainyard.image.conflict.stated_packages import locked_packages
+from trainyard.run.untrusted_files import read_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts
@@ -22,6 +29,7 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
+_PYTHONS_OF_IMAGES = tuple(f"3.{number}" for number in range(8, 21))
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 
 
@@ -138,3 +146,31 @@ def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     if failed:
         verdict = f"{len(failed)} of {len(answers)} failed: {', '.join(failed)}"
     return [*lines, f"  {image}: {level}: {verdict}"]
+
+
+def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return name -> content of the locks that the labels name, and the names of those that are not found.
+
+    A lock is found in the folders that have a file of that name and content.
+    """
+    places = list(dict.fromkeys(folders))
+    texts: dict[str, str] = {}
+    named = dict(one.partition("@")[::2] for one in labels.get(LOCKS_LABEL, "").split())
+    for name, digest in named.items():
+        for file in (folder / name for folder in places):
+            if digest and name not in texts and file.is_file():
+                text = read_text(file)
+                texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
+    return texts, [name for name in named if name not in texts]
+
+
+def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return Python's version -> package -> version: the pins of the locks that apply with these markers."""
+    return {
+        python: {
+            name: pin
+            for text in texts
+            for name, pin in locked_packages(text, {**markers, "python_version": python}).items()
+        }
+        for python in _PYTHONS_OF_IMAGES
+    }

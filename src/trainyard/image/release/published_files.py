@@ -20,9 +20,9 @@ from trainyard.image.release.check_levels import Answer
 if TYPE_CHECKING:
     from trainyard.gateways.images.image_layers import FoundFile, LayerFiles
 
-PublishedDigests = Callable[[str, str, str], Mapping[str, str] | None]
-"""Returns path -> SHA-256 of a package's files as the index has it, by name, version and Python; None if the
-index was not asked or does not answer, empty if it has no such package."""
+PublishedDigests = Callable[[str, str, str], Mapping[str, str] | str]
+"""Returns path -> SHA-256 of a package's files as the index has it, by name, version and Python; empty if it
+has no such package, a text if that is not known."""
 _DISTRIBUTION = re.compile(r"(?P<folder>.*?)(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info")
 _PYTHON = re.compile(r"python(3\.\d+)/")
 _TEST_KEY = re.compile(r"(?:^|/)python3\.\d+/test/(?:certdata/)?(?P<file>[^/]+)")
@@ -42,7 +42,7 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
     """Return the check for secrets; `allowed` is a pattern of paths -> reason."""
     owners = dict(_owners(read))
     secrets, unchecked, known = list[str](), list[str](), dict[str, None]()
-    answers: dict[tuple[str, str, str], Mapping[str, str] | None] = {}
+    answers: dict[tuple[str, str, str], Mapping[str, str] | str] = {}
     for one in read.found:
         says = f"{one.path} ({one.kind}, layer {one.layer[:12]})"
         reason = next((why for path, why in allowed.items() if fnmatch.fnmatchcase(one.path, path)), "")
@@ -56,17 +56,19 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
         else:
             if owner not in answers:
                 answers[owner] = published(*owner)
-            digests = answers[owner]
-            if digests is None:
-                unchecked.append(f"{says} of {owner[0]} {owner[1]}")
+            digests, package = answers[owner], f"{owner[0]} {owner[1]}"
+            if isinstance(digests, str):
+                unchecked.append(f"{says} of {package}: {digests}")
             elif digests.get(inside) == one.sha256:
-                known[f"as {owner[0]} {owner[1]} was published"] = None
+                known[f"as {package} was published"] = None
+            elif not digests:
+                secrets.append(f"{says} of {package}, which the index does not have")
             else:
-                secrets.append(f"{says}, which {owner[0]} {owner[1]} was not published with")
+                secrets.append(f"{says}, which {package} was not published with")
     if secrets:
         return Answer("secrets", False, _join(secrets))
     if unchecked:
-        return Answer("secrets", None, f"not checked, because no index answered: {_join(unchecked)}")
+        return Answer("secrets", None, f"not checked: {_join(unchecked)}")
     without = "no layer holds what looks like a secret"
     return Answer("secrets", True, f"{without} but {_join(list(known))}" if known else without)
 

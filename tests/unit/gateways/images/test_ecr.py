@@ -132,7 +132,10 @@ CALLS: dict[str, Callable[[EcrRepository], Any]] = {
     "DescribeImageScanFindings": lambda ecr: ecr.scan(DIGEST, seconds=-1),
 }
 REFUSALS: dict[str, tuple[type[Exception], str]] = {
-    "RepositoryNotFoundException": (ConfigError, r"has no repository trainer\. .*--ecr-repository trainer"),
+    "RepositoryNotFoundException": (
+        ConfigError,
+        r"has no repository trainer,.*--more-repository trainer .*makes trainyard/trainer",
+    ),
     "AccessDeniedException": (
         PermissionRefusedError,
         r"not allowed \(Acc.*because\).*runbooks/permissions\.md",
