@@ -210,6 +210,10 @@ def rows() -> tuple[Row, ...]:
     return tuple(_row(each) for each in table()["rows"])
 
 
+def _has_row(line: str) -> bool:
+    return any(row.match(line) for row in rows())
+
+
 def _row(row: dict[str, Any]) -> Row:
     others = (re.compile(row[key]) if key in row else None for key in ("not", "after", "ends"))
     codes = (spell(row[kind]) for kind, spell in _SPELLINGS.items() if kind in row)
@@ -312,7 +316,9 @@ def _answer(
     text = f"{_rank_of(root)}{_shown(line)}{place}"
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
-        is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
+        is_last_word = decisive.says is not Says.STATED or (
+            facts.exit_code is not None and not signal_of(facts.exit_code)
+        )
         retry = "no" if is_last_word and not facts.steps else "unknown"
     if decisive.says is Says.STATED and facts.exit_code == _USAGE:
         decisive = replace(decisive, klass=FailureClass.CONFIGURATION)
@@ -393,14 +399,11 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
         candidate = _judge(
             log, error or ErrorLine(number, split_prefix(raw)[1]), log.lines, is_error=error is not None
         )
-        if candidate is not None and not (by_signal and candidate.error.name and not _row_of(candidate)):
+        if candidate is not None and not (
+            by_signal and candidate.error.name and not _has_row(candidate.error.text)
+        ):
             found.append(candidate)
     return min(_without_consequences(found), key=lambda each: each.says, default=None)
-
-
-def _row_of(candidate: Candidate) -> bool:
-    """Return whether a row of the table decides, not only the type of the exception."""
-    return any(row.match(candidate.error.text) for row in rows())
 
 
 def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
@@ -420,7 +423,7 @@ def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
             and (here.source.startswith(other.error.source) or other.error.source.startswith(here.source))
             for other in lost
         )
-        if each in raised and follows and not _row_of(each):
+        if each in raised and follows and not _has_row(here.text):
             continue
         is_survivable = each.klass in _SURVIVABLE and not here.name and each.says is Says.PROGRAM
         if is_survivable and any(
@@ -528,11 +531,6 @@ def _explain_exit_code(
     level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
     fix, who = _advice(why)
     return LogExplanation(klass, (why, *last), is_sent, why, who, fix, level=level, root=text)
-
-
-def _ended_by_itself(exit_code: int | None) -> bool:
-    """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
-    return bool(exit_code) and not signal_of(exit_code) and exit_code not in (126, 127)
 
 
 _MEANINGS: Mapping[int, str] = {
