@@ -52,7 +52,8 @@ _NEXT_FIELD = re.compile(
 _ENDED_BY = re.compile(
     r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? )(?P<number>\d{1,2})\b"
     r"|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b|\bwas (?P<cancelled>cancell?ed)\b"
-    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
+    r"|(?:\(|was killed by )(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b"
+    r"|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
 )
 """What launchers, shells and GitHub print of a process that a signal ended."""
 _NCCL = re.compile(r"\bnccl\w+Error\b|NCCL error")
@@ -286,10 +287,10 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         why = "exit code 75: it stopped early with a good checkpoint"
         fix = "run the same command again to continue"
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
-    is_cause = root is not None and not (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
+    is_end = root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
     # The others lose a process that was killed or crashed; an abort may be what they lost it by.
-    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in _DEADLY
-    if root is None or not is_cause or is_lost:
+    is_weak = root is not None and root.says in (Says.VICTIM, Says.STATED)
+    if root is None or is_end or (is_weak and find_signal(logs)[0] in _DEADLY):
         return _explain_exit_code(facts, root, logs)
     return _answer(root, facts, root, level="fact" if is_first else "log")
 
@@ -529,8 +530,10 @@ def _explain_exit_code(
     is_own = (number in _OWN or (code > 0 and not number)) and not facts.steps
     text = f"{_rank_of(shown)}{_shown(shown.error.text)}" if shown else ""
     level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
-    fix, who = _advice(why)
-    return LogExplanation(klass, (why, *last), is_sent, why, who, fix, level=level, root=text)
+    fix, responsible = _advice(why)
+    return LogExplanation(
+        klass, last if shown else (why, *last), is_sent, why, who, fix, level=level, root=text
+    )
 
 
 _MEANINGS: Mapping[int, str] = {
