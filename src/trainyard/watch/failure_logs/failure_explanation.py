@@ -532,7 +532,7 @@ def _explain_exit_code(
     level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
     fix, responsible = _advice(why)
     return LogExplanation(
-        klass, last if shown else (why, *last), is_sent, why, who, fix, level=level, root=text
+        klass, last if shown else (why, *last), is_sent, why, responsible, fix, level=level, root=text
     )
 
 
