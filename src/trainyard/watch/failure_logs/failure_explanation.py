@@ -544,6 +544,7 @@ _SIGNALS: Mapping[int, str] = {
     signal.SIGKILL: "a process of it was killed (SIGKILL, signal 9), and nothing shows by whom or by what",
     signal.SIGABRT: "a native library aborted (SIGABRT)",
     signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    signal.SIGFPE: "an arithmetic error (SIGFPE)",
     signal.SIGSEGV: "native code crashed (SIGSEGV)",
 }
 """What an exit code or a signal says by itself."""
