@@ -444,6 +444,22 @@ def test_a_base_with_torch_is_proposed_only_where_something_needs_it(
     assert not re.search(r"YY|VERSION|REGION|\.x", image)
 
 
+@each_case(
+    ("base", "more", "proposed"),
+    [
+        ("python:3.11-slim", "", "python:3.11-bookworm"),
+        ("python:3.11-slim", "RUN apt-get install -y gcc python3-dev\n", ""),
+        ("python:3.11", "", ""),
+        ("nvidia/cuda:12.8.1-runtime-ubuntu24.04", "", "python:3.12-bookworm"),
+    ],
+)
+def test_packages_that_compile_when_they_run_get_a_base_with_a_compiler(
+    base: str, more: str, proposed: str
+) -> None:
+    found = declared(f"FROM {base}{DIGEST}\n{more}RUN pip install torch==2.8.0 vllm==0.11.0\nUSER 1\n")
+    assert choose_base(found, efa=False)[0] == (proposed or found.base.image)
+
+
 def test_a_base_with_efa_stays_one() -> None:
     base = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04"
     for text in (f"FROM {base}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {base}\nUSER 1\n"):
