@@ -155,7 +155,9 @@ class InstalledPackages:
                 self.unstated.discard(name)
 
     def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[Finding]:
-        if known.step >= 0 and not known.is_resolved:  # the rule torch-twice judges the torch of a base
+        # What an unknown base holds may keep the package; the rule torch-twice judges the torch of a base.
+        is_certain = step.base.kind != "other" or known.name in OF_TORCH
+        if known.step >= 0 and not known.is_resolved and is_certain:
             yield image_finding(
                 step.line,
                 f"{known.name} {known.text} of line {known.line} is replaced by {text}",
