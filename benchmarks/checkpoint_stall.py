@@ -140,19 +140,19 @@ class Kind(Protocol):
 
 def measure(step: Any, kind: Kind, *, least: int) -> Round:
     """Save, then train until the save is complete and at least `least` steps are done."""
-    plain = [seconds_of(step.run) for _ in range(2)]
+    plain = [seconds_of(step.step) for _ in range(2)]
     waited, steps, whole, held_up, done = kind.waited, list[float](), 0.0, 0.0, False
     begun = time.perf_counter()
     kind.save()
     saving = time.perf_counter() - begun
     while not done or len(steps) < least:
         start = time.perf_counter()
-        step.run()
+        step.step()
         if not done and (done := kind.poll()):
             whole = time.perf_counter() - begun - held_up
         steps.append(time.perf_counter() - start)
         with stopped_children():
-            plain.append(seconds_of(step.run))
+            plain.append(seconds_of(step.step))
         held_up += plain[-1]
     usual = statistics.median(plain)
     lost = saving + steps[0] - usual + (len(steps) - 1) * (statistics.median(steps[1:]) - usual)
@@ -320,11 +320,11 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     """Return the context of a training segment, and a function that makes its step for a kind of save."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.training_state import TrainingState
+    from trainyard.training.loop import Trainer
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
-    from trainyard.training.pretraining.step import TrainStep
-    from trainyard.training.run.length import RunLength
     from trainyard.training.run.run_context import RunContext
+    from trainyard.training.run.run_request import RunLength
     from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.runtime.watchdog import Watchdog
@@ -344,13 +344,13 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         state=TrainingState(parallel.model, build_optimizer(parallel.model, config.training)),
         device=device,
         world=ALONE,
-        trackers=(),
+        trackers=[],
         stop=StopRequest(),
         listener=Heard(),
         gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
-    return context, lambda kind: TrainStep(context, kind, parallel=parallel, batches=batches)
+    return context, lambda kind: Trainer(context, kind, parallel, batches)
 
 
 @contextmanager

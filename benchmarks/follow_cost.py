@@ -61,7 +61,7 @@ def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
     from trainyard.config.load import load_config
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.lifecycle import train
+    from trainyard.training.loop import train
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 

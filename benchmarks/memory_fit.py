@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the planned memory of a training step with a real step. Goal: within 10 %, for every shape.
 
-Each shape is trained for two steps through `training.lifecycle`, in its own process. On the CPU, torch's
+Each shape is trained for two steps through `training.loop`, in its own process. On the CPU, torch's
 profiler reports every allocation and release of torch's allocator, including those inside kernels: this is
 exact, and excludes all other memory of the process. On a GPU the peak is the caching allocator's own
 (`torch.cuda.max_memory_allocated`). The benchmark compares the peak. On the CPU it also compares the weights
@@ -103,7 +103,7 @@ def run_steps(config: Config, folder: Path) -> int:
     """Train and return the size in bytes of the staged copy, which torch's allocator does not count."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.lifecycle import train
+    from trainyard.training.loop import train
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 

@@ -104,7 +104,7 @@ def shipped_loop(config: Any) -> float:
     """Tokens a second between the rows that the shipped trainer writes, whatever it does in between."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
-    from trainyard.training.lifecycle import train
+    from trainyard.training.loop import train
     from trainyard.training.run.run_request import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 

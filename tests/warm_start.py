@@ -44,8 +44,7 @@ IMPORTED = (
     "torch",
     "torch._dynamo",
     "torch.distributed.run",
-    "trainyard.training.lifecycle",
-    "trainyard.training.pretraining.pretraining",
+    "trainyard.training.loop",
 )
 """The imports of a training process."""
 TRAINERS = (

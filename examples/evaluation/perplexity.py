@@ -46,7 +46,7 @@ def main() -> None:
 def export(checkpoint: Path, folder: Path) -> Path:
     """Write a checkpoint of Trainyard's trainer, `RUN/checkpoints/step-N`, as a folder of transformers."""
     from trainyard.run.directory import RunDirectory, step_of
-    from trainyard.training.export.export import plan_export, write_export
+    from trainyard.training.export import plan_export, write_export
 
     directory = RunDirectory(checkpoint.absolute().parents[1])
     write_export(plan_export(directory, step_of(checkpoint.name)), folder / "model")

@@ -77,10 +77,11 @@ from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import (
-    KILLED,
     FailureFacts,
     LogExplanation,
     explain_logs,
+    find_signal,
+    signal_of,
 )
 from trainyard.watch.failure_logs.log_text import read_log
 from trainyard.watch.network_record import NodeNetwork, expectation_here
@@ -154,7 +155,7 @@ def train_program(
         return code
     record = read_run(run.directory.run_file)
     outcome = record.get("outcome", {})
-    announce_end(outcome)
+    announce_end(outcome, closing_follows=closing_follows)
     if outcome.get("status") == "failed" and not closing_follows:
         output.announce("next", next_step(record, path))
     on_outcome(outcome)
@@ -190,7 +191,7 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     secrets = SecretFilter.of({"environment": {**os.environ, **given}}, loaded.given.to_plain())
     config = mask_config(loaded.config, secrets)
     place = place_in_run(os.environ, order.processes, has_agent=shutil.which(AGENT) is not None)
-    node = place if isinstance(place, NodeLauncher) else NodeLauncher(1, 0, config.program.processes)
+    node = place or NodeLauncher(1, 0, config.program.processes)
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
         node = replace(node, rank=node_number(os.environ))
     run_dir = order.run_dir or Path("runs") / choose_run_id(None, several=node.nodes > 1)
@@ -324,17 +325,19 @@ def _network_of(run: ProgramRun) -> NodeNetwork | None:
     return NodeNetwork(run.directory, launch.node, expected, on_fallback=compute.on_fallback)
 
 
-def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, str]:
-    """Return the failure of a program for its record: from facts, else from its output; empty without one."""
+def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) -> dict[str, Any]:
+    """Return the failure of a program for its record: from facts, else from its output; empty without one.
+
+    What the machine recorded is kept with it, because nobody can read that later.
+    """
     if ended.stopped_by is not None:
         return time_limit_of_slurm(os.environ, time.time())
     if ended.exit_code == 0 or ended.problem is not None:
         return {}
     run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
-    was_killed = ended.exit_code == 128 + signal.SIGKILL or any(
-        KILLED.search(line) for log in logs for line in log.lines[-_LAST_LINES:]
-    )
+    last = [replace(log, lines=log.lines[-_LAST_LINES:]) for log in logs]
+    was_killed = bool(signal_of(ended.exit_code) or find_signal(last)[0])
     error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
@@ -346,7 +349,10 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     )
     found = explain_logs(logs, facts=facts).failure()
     here = f"{run.program.directory}{os.sep}"
-    return {name: text.replace(here, "") for name, text in found.items()}
+    kept = {"system": list(facts.system) or None, "memory_kills": facts.memory_kills}
+    return {name: text.replace(here, "") for name, text in found.items()} | {
+        name: value for name, value in kept.items() if value is not None
+    }
 
 
 def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:
@@ -358,13 +364,14 @@ def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str,
     return LogExplanation(FailureClass.TIME_LIMIT, (why,), True, why, level="fact").failure()
 
 
-def announce_end(outcome: dict[str, Any]) -> None:
-    """Report in one line how the program ended."""
+def announce_end(outcome: dict[str, Any], *, closing_follows: bool) -> None:
+    """Report in one line how the program ended; its root error too, unless the last lines have it."""
     if outcome.get("status") != "succeeded":
         verdict = "degraded" if outcome.get("status") == "stopped" else "failed"
         output.announce("training", str(outcome.get("reason", "no outcome is on record")), verdict)
         failure = read_failure(outcome)
-        if failure is not None and failure.error not in ("", outcome.get("reason")):
+        is_new = failure is not None and failure.error not in ("", outcome.get("reason"))
+        if failure is not None and is_new and not closing_follows:
             output.announce("error", failure.error)
         return
     first, last = outcome.get("first_loss"), outcome.get("final_loss")

@@ -50,12 +50,12 @@ import os
 
 if os.environ.get("RANK") == "1":
     from trainyard.errors import ConfigError
-    from trainyard.training import lifecycle
+    from trainyard.training import loop
 
     def without_a_device(config):
         raise ConfigError("Rank 1 has no device.")
 
-    lifecycle.prepare_device = without_a_device
+    loop.prepare_device = without_a_device
 """
 # Rank 1 is killed at its sixth batch, and rank 0 is stuck there with its usual patience of minutes.
 IS_KILLED = """

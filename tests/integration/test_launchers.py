@@ -266,8 +266,8 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
 IMPATIENT = """
 import os
 if "LOCAL_RANK" not in os.environ:  # torchrun waits a minute for workers to end by themselves
-    from trainyard.training.runtime import torchrun_agent
-    torchrun_agent._POLL_SECONDS, torchrun_agent._ALONE_SECONDS = 0.5, 1.0
+    from trainyard.training.runtime import torchrun_main
+    torchrun_main._POLL_SECONDS, torchrun_main._ALONE_SECONDS = 0.5, 1.0
 else:  # a file of another node may show late
     from trainyard.training.runtime import shared_directory
     shared_directory._PATIENCE_SECONDS = 0.5

@@ -61,8 +61,8 @@ def test_data_that_take_longer_to_prepare_than_the_join_may_take_are_waited_for(
 
 SLOW_STEPS = """
 import time
-from trainyard.training.pretraining.step import TrainStep
-run, fsync = TrainStep.run, os.fsync
+from trainyard.training.loop import Trainer
+run, fsync = Trainer.step, os.fsync
 def slow_run(self):
     if os.environ["RANK"] == "1":
         time.sleep(2)
@@ -70,7 +70,7 @@ def slow_run(self):
 def slow_fsync(file):
     time.sleep(0.1)
     fsync(file)
-TrainStep.run, os.fsync = slow_run, slow_fsync
+Trainer.step, os.fsync = slow_run, slow_fsync
 """
 """One process has slow steps, and all have a slow disk."""
 

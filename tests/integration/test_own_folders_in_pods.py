@@ -30,12 +30,12 @@ SETTINGS = (
 SLOW = """
 import os, time
 if "LOCAL_RANK" in os.environ and os.path.exists({file!r}):
-    from trainyard.training.pretraining.step import TrainStep
-    run = TrainStep.run
+    from trainyard.training.loop import Trainer
+    run = Trainer.step
     def slow_run(self):
         time.sleep(0.5)
         return run(self)
-    TrainStep.run = slow_run
+    Trainer.step = slow_run
 """
 """Slow steps leave time to store and to kill during training."""
 

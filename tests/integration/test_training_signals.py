@@ -165,16 +165,6 @@ def test_a_signal_before_the_first_step_still_leaves_a_checkpoint(training: Trai
 
 
 @pytest.mark.slow
-def test_a_deadline_stops_in_time_and_the_same_command_goes_on(training: Training) -> None:
-    code, errors = training.finish("deadline", "--deadline", "1s")
-    assert code == 75, errors
-    assert "the deadline is near" in errors
-    assert 1 <= training.outcome("deadline")["steps"] < STEPS
-    assert training.finish("deadline")[0] == 0
-    assert training.outcome("deadline")["state_sha256"] == training.outcome("whole")["state_sha256"]
-
-
-@pytest.mark.slow
 def test_the_deadline_counts_from_the_start_of_the_job_and_the_workflow_is_told(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:

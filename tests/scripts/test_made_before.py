@@ -35,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 
 def test_it_verifies_and_holds_the_state_that_it_ended_with(run: RunDirectory) -> None:
-    from trainyard.training.checkpoint.stored_state import state_digests
+    from trainyard.training.checkpoint.stored_index import state_digests
 
     checkpoint = run.checkpoint(STEPS)
     assert verify_checkpoint(checkpoint).step == STEPS

@@ -27,7 +27,7 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.lifecycle import train
+from trainyard.training.loop import train
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 

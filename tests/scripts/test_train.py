@@ -121,7 +121,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
 
 def test_code_of_another_checkout_is_not_trained_under_this_ones_commit(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
-    with (tmp_path / "src" / "trainyard" / "training" / "pretraining" / "step.py").open("a") as file:
+    with (tmp_path / "src" / "trainyard" / "training" / "loop.py").open("a") as file:
         file.write("# changed\n")
     line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--run-dir", str(tmp_path / "run")]
     line += ["--config", str(ROOT / "configs" / "smoke.yaml")]

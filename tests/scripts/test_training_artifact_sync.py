@@ -110,17 +110,6 @@ def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Pa
     assert done.stderr.rstrip().endswith("[failed]")
 
 
-def test_another_run_with_the_same_number_is_refused_with_exit_2(
-    run: RunDirectory, folder: Path, tmp_path: Path
-) -> None:
-    assert sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7").returncode == 0
-    other = make_run(tmp_path / "other", "run-b")
-    done = sync("--run-dir", other.path, "--store", folder.as_uri(), "--run-number", "7")
-    assert done.returncode == 2
-    assert "belongs to run run-a; this is run run-b" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_an_endpoint_that_is_down_ends_with_exit_4_and_the_command_that_goes_on(run: RunDirectory) -> None:
     done = sync(
         *("--run-dir", run.path, "--store", "s3://ml-runs", "--run-number", "812", "--once"),
@@ -135,19 +124,6 @@ def test_an_endpoint_that_is_down_ends_with_exit_4_and_the_command_that_goes_on(
     assert str(run.path) in where
     assert way_on.endswith(f"--run-dir {run.path} --store s3://ml-runs --run-number 812 --once")
     assert "secret-of-the-test" not in done.stdout + done.stderr
-
-
-def test_no_credentials_end_with_exit_4(run: RunDirectory, tmp_path: Path) -> None:
-    none = str(tmp_path / "none")
-    done = sync(
-        *("--run-dir", run.path, "--store", "s3://ml-runs"),
-        AWS_EC2_METADATA_DISABLED="true",
-        AWS_SHARED_CREDENTIALS_FILE=none,
-        AWS_CONFIG_FILE=none,
-        AWS_ENDPOINT_URL="http://127.0.0.1:9",
-    )
-    assert done.returncode == 4
-    assert "There are no AWS credentials" in done.stderr
 
 
 def test_a_dry_run_says_what_would_go_and_stores_nothing(run: RunDirectory, folder: Path) -> None:
@@ -182,16 +158,6 @@ def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> 
     assert done.returncode == 0, done.stderr
     assert (folder / "run-42/checkpoint/latest.pt").is_file()
     assert (folder / "manifests/run-42-manifest.json").is_file()
-
-
-def test_loose_files_have_a_dry_run_too(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "latest.pt").write_bytes(os.urandom(2000))
-    (tmp_path / "metrics.json").write_text('{"loss": 1.08}')
-    flags = ("--checkpoint", tmp_path / "latest.pt", "--metrics", tmp_path / "metrics.json")
-    done = sync(*flags, "--store", folder.as_uri(), "--run-number", "42", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "send     run-42/checkpoint/latest.pt" in done.stdout
-    assert not folder.exists()
 
 
 def test_a_store_that_cannot_be_created_is_refused_with_its_reason(

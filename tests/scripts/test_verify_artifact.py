@@ -87,16 +87,6 @@ def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Pat
     assert result["stored"]["run_id"] == "run-a"
 
 
-def test_a_run_that_is_not_stored_ends_with_exit_1(run: RunDirectory, folder: Path) -> None:
-    done = verify("--store", folder.as_uri(), "--run-number", 8)
-    assert done.returncode == 1
-    assert "Run 8 is not in file://" in done.stderr
-    run.run_file.write_text('{"run_id": "someone"}')
-    done = verify("--store", folder.as_uri(), "--run-dir", run.path)
-    assert done.returncode == 1
-    assert "holds no run someone" in done.stderr
-
-
 def test_a_store_that_cannot_be_reached_ends_with_exit_4(folder: Path) -> None:
     assert verify("--store", folder.as_uri(), "--run-number", 7).returncode == 4
     variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
@@ -141,22 +131,3 @@ def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(
         in signed.stderr
     )
     assert verify("--run-dir", run.path, "--public-key", public).returncode == 2
-
-
-@pytest.mark.parametrize("limit", ["inf", "nan", "0", "-1", "9" * 5000])
-def test_a_time_limit_that_is_none_is_wrong_usage(run: RunDirectory, folder: Path, limit: str) -> None:
-    done = verify("--store", folder.as_uri(), "--run-number", 7, f"--call-seconds={limit}")
-    assert done.returncode == 2
-    assert "is not a number" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a-file"])
-def test_a_name_that_leads_to_no_folder_is_wrong_usage(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a-file").write_text("")
-    for option in (
-        ("--run-dir", tmp_path / name),
-        ("--store", f"file://{tmp_path}/{name}", "--run-number", 1),
-    ):
-        done = verify(*option)
-        assert done.returncode in (2, 4), done.stderr
-        assert "Traceback" not in done.stderr

@@ -57,7 +57,7 @@ MAY_IMPORT = {
 }
 """A part of the library -> other parts it may import: the design's list. Types may come from anywhere."""
 ROOMS = {
-    "training": "runtime model checkpoint weights data export run pretraining lifecycle",
+    "training": "runtime model checkpoint weights data export run loop",
     "artifacts": "store record verify promotion upload restore retention",
     "image": "context conflict building release",
     "report": "facts dashboard plan cluster jobs terminal slack",

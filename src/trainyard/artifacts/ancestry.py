@@ -7,8 +7,6 @@ there. Data and code are not in the store, so only their recorded digests are re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from trainyard.artifacts.promotion import find_checkpoint_problems
@@ -23,23 +21,6 @@ from trainyard.errors import VerificationError
 _AT_ONCE = 8
 
 
-class AncestorState(StrEnum):
-    """Degree to which a link is confirmed."""
-
-    HELD = "held"
-    """It is in the store, unchanged."""
-    ON_RECORD = "on record"
-    """Its digest is recorded; it is not in the store."""
-    REMOVED = "removed"
-    """Retention removed it and recorded that."""
-    NOT_HERE = "not here"
-    """No run of this store has it."""
-    MISSING = "missing"
-    """The run has no record of it."""
-    BROKEN = "broken"
-    """It is in the store, but changed."""
-
-
 @dataclass(frozen=True)
 class Link:
     """One origin of a run."""
@@ -48,7 +29,9 @@ class Link:
     """The run that has this origin."""
     kind: str
     """`parent`, `data` or `code`."""
-    status: AncestorState
+    status: str
+    """held: in the store, unchanged; broken: there, but changed; removed: by retention, on record; on record:
+    its digest alone; not here: no run of this store has it; missing: the run has no record of it."""
     text: str
 
     def line(self) -> str:
@@ -64,11 +47,11 @@ class Lineage:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(link.line() for link in self.links if link.status is not AncestorState.BROKEN)
+        return tuple(link.line() for link in self.links if link.status != "broken")
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return tuple(link.line() for link in self.links if link.status is AncestorState.BROKEN)
+        return tuple(link.line() for link in self.links if link.status == "broken")
 
     @property
     def ok(self) -> bool:
@@ -93,30 +76,26 @@ def walk_lineage(store: Store, run_number: int, *, depth: Depth) -> Lineage:
     The lineage is empty when the run has no readable manifest; verifying the run reports why.
     """
     manifest = newest_manifest(store, run_number)[1]
-    return Lineage(tuple(_walk(store, manifest, depth)) if manifest else ())
+    return Lineage(tuple(_walk(store, manifest, depth)))
 
 
-def _walk(store: Store, manifest: RunManifest, depth: Depth) -> Iterator[Link]:
-    known: dict[int, RunManifest] = {}
-    seen: set[str] = set()
-    following: RunManifest | None = manifest
-    while following is not None:
-        run, following = following, None
-        digest = run.parent_digest
+def _walk(store: Store, manifest: RunManifest | None, depth: Depth) -> Iterator[Link]:
+    known, seen = dict[int, RunManifest](), set[str]()
+    while (run := manifest) is not None:
+        manifest, digest = None, run.parent_digest
         if digest is not None and digest not in seen:
             seen.add(digest)
             known = known or _manifests(store)
-            link, following = _parent(store, run, digest, known=known, depth=depth)
-            yield link
-        yield _data(run)
-        yield _code(run)
+            status, text, manifest = _parent(store, digest, known, depth)
+            yield Link(run.run_number, "parent", status, text)
+        yield Link(run.run_number, "data", *_data(run.provenance.get("data")))
+        yield Link(run.run_number, "code", *_code(run.provenance.get("git")))
 
 
 def _parent(
-    store: Store, run: RunManifest, digest: str, *, known: Mapping[int, RunManifest], depth: Depth
-) -> tuple[Link, RunManifest | None]:
-    """Return the link to the parent checkpoint, and the parent's run, where the walk continues."""
-    link = partial(Link, run.run_number, "parent")
+    store: Store, digest: str, known: Mapping[int, RunManifest], depth: Depth
+) -> tuple[str, str, RunManifest | None]:
+    """Return status and text of the parent checkpoint, and its run, where the walk continues."""
     for number, manifest in known.items():
         for checkpoint in checkpoints_of(manifest):
             if checkpoint.digest == digest:
@@ -124,13 +103,16 @@ def _parent(
                 problems = newest_manifest(store, number)[2]
                 problems = problems or find_checkpoint_problems(store, checkpoint, depth=depth)
                 if problems:
-                    return link(AncestorState.BROKEN, f"{name}: {problems[0]}"), manifest
-                return link(AncestorState.HELD, f"{name}, {depth}"), manifest
+                    return "broken", f"{name}: {problems[0]}", manifest
+                return "held", f"{name}, {depth}", manifest
         for gone in manifest.pruned:
             if gone.digest == digest:
-                text = f"checkpoint-{gone.step} of run {number}, by {gone.by}: {gone.reason}"
-                return link(AncestorState.REMOVED, text), manifest
-    return link(AncestorState.NOT_HERE, f"a checkpoint whose manifest is {digest}"), None
+                return (
+                    "removed",
+                    f"checkpoint-{gone.step} of run {number}, by {gone.by}: {gone.reason}",
+                    manifest,
+                )
+    return "not here", f"a checkpoint whose manifest is {digest}", None
 
 
 def _manifests(store: Store) -> dict[int, RunManifest]:
@@ -149,21 +131,16 @@ def _manifests(store: Store) -> dict[int, RunManifest]:
         return {number: manifest for number, manifest in found if manifest is not None}
 
 
-def _data(run: RunManifest) -> Link:
-    data, link = run.provenance.get("data"), partial(Link, run.run_number, "data")
+def _data(data: object) -> tuple[str, str]:
     if isinstance(data, Mapping) and data.get("fingerprint"):
-        return link(AncestorState.ON_RECORD, f"fingerprint {data['fingerprint']}")
-    return link(AncestorState.MISSING, "no fingerprint")
+        return "on record", f"fingerprint {data['fingerprint']}"
+    return "missing", "no fingerprint"
 
 
-def _code(run: RunManifest) -> Link:
-    given, link = run.provenance.get("git"), partial(Link, run.run_number, "code")
-    git = given if isinstance(given, Mapping) else {}
-    if not git.get("commit"):
-        return link(AncestorState.MISSING, "no commit")
+def _code(git: object) -> tuple[str, str]:
+    if not isinstance(git, Mapping) or not git.get("commit"):
+        return "missing", "no commit"
     text = f"commit {git['commit']}"
-    if not git.get("dirty"):
-        return link(AncestorState.ON_RECORD, text)
-    if not git.get("diff_sha256"):
-        return link(AncestorState.MISSING, f"{text} with changes whose hash is not recorded")
-    return link(AncestorState.ON_RECORD, f"{text} with changes {git['diff_sha256']}")
+    if git.get("dirty") and not git.get("diff_sha256"):
+        return "missing", f"{text} with changes whose hash is not recorded"
+    return "on record", f"{text} with changes {git['diff_sha256']}" if git.get("dirty") else text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.config import explanation
+from trainyard.config import problems
 from trainyard.config.load import dump_yaml
 from trainyard.training.weights.pretrained import load_with_weights
 
@@ -43,7 +43,7 @@ def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     values = loaded.config.to_plain()
     if explain and as_json:
-        return output.json_text(explanation.as_data(values, loaded.origins)) + "\n"
+        return output.json_text(problems.as_data(values, loaded.origins)) + "\n"
     if explain:
-        return "".join(f"{line}\n" for line in explanation.explanation_lines(values, loaded.origins))
+        return "".join(f"{line}\n" for line in problems.explanation_lines(values, loaded.origins))
     return output.json_text(values) + "\n" if as_json else dump_yaml(loaded.config)

@@ -17,20 +17,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.report.facts.quantities import format_count, format_scaled, format_size
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from trainyard.training.export.export import Export
+    from trainyard.training.export import Export
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run's directory"
-    )
+    add_run(parser, required=True)
     which = "the checkpoint; newest, the default, is the newest that verifies"
     parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
     parser.add_argument(
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
-        from trainyard.training.export.export import plan_export, require_absent, write_export
+        from trainyard.training.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
         export = plan_export(

@@ -139,11 +139,10 @@ def node_of(given: int | None, *, on_cpu: bool) -> tuple[NodeLauncher, int]:
 
     The workers meet at the port after that of the training, which must stay free for the training.
     """
-    place = place_in_run(os.environ, given, has_agent=shutil.which(AGENT) is not None)
-    if place is None:
-        place = NodeLauncher(1, 0, "auto")
-    if not isinstance(place, NodeLauncher):
+    if os.environ.get("LOCAL_RANK"):
         raise ConfigError("this is a worker of a launcher already; measure once on each machine")
+    place = place_in_run(os.environ, given, has_agent=shutil.which(AGENT) is not None)
+    place = place or NodeLauncher(1, 0, "auto")
     if place.agent:
         raise ConfigError(f"{AGENT} starts the workers of a pod once, so they cannot measure before training")
     processes = processes_here(place.processes, on_cpu=on_cpu)

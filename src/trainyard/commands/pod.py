@@ -58,7 +58,7 @@ from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_r
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
-from trainyard.run.launch_environment import AGENT, NodeLauncher, is_first_node, node_number, place_in_run
+from trainyard.run.launch_environment import AGENT, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
 from trainyard.run.run_advice import other_inputs
@@ -337,7 +337,7 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
 def has_several_nodes(processes: int | None) -> bool:
     """Return whether this is one of several pods of a job."""
     place = place_in_run(os.environ, processes, has_agent=shutil.which(AGENT) is not None)
-    return isinstance(place, NodeLauncher) and place.nodes > 1
+    return place is not None and place.nodes > 1
 
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:

@@ -33,8 +33,7 @@ from trainyard.training.weights.pretrained import load_with_weights
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
     from trainyard.training.data.preparation import Preparation
-    from trainyard.training.data.token_dataset import PreparedData
-    from trainyard.training.data.token_files import TokenFile
+    from trainyard.training.data.token_files import PreparedData, TokenFile
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -79,7 +78,7 @@ def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSu
     if config.kind is not RunKind.TRAINER:
         return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
     if config.data.hugging_face.dataset:
-        from trainyard.training.data.streamed_dataset import open_stream
+        from trainyard.training.data.hugging_face import open_stream
 
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)

@@ -82,7 +82,7 @@ RELEASES_SECONDS = 5.0
 TORCH_SECONDS = 600.0
 _TORCH_FACTS = """
 import dataclasses, json
-from trainyard.training.runtime.torch_device import torch_facts
+from trainyard.training.runtime.hardware import torch_facts
 print(json.dumps(dataclasses.asdict(torch_facts())))
 """
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"

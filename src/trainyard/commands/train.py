@@ -118,7 +118,7 @@ def run(argv: Sequence[str] | None) -> int:
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
     arrived_signal = signals.end_at_signals(silently=is_worker)  # so that a signal removes half-prepared data
-    if isinstance(place, NodeLauncher):
+    if place is not None:
         processes = processes_of(place, args)
         if args.dry_run:
             args.nproc_per_node = place.nodes * processes
@@ -130,7 +130,7 @@ def run(argv: Sequence[str] | None) -> int:
             return launch_workers(args, argv, place, processes=processes)
 
     display = ProgressDisplay(live=terminal.can_redraw())
-    display.begin("reading the configuration")
+    display.begin("importing torch")
     with terminal.show_live(display) if IS_MAIN else nullcontext():
         outcome = run_training(args, display, arrived_signal)
     if args.dry_run:
@@ -227,6 +227,7 @@ def run_training(
     before_torch()
     from trainyard.training.weights.starting_weights import require_weights
 
+    display.begin("reading the configuration")
     config = config_of_run(args.config, args.set, args.run_dir)
     if IS_MAIN and not args.dry_run:
         warn_of_secrets(load_config(args.config, args.set).given)
@@ -244,7 +245,7 @@ def run_training(
     )
     display.begin("importing torch")
     from trainyard.training.data.training_data import ready_data
-    from trainyard.training.lifecycle import join_processes, rehearse, train
+    from trainyard.training.loop import join_processes, rehearse, train
 
     request_of = request_factory(args, config, directory, run_id=run_id)
 

@@ -1,8 +1,8 @@
-"""The values of configuration files with the place of each, and their problems: one line each."""
+"""The values of configuration files with the place of each; lines for people about values and problems."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from trainyard.config.yaml_reader import KeyPath, plain_value
 from trainyard.errors import ConfigError
 
 _SHOWN_CHARACTERS = 80
+# Most columns of the values in a list; a longer value moves only the origin in its own line.
+_WIDEST_VALUE = 48
 _YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 # Pydantic's words where they are those of Python and not of YAML.
 _EXPECTED = {
@@ -143,3 +145,28 @@ def _hint(value: Any, kinds: set[str]) -> str:
     if "boolean" in kinds if isinstance(meant, bool) else isinstance(meant, int | float):
         return "a string: remove the quotes" if plain_value(word) == meant else f"write {show_value(meant)}"
     return ""
+
+
+def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Aligned lines of key, value and origin: `training.max_steps   600   configs/smoke.yaml:28`."""
+    rows = [(key, show_value(_value_at(values, key)), str(origin)) for key, origin in origins.items()]
+    widest_key = max(len(key) for key, _, _ in rows)
+    widest_value = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
+    for key, value, origin in rows:
+        yield f"{key:<{widest_key}}  {value:<{widest_value}}  {origin}"
+
+
+def as_data(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> dict[str, dict[str, Any]]:
+    """Return by dotted key the value, the file (or `--set`, or `default`) and, in files, the line."""
+    return {
+        key: {"value": _value_at(values, key), "file": origin.file}
+        | ({} if origin.line is None else {"line": origin.line})
+        for key, origin in origins.items()
+    }
+
+
+def _value_at(values: Mapping[str, Any], key: str) -> Any:
+    found: Any = values
+    for name in key.split("."):
+        found = found[name]
+    return found

@@ -3,7 +3,9 @@
 It is transport and imports no room. `artifacts.store.store_address` opens a store by its URL.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainyard.errors import VerificationError
 
@@ -11,6 +13,20 @@ MOST_OBJECT_BYTES = 256 << 20
 """The most bytes of an object that is read at once: the manifest of a million objects is smaller."""
 SHOWN_CHARACTERS = 80
 """The most characters of an address that a message repeats."""
+
+
+@dataclass(frozen=True)
+class GatewayObject:
+    """An object as its store describes it: `artifacts.store.object_store.StoredObject`."""
+
+    key: str
+    size: int
+    etag: str = ""
+    checksum: Mapping[str, Any] = field(default_factory=dict)
+    modified: float = field(default=0.0, compare=False)
+    identity: str = field(default="", compare=False)
+    has_requested_encryption: bool = field(default=True, compare=False)
+    archived: str = field(default="", compare=False)
 
 
 def join_chunks(key: str, chunks: Iterable[bytes]) -> bytes:

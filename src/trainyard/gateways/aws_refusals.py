@@ -19,34 +19,63 @@ from trainyard.errors import (
 )
 from trainyard.gateways.aws_session import ROLE, boto3_session
 
-_EXPIRED = (
-    *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"),
-    *("RequestExpired", "CredentialsExpired"),
-)
-_UNKNOWN_CALLER = (
-    *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidAccessKeyId", "AuthFailure"),
-    *("SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "InvalidToken"),
-    *("MissingAuthenticationToken", "MissingAuthenticationTokenException", "NotAuthorized"),
-)
-_REGION_OFF = ("OptInRequired", "RegionDisabledException", "SubscriptionRequiredException")
-_WRONG_CLOCK = ("RequestTimeTooSkewed", "RequestInTheFuture")
-_DENIED = (
-    *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AllAccessDisabled"),
-    *("AuthorizationError", "403", "Forbidden"),
-)
-_QUOTA = (
-    *("LimitExceeded", "LimitExceededException", "AccountLimitExceededException", "TooManyBuckets"),
-    *("ServiceQuotaExceededException", "ResourceLimitExceeded", "ResourceLimitExceededException"),
-)
-_BUSY = (
-    *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "429"),
-    *("RequestThrottledException", "TooManyRequests", "TooManyRequestsException", "SlowDown"),
-    *("RequestLimitExceeded", "BandwidthLimitExceeded", "PriorRequestNotComplete"),
-)
-_FAULT = (
-    *("InternalError", "InternalFailure", "InternalServerError", "InternalServerException"),
-    *("ServerException", "ServiceException", "ServiceUnavailable", "ServiceUnavailableException"),
-    *("RequestTimeout", "RequestTimeoutException", "500", "502", "503", "504"),
+_REGIONS = "it in the account settings (AWS Regions), or name another with --region."
+_LATER = ", after several attempts: "
+# Error codes of AWS, the class of the error, and what completes "AWS in us-west-2 refused to …".
+_REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
+    (
+        "ExpiredToken ExpiredTokenException TokenRefreshRequired RequestExpired CredentialsExpired",
+        CredentialsRefusedError,
+        ": the session of these credentials has expired ({code}). Log in again (aws sso login), or assume "
+        "the role again.",
+    ),
+    (
+        "OptInRequired RegionDisabledException SubscriptionRequiredException",
+        PermissionRefusedError,
+        f": the region is off for the account ({{stated}}). Enable {_REGIONS}",
+    ),
+    (
+        "UnrecognizedClientException InvalidClientTokenId InvalidAccessKeyId AuthFailure "
+        "SignatureDoesNotMatch InvalidSignatureException IncompleteSignature InvalidToken "
+        "MissingAuthenticationToken MissingAuthenticationTokenException NotAuthorized",
+        CredentialsRefusedError,
+        ": it does not know these credentials ({code}). They are wrong or were deactivated (aws sts "
+        f"get-caller-identity shows it), or the region is off for the account: enable {_REGIONS}",
+    ),
+    (
+        "RequestTimeTooSkewed RequestInTheFuture",
+        CredentialsRefusedError,
+        ": the clock of this machine is wrong ({stated}). Set it (timedatectl), and try again.",
+    ),
+    (
+        "AccessDenied AccessDeniedException UnauthorizedOperation AllAccessDisabled AuthorizationError 403 "
+        "Forbidden",
+        PermissionRefusedError,
+        ": this is not allowed ({stated}). The permissions that the role needs are in "
+        "docs/runbooks/permissions.md#images.",
+    ),
+    (
+        "LimitExceeded LimitExceededException AccountLimitExceededException TooManyBuckets "
+        "ServiceQuotaExceededException ResourceLimitExceeded ResourceLimitExceededException",
+        ServiceError,
+        ": a quota of the account is used up ({stated}). Wait for what runs, remove what is not needed, or "
+        "request more in Service Quotas.",
+    ),
+    (
+        "Throttling ThrottlingException ThrottledException RequestThrottled 429 RequestThrottledException "
+        "TooManyRequests TooManyRequestsException SlowDown RequestLimitExceeded BandwidthLimitExceeded "
+        "PriorRequestNotComplete",
+        ServiceTroubleError,
+        f"{_LATER}too many requests ({{stated}}). Try again in some minutes, with less at a time.",
+    ),
+    (
+        "InternalError InternalFailure InternalServerError InternalServerException ServerException "
+        "ServiceException ServiceUnavailable ServiceUnavailableException RequestTimeout "
+        "RequestTimeoutException 500 502 503 504",
+        ServiceTroubleError,
+        f"{_LATER}an error inside AWS ({{stated}}). Try again; health.aws.amazon.com shows when a service is "
+        "in trouble.",
+    ),
 )
 
 
@@ -160,46 +189,11 @@ def code_of(error: Any) -> tuple[str, str]:
 def _refusal(code: str, message: str, what: str, *, service: str, region: str) -> ServiceError:
     """Return the error for a refused call; `what` completes "AWS in us-west-2 cannot …"."""
     where, stated = f"AWS in {region} refused to {what}", f"{code}: {message}" if message else code
-    if code in _EXPIRED or (service == "s3" and code == "400"):  # a response to HEAD has no other code
-        return CredentialsRefusedError(
-            f"{where}: the session of these credentials has expired ({code}). Log in again (aws sso login), "
-            "or assume the role again."
-        )
-    if code in _REGION_OFF:
-        return PermissionRefusedError(
-            f"{where}: the region is off for the account ({stated}). Enable it in the account settings (AWS "
-            "Regions), or name another with --region."
-        )
-    if code in _UNKNOWN_CALLER:
-        return CredentialsRefusedError(
-            f"{where}: it does not know these credentials ({code}). They are wrong or were deactivated "
-            "(aws sts get-caller-identity shows it), or the region is off for the account: enable it in the "
-            "account settings (AWS Regions), or name another with --region."
-        )
-    if code in _WRONG_CLOCK:
-        return CredentialsRefusedError(
-            f"{where}: the clock of this machine is wrong ({stated}). Set it (timedatectl), and try again."
-        )
-    if code in _DENIED:
-        return PermissionRefusedError(
-            f"{where}: this is not allowed ({stated}). The permissions that the role needs are in "
-            "docs/runbooks/permissions.md#images."
-        )
-    if code in _QUOTA:
-        return ServiceError(
-            f"{where}: a quota of the account is used up ({stated}). Wait for what runs, remove what is not "
-            "needed, or request more in Service Quotas."
-        )
-    if code in _BUSY:
-        return ServiceTroubleError(
-            f"{where}, after several attempts: too many requests ({stated}). Try again in some minutes, with "
-            "less at a time."
-        )
-    if code in _FAULT:
-        return ServiceTroubleError(
-            f"{where}, after several attempts: an error inside AWS ({stated}). Try again; "
-            "health.aws.amazon.com shows when a service is in trouble."
-        )
+    # The response to a HEAD request has no other code.
+    known = "ExpiredToken" if service == "s3" and code == "400" else code
+    for codes, kind, text in _REFUSALS:
+        if known in codes.split():
+            return kind(where + text.replace("{code}", code).replace("{stated}", stated))
     return ServiceError(f"{where} ({stated or 'without a reason'})")
 
 

@@ -1,14 +1,11 @@
 """Create the sessions of botocore and boto3 from which every AWS client of Trainyard comes.
 
-    TRAINYARD_AWS_ROLE ──> GitHub's OIDC token ──> AssumeRoleWithWebIdentity ──> refreshable credentials
+    TRAINYARD_AWS_ROLE ──> GitHub's OIDC token ──> AssumeRoleWithWebIdentity, refreshed by botocore
     without it         ──> AWS's own settings (environment, profile, role of the machine), unchanged
 
 A job of GitHub Actions needs the permission `id-token: write`. TRAINYARD_AWS_REGION is the region, default
 AWS's own setting, else us-east-1. TRAINYARD_AWS_ACCESS narrows the role for one step by a session policy:
 `read`, `check` (what trainyard doctor does) or `write`, the default: all that the role may do.
-
-Limits of one assumption: 5 s to connect to an address of STS, 10 s for each answer, at most 5 attempts, and
-none after 20 s, so that a service that hangs costs about 45 s at most. A refusal is not retried.
 """
 
 import base64
@@ -22,8 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from trainyard.errors import (
@@ -36,49 +32,56 @@ from trainyard.errors import (
 
 ROLE, REGION, ACCESS = "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_REGION", "TRAINYARD_AWS_ACCESS"
 TOKEN_URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+# The `aud` of the token, which the identity provider in AWS and the role's trust policy have to list.
 AUDIENCE = "sts.amazonaws.com"
-"""The `aud` of the token, which the identity provider in AWS and the role's trust policy have to list."""
+# Seconds to connect to STS, and to wait for one answer. No attempt starts after ATTEMPTS_SECONDS.
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 ATTEMPTS, ATTEMPTS_SECONDS = 5, 20.0
 # botocore refreshes in the last 15 minutes, in one thread; in the last two every thread waits for it.
 _LATE_SECONDS = 120
-_DEFAULT_REGION = "us-east-1"
-_DOCUMENT = "docs/runbooks/permissions.md#aws-role"
 _ARN = re.compile(r"arn:(aws|aws-cn|aws-us-gov):iam::(\d{12}):role/([\w+=,.@/-]{1,576})", re.ASCII)
+# Error codes of STS that another attempt, which gets a new token, can pass.
 _TROUBLE = (
     *("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"),
     *("IDPCommunicationError", "ExpiredTokenException", "InternalFailure", "ServiceUnavailable"),
 )
-"""Error codes of STS that another attempt, which gets a new token, can pass."""
+# An error code of STS -> the class of the error, and what to do.
 _FIXES = {
-    "AccessDenied": "There is no such role, or it does not trust this job. Compare its policy's "
-    "sub with the token's: {sub}. trainyard init github --aws-role ARN prints the commands that trust it. ",
-    "InvalidIdentityToken": "The account's identity provider does not list GitHub's issuer, or not the "
-    f"audience {AUDIENCE}. ",
-    "RegionDisabledException": f"Enable the region in the account settings, or set {REGION} to another. ",
+    "AccessDenied": (
+        PermissionRefusedError,
+        "There is no such role, or it does not trust this job. Compare its policy's sub with the "
+        "token's: {sub}. trainyard init github --aws-role ARN prints the commands that trust it. ",
+    ),
+    "InvalidIdentityToken": (
+        CredentialsRefusedError,
+        f"The account's identity provider does not list GitHub's issuer, or not the audience {AUDIENCE}. ",
+    ),
+    "RegionDisabledException": (
+        CredentialsRefusedError,
+        f"Enable the region in the account settings, or set {REGION} to another. ",
+    ),
 }
-"""An error code of STS -> what to do."""
 
 
-def _allow(actions: list[str], resource: str = "*") -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": actions, "Resource": resource}
+def _allow(actions: str, resource: str = "*") -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions.split(), "Resource": resource}
 
 
-_STATEMENTS: Mapping[str, list[dict[str, Any]]] = {
-    "read": [_allow(["s3:ListBucket", "s3:GetObject", "kms:Decrypt"])],
-    # Read who has which run number, and write only the objects of the check, which belong to no run.
+# The statements of each session policy; none for the complete role. `check` reads who has which run number,
+# and writes only the objects of the check, which belong to no run.
+_STATEMENTS = {
+    "read": [_allow("s3:ListBucket s3:GetObject kms:Decrypt")],
     "check": [
-        _allow(["s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey"]),
-        _allow(["s3:GetObject"], "arn:*:s3:::*/run-*/identity.json"),
-        _allow(["s3:GetObject"], "arn:*:s3:::*/ids/*"),
+        _allow("s3:ListBucket kms:Decrypt kms:GenerateDataKey"),
+        _allow("s3:GetObject", "arn:*:s3:::*/run-*/identity.json"),
+        _allow("s3:GetObject", "arn:*:s3:::*/ids/*"),
         _allow(
-            ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"],
+            "s3:GetObject s3:PutObject s3:AbortMultipartUpload s3:DeleteObject",
             "arn:*:s3:::*/trainyard-readiness.*",
         ),
     ],
     "write": [],
 }
-"""The statements of each session policy; none for the complete role."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +89,13 @@ class WorkflowRole:
     """The role that the steps of a workflow assume with GitHub's OIDC token."""
 
     arn: str
-    access: str
     session_name: str
+    policy: str
+    """The session policy; empty for none."""
     token_url: str
-    """GitHub's address for a token of this job, without the audience."""
+    """GitHub's address for a token of this job."""
     token: str = field(repr=False)
     """The job's secret that requests the token."""
-
-    @property
-    def policy(self) -> str:
-        """The session policy; empty for none."""
-        statements = _STATEMENTS[self.access]
-        document = {"Version": "2012-10-17", "Statement": statements}
-        return json.dumps(document, separators=(",", ":")) if statements else ""
 
 
 def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole | None:
@@ -115,17 +112,20 @@ def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole |
         )
     if access not in _STATEMENTS:
         raise ConfigError(f"{ACCESS}: {access[:80]!r} is none of {', '.join(_STATEMENTS)}")
-    url, token = environment.get(TOKEN_URL, ""), environment.get(TOKEN, "")
-    if not url or not token:
+    if missing := [name for name in (TOKEN_URL, TOKEN) if not environment.get(name)]:
         raise ConfigError(
-            f"{ROLE} is {arn}, and {TOKEN_URL if not url else TOKEN} is not set: GitHub sets it in jobs with "
+            f"{ROLE} is {arn}, and {missing[0]} is not set: GitHub sets it in jobs with "
             "`permissions: id-token: write`. Add that permission to the job. Outside GitHub Actions, remove "
             f"{ROLE}, so that AWS's own settings apply."
         )
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    url = environment[TOKEN_URL]
+    if not re.match(r"https?://[^/?]", url):
         raise ConfigError(f"{TOKEN_URL} is not an http or https address")
     run = re.sub(r"[^\w+=,.@-]", "-", environment.get("GITHUB_RUN_ID") or "local", flags=re.ASCII)
-    return WorkflowRole(arn, access, f"trainyard-{run}"[:64], url, token)
+    document = {"Version": "2012-10-17", "Statement": _STATEMENTS[access]}
+    policy = json.dumps(document, separators=(",", ":")) if _STATEMENTS[access] else ""
+    url += f"{'&' if '?' in url else '?'}audience={AUDIENCE}"
+    return WorkflowRole(arn, f"trainyard-{run}"[:64], policy, url, environment[TOKEN])
 
 
 def botocore_session(*, region: str = "") -> Any:
@@ -136,7 +136,7 @@ def botocore_session(*, region: str = "") -> Any:
     role = workflow_role()
     if role is not None:
         own = core.get_config_variable("region") or os.environ.get("AWS_REGION")
-        region = region or os.environ.get(REGION) or own or _DEFAULT_REGION
+        region = region or os.environ.get(REGION) or own or "us-east-1"
         core.get_component("credential_provider").providers.insert(0, RoleProvider(role, core))
     if region:
         core.set_config_variable("region", region)
@@ -189,24 +189,50 @@ class RoleProvider:
 
     def load(self) -> Any:
         """Return credentials that botocore refreshes. Raises ServiceError when the role cannot be assumed."""
-        from botocore.credentials import AssumeRoleWithWebIdentityCredentialFetcher, RefreshableCredentials
+        from botocore.credentials import RefreshableCredentials
+
+        return RefreshableCredentials.create_from_metadata(
+            self._assume(), self._assume, self.METHOD, mandatory_timeout=_LATE_SECONDS
+        )
+
+    def _assume(self) -> Any:
+        """Return new credentials as botocore's metadata, after bounded attempts."""
+        started = time.monotonic()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._assume_once()
+            except ServiceTroubleError:
+                pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
+                if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _assume_once(self) -> Any:
+        from botocore.credentials import AssumeRoleWithWebIdentityCredentialFetcher
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         role = self._role
         arguments = {"RoleSessionName": role.session_name} | ({"Policy": role.policy} if role.policy else {})
-        fetcher = AssumeRoleWithWebIdentityCredentialFetcher(
-            self._sts, self._request_token, role.arn, extra_args=arguments
-        )
-
-        def assume() -> Any:
-            return self._assume(fetcher)
-
-        return RefreshableCredentials.create_from_metadata(
-            assume(), assume, self.METHOD, mandatory_timeout=_LATE_SECONDS
-        )
-
-    def _request_token(self) -> str:
-        self._token = request_token(self._role)
-        return self._token
+        self._token = request_token(role)
+        try:
+            found = AssumeRoleWithWebIdentityCredentialFetcher(
+                self._sts, lambda: self._token, role.arn, extra_args=arguments
+            ).fetch_credentials()
+            expires = datetime.fromisoformat(found["expiry_time"])
+        except ClientError as error:
+            raise _refusal(error, role.arn, self._token) from None
+        except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
+            raise ServiceTroubleError(
+                f"The role {role.arn} could not be assumed: AWS STS gave no usable answer "
+                f"({type(error).__name__}: {error})."
+            ) from None
+        if expires <= datetime.now(UTC):
+            raise ServiceError(
+                f"The credentials of {role.arn} have expired already: set this machine's clock."
+            )
+        return found
 
     def _sts(self, service: str, config: Any) -> Any:
         """Return a client of STS that needs no credentials."""
@@ -221,71 +247,32 @@ class RoleProvider:
         keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
         return self._core.create_client(service, config=config.merge(limits), **keys)
 
-    def _assume(self, fetcher: Any) -> Any:
-        """Return new credentials as botocore's metadata, after bounded attempts."""
-        started = time.monotonic()
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._assume_once(fetcher)
-            except ServiceTroubleError:
-                pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
-                if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
-                    raise
-                time.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
-
-    def _assume_once(self, fetcher: Any) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
-
-        arn = self._role.arn
-        try:
-            found = fetcher.fetch_credentials()
-            expires = datetime.fromisoformat(found["expiry_time"])
-        except ClientError as error:
-            raise _refusal(error, arn, self._token) from None
-        except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
-            raise ServiceTroubleError(
-                f"The role {arn} could not be assumed: AWS STS gave no usable answer "
-                f"({type(error).__name__}: {error})."
-            ) from None
-        if expires <= datetime.now(UTC):
-            raise ServiceError(f"The credentials of {arn} have expired already: set this machine's clock.")
-        return found
-
 
 def request_token(role: WorkflowRole) -> str:
     """Return a new OIDC token of this job. Raises ServiceError if GitHub refuses, or cannot be reached."""
-    separator = "&" if urlsplit(role.token_url).query else "?"
-    address = f"{role.token_url}{separator}audience={quote(AUDIENCE, safe='')}"
-    host = urlsplit(role.token_url).hostname
-    request = Request(address, headers={"Accept": "application/json"})  # noqa: S310 - checked before
+    host = role.token_url.split("/")[2]
+    cause = f"GitHub gave no OIDC token for the role {role.arn}: {host}"
+    request = Request(role.token_url, headers={"Accept": "application/json"})  # noqa: S310 - checked before
     request.add_unredirected_header("Authorization", f"Bearer {role.token}")
     try:
         with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
             return str(json.loads(answer.read(1 << 20))["value"])
     except HTTPError as error:
         error.close()
-        if error.code == 429 or error.code >= 500:
-            raise ServiceTroubleError(
-                f"GitHub gave no OIDC token for the role {role.arn}: {host} answered {error.code}, after "
-                "several attempts. www.githubstatus.com shows whether Actions is in trouble."
+        if error.code != 429 and error.code < 500:
+            raise CredentialsRefusedError(
+                f"{cause} answered {error.code} to this job's {TOKEN}. That secret is valid only while its "
+                "job runs: check that the job has not ended and has `permissions: id-token: write`. Run "
+                "it again."
             ) from None
-        raise CredentialsRefusedError(
-            f"GitHub refused an OIDC token for the role {role.arn}: {host} answered {error.code} to this "
-            f"job's {TOKEN}. That secret is valid only while its job runs: check that the job has not ended "
-            "and has `permissions: id-token: write`, and run it again."
-        ) from None
-    except (URLError, OSError, HTTPException) as error:
-        cause = getattr(error, "reason", None) or error
+        raise ServiceTroubleError(f"{cause} answered {error.code}, after several attempts.") from None
+    except (OSError, HTTPException) as error:
         raise ServiceTroubleError(
-            f"GitHub gave no OIDC token for the role {role.arn}: {host} could not be reached ({cause}). Let "
-            "the runner reach it: a firewall or a proxy has to allow *.actions.githubusercontent.com."
+            f"{cause} could not be reached ({getattr(error, 'reason', None) or error}). Let the runner reach "
+            "*.actions.githubusercontent.com."
         ) from None
     except (ValueError, KeyError, TypeError):
-        raise ServiceTroubleError(
-            f"GitHub gave no OIDC token for the role {role.arn}: the answer of {host} holds none."
-        ) from None
+        raise ServiceTroubleError(f"{cause} answered without one.") from None
 
 
 def _refusal(error: Any, arn: str, token: str) -> ServiceError:
@@ -296,10 +283,8 @@ def _refusal(error: Any, arn: str, token: str) -> ServiceError:
     cause = f"The role {arn} could not be assumed with GitHub's OIDC token ({code}: {message})."
     if code in _TROUBLE or status >= 500 or status == 429 or "retrieve verification key" in message:
         return ServiceTroubleError(f"{cause} Several attempts failed. Run the job again.")
-    kind = PermissionRefusedError if code == "AccessDenied" else CredentialsRefusedError
-    return (kind if code in _FIXES else ServiceError)(
-        f"{cause} {_FIXES.get(code, '').format(sub=_subject(token))}See {_DOCUMENT}."
-    )
+    kind, fix = _FIXES.get(code, (ServiceError, ""))
+    return kind(f"{cause} {fix.format(sub=_subject(token))}See docs/runbooks/permissions.md#aws-role.")
 
 
 def _subject(token: str) -> str:

@@ -100,10 +100,6 @@ class GitHub:
         """Make an idempotent change without a body; it is retried."""
         self._json("PUT", path, body={}, again=True)
 
-    def patch(self, path: str, body: Json) -> Any:
-        """Return the answer to a change of something that exists; it is retried."""
-        return self._json("PATCH", path, body=body, again=True)
-
     def delete(self, path: str) -> None:
         """Delete something; it is retried."""
         self._json("DELETE", path, again=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.evaluations import read_evaluations
-from trainyard.artifacts.record.required_records import is_loose
 from trainyard.artifacts.store.layout import evaluations_key
 from trainyard.errors import VerificationError
 from trainyard.proof.gates import evaluated_figures, judge_learning, thresholds_of
@@ -22,7 +21,7 @@ from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_line
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.record.checkpoints import Checkpoint
+    from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose
     from trainyard.artifacts.record.manifest import RunManifest
     from trainyard.artifacts.store.object_store import Store
 

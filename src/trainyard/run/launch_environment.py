@@ -1,7 +1,7 @@
 """Read from the environment which part of a run this process is: a worker, a node's launcher, or all of it.
 
-    LOCAL_RANK is set           --> worker: torchrun, hyperpodrun or Ray has started one process per GPU
-    an operator's variables     --> node: one process per machine, which starts the workers of that machine
+    LOCAL_RANK is set           --> a worker: torchrun, hyperpodrun or Ray has started one process per GPU
+    an operator's variables     --> a node: one process per machine, which starts the workers of that machine
     neither                     --> alone, or the only node if several processes were requested
 
 Operators describe nodes and torch describes processes, partly with the same names (`RANK`, `WORLD_SIZE`).
@@ -11,7 +11,7 @@ Contradictions are refused here, before torch is imported; what torchrun refuses
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
@@ -33,15 +33,6 @@ VARIABLES = (
     *(*_NODES, *_RANKS, *_PROCESSES, *_ADDRESSES, *_PORTS),
     *("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
 )
-
-
-@dataclass(frozen=True)
-class Worker:
-    """One process of several, started by a launcher."""
-
-    rank: int
-    size: int
-    local_rank: int
 
 
 @dataclass(frozen=True)
@@ -73,27 +64,29 @@ class NodeLauncher:
 
 def place_in_run(
     environment: Mapping[str, str], processes: int | None = None, *, has_agent: bool = False
-) -> Worker | NodeLauncher | None:
-    """Return what this process is; None when it is the only process of the run.
+) -> NodeLauncher | None:
+    """Return this node, whose workers this process starts; None for a worker and for one that is alone.
 
     `processes` is the number per node that the command line requests, `has_agent` whether the program AGENT
     is installed. Raises ConfigError for variables that contradict each other or the command line, and when
     a variable that several nodes need is missing.
     """
-    if environment.get("LOCAL_RANK"):
-        return _worker(environment, processes)
+    if environment.get("LOCAL_RANK"):  # its launcher has set, and checked, the other variables
+        _require_same(processes, _number(environment, "LOCAL_WORLD_SIZE", least=1), "LOCAL_WORLD_SIZE")
+        return None
     count, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
     rank, address = _number(environment, *_RANKS), _value(environment, *_ADDRESSES)
     number = _number(environment, _INDEX) if rank is None else rank
     per_node = _processes(environment, processes)
-    if count is None and world is None:
+    nodes = count or world
+    if nodes is None:
         if rank is not None or (number is not None and address):
             raise _refusal(
                 f"This is node {number}, but the number of nodes is not set: each would train alone. "
                 "Set PET_NNODES to it"
             )
         return None if per_node is None else NodeLauncher(1, 0, per_node)
-    nodes = count or world or 1
+    per_node = 1 if per_node is None else per_node
     # WORLD_SIZE counts the nodes in a pod of an operator, or all processes in one of Kubeflow's newer ones.
     if world not in (None, nodes, nodes * per_node if isinstance(per_node, int) else nodes):
         raise _refusal(
@@ -105,13 +98,20 @@ def place_in_run(
             f"This is node {number}, but the nodes are numbered 0 to {nodes - 1}: set PET_NNODES to "
             "their number"
         )
-    per_node = 1 if per_node is None else per_node
     if has_agent and _is_hyperpod(environment):
         options = _options(environment, {"AGENT_HOST": "server-host", "AGENT_PORT": "server-port"})
         return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
     if nodes == 1:
         return NodeLauncher(1, 0, per_node)
-    return _several(environment, address, NodeLauncher(nodes, number, per_node))
+    meet = _rendezvous(environment, address, nodes)
+    if meet[0].startswith("--rdzv-backend=") and meet[0] != "--rdzv-backend=static":
+        return NodeLauncher(nodes, None, per_node, meet)
+    if number is None:
+        raise _refusal(
+            f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK to it, "
+            f"from 0 to {nodes - 1}"
+        )
+    return NodeLauncher(nodes, number, per_node, (f"--node-rank={number}", *meet))
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
@@ -162,48 +162,20 @@ def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, st
     return {"NCCL_DEBUG": level, "NCCL_DEBUG_FILE": log}
 
 
-def _worker(environment: Mapping[str, str], processes: int | None) -> Worker:
-    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE", least=1)
-    local, here = _number(environment, "LOCAL_RANK"), _number(environment, "LOCAL_WORLD_SIZE", least=1)
-    if rank is None or size is None or local is None:
-        raise _refusal(
-            "LOCAL_RANK is set, as for a worker of torchrun, but RANK or WORLD_SIZE is not. Start "
-            "workers with --nproc-per-node, or unset LOCAL_RANK"
-        )
-    if processes is not None and here is not None and processes != here:
-        raise _refusal(
-            f"--nproc-per-node {processes} contradicts LOCAL_WORLD_SIZE={here}: another launcher has already "
-            f"started {here} processes here. Omit the option, or do not use that launcher"
-        )
-    return Worker(rank, size, local)
-
-
-def _several(environment: Mapping[str, str], address: str | None, node: NodeLauncher) -> NodeLauncher:
-    """Return this node of several, by the rendezvous or the address of the first node."""
-    nodes, rank = node.nodes, node.rank
-    endpoint, backend = environment.get("PET_RDZV_ENDPOINT"), environment.get("PET_RDZV_BACKEND") or "c10d"
-    if endpoint:
+def _rendezvous(environment: Mapping[str, str], address: str | None, nodes: int) -> tuple[str, ...]:
+    """Return torchrun's options by which the nodes find each other: an endpoint, or the first node."""
+    if endpoint := environment.get("PET_RDZV_ENDPOINT"):
         more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
-        meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
-        if backend != "static":
-            return replace(node, rank=None, rendezvous=meet)
-    elif address:
-        meet = (
-            f"--master-addr={address}",
-            f"--master-port={_number(environment, *_PORTS, least=1) or 29500}",
-        )
-    else:
-        raise _refusal(
-            f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
-            f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
-            "(pip install hyperpod-elastic-agent)"
-        )
-    if rank is None:
-        raise _refusal(
-            f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK to it, "
-            f"from 0 to {nodes - 1}"
-        )
-    return replace(node, rendezvous=(f"--node-rank={rank}", *meet))
+        backend = environment.get("PET_RDZV_BACKEND") or "c10d"
+        return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
+    if address:
+        port = _number(environment, *_PORTS, least=1) or 29500
+        return (f"--master-addr={address}", f"--master-port={port}")
+    raise _refusal(
+        f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
+        f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
+        "(pip install hyperpod-elastic-agent)"
+    )
 
 
 def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
@@ -240,12 +212,16 @@ def _processes(environment: Mapping[str, str], requested: int | None) -> Process
         if value == word:
             return word if requested is None else requested
     found = _number(environment, *_PROCESSES, least=1)
-    if None not in (requested, found) and requested != found:
+    _require_same(requested, found, "NPROC_PER_NODE")
+    return requested if found is None else found
+
+
+def _require_same(requested: int | None, given: int | None, name: str) -> None:
+    if None not in (requested, given) and requested != given:
         raise _refusal(
-            f"--nproc-per-node {requested} contradicts NPROC_PER_NODE={found} of the job. "
+            f"--nproc-per-node {requested} contradicts {name}={given} of the job or of another launcher. "
             "Omit the option, or change the job (nprocPerNode, numProcPerNode)"
         )
-    return requested if found is None else found
 
 
 def _value(environment: Mapping[str, str], *names: str) -> str | None:

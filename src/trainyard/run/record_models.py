@@ -164,6 +164,8 @@ class ProgramException(Section):
     """`TYPE: MESSAGE` of the exception that caused it."""
     code: Text | None = None
     """The errno of the cause, or what a service answered: `[Errno 28]`, `HTTP 503`."""
+    rank: Whole | None = None
+    """The rank of the process, if several trained."""
 
 
 class Observed(Section):
@@ -253,7 +255,7 @@ class Event(Section):
     """A line of `events.jsonl`."""
 
     event: Name
-    """started, validated, resumed, checkpoint_saved, checkpoint_failed, preempted, hang_suspected, …"""
+    """started, resumed, validated, checkpoint_saved, checkpoint_failed, preempted, interrupted, …"""
     time: Number
     """Unix seconds."""
     step: Count | None = None

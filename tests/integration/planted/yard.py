@@ -79,7 +79,7 @@ class Yard:
         """Train or resume the run; with `stop_at`, until that step."""
         # Importing torch takes seconds; a process that only judges runs does without it.
         from trainyard.training.data.tokenize_corpus import prepare_data
-        from trainyard.training.lifecycle import train
+        from trainyard.training.loop import train
         from trainyard.training.run.run_request import Request
 
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)

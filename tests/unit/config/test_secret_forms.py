@@ -23,7 +23,7 @@ from tests.unit.config.secret_samples import (
 )
 
 from trainyard.config.secret_forms import (
-    _FORMS,
+    _table,
     baked_secret_kind,
     is_build_variable,
     is_secret_name,
@@ -308,6 +308,6 @@ def test_a_secret_is_found_by_its_value_under_any_name() -> None:
 def test_every_row_is_used_and_has_no_fixed_length() -> None:
     found = {secret_value_kind(token.encode()) for _, _, token in tokens()} | {"a private key"}
     found |= {"a secret key of AWS", "a session token of AWS"}
-    assert {form.kind for form in _FORMS} == found
-    for form in _FORMS:
+    assert {form.kind for form in _table().forms} == found
+    for form in _table().forms:
         assert not any(b"{%d}" % length in form.pattern.pattern for length in (36, 40, 82, 48))

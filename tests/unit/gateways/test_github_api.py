@@ -90,9 +90,9 @@ def test_all_pages_of_a_list_are_read(server: Server) -> None:
 
 
 def test_an_answer_that_is_no_json_is_named(server: Server) -> None:
-    server.say("PATCH /repos/owner/name/issues/1", (200, b"<html>"))
+    server.say("GET /repos/owner/name/issues/1", (200, b"<html>"))
     with pytest.raises(ServiceError, match="not JSON"):
-        repository(server).patch("/issues/1", {"state": "closed"})
+        repository(server).get("/issues/1")
 
 
 def test_an_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,8 @@ from botocore.exceptions import (
 from tests.cases import each_case
 
 from trainyard.errors import ServiceError, UnsupportedOperationError
-from trainyard.gateways.s3.access import connect
+from trainyard.gateways.s3.access import connect, is_tamper_proof
 from trainyard.gateways.s3.bucket import _refusal as refusal_class
-from trainyard.gateways.s3.checksums import Crc64Nvme, combine, is_tamper_proof
 from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
 
@@ -44,23 +43,21 @@ def test_denied_access_names_who_and_the_permission() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("operation", "permission"),
-    [
-        ("head_object", "s3:GetObject on arn:aws:s3:::ml-runs/*. Without s3:ListBucket"),
-        ("list_objects_v2", "s3:ListBucket on arn:aws:s3:::ml-runs."),
-        ("upload_part", "s3:PutObject on"),
-        ("abort_multipart_upload", "s3:AbortMultipartUpload on"),
-    ],
-)
-def test_the_permission_is_that_of_the_operation(operation: str, permission: str) -> None:
-    assert permission in said(refusal("403", "Forbidden"), operation)
+def test_the_permission_is_that_of_the_operation() -> None:
+    for operation, permission in {
+        "head_object": "s3:GetObject on arn:aws:s3:::ml-runs/*. Without s3:ListBucket",
+        "list_objects_v2": "s3:ListBucket on arn:aws:s3:::ml-runs.",
+        "upload_part": "s3:PutObject on",
+        "abort_multipart_upload": "s3:AbortMultipartUpload on",
+    }.items():
+        assert permission in said(refusal("403", "Forbidden"), operation)
 
 
 @each_case(
     ("error", "text"),
     [
         (refusal("NoSuchBucket", status=404), "The bucket ml-runs does not exist"),
+        (refusal("RequestTimeTooSkewed"), "This machine's clock differs too much"),
         (refusal("ExpiredToken"), "the session has expired; sign in or assume the role again"),
         (refusal("InvalidAccessKeyId"), "the access key does not exist there"),
         (refusal("SignatureDoesNotMatch"), "the secret key does not belong"),
@@ -114,71 +111,29 @@ def test_a_head_request_that_says_only_400_may_mean_an_expired_session() -> None
     assert not issubclass(refusal_class("400", 400), UnsupportedOperationError)
 
 
-@pytest.mark.parametrize("status", [405, 411, 501])
-def test_a_status_without_a_code_says_as_much(status: int) -> None:
-    assert f"cannot do UploadPart: {status}. Trying again" in said(refusal("", status=status), "upload_part")
+def test_a_status_without_a_code_decides_whether_to_try_later() -> None:
+    for status in (405, 411, 501):
+        assert f"cannot do UploadPart: {status}. Trying again" in said(
+            refusal("", status=status), "upload_part"
+        )
+    for status in (500, 502, 503, 504):
+        text = said(refusal("", status=status), "complete_multipart_upload")
+        assert f"cannot serve CompleteMultipartUpload now: {status}. Try again later." in text
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_what_heals_is_put_off(status: int) -> None:
-    text = said(refusal("", status=status), "complete_multipart_upload")
-    assert f"cannot serve CompleteMultipartUpload now: {status}. Try again later." in text
-
-
-def test_a_wrong_clock_is_named() -> None:
-    assert "This machine's clock differs too much" in said(refusal("RequestTimeTooSkewed"))
-
-
-@pytest.mark.parametrize(
-    ("size", "part"),
-    [(33 * MIB, 16 * MIB), (100 * GIB, 16 * MIB), (5 * 1024 * GIB, 525 * MIB)],
-)
-def test_parts_grow_so_that_there_are_never_more_than_s3_takes(size: int, part: int) -> None:
-    assert part_bytes(size) == part
-    assert -(-size // part_bytes(size)) <= 10_000
-
-
-def test_the_number_of_parts_holds_for_sizes_between() -> None:
-    for size in range(150 * GIB, 170 * GIB, 97 * MIB + 1):
+def test_parts_grow_so_that_there_are_never_more_than_s3_takes() -> None:
+    assert [part_bytes(size) // MIB for size in (33 * MIB, 100 * GIB, 5 * 1024 * GIB)] == [16, 16, 525]
+    for size in (5 * 1024 * GIB, *range(150 * GIB, 170 * GIB, 97 * MIB + 1)):
         assert -(-size // part_bytes(size)) <= 10_000
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "safe"),
-    [
-        ("https://s3.amazonaws.com", True),
-        ("http://127.0.0.1:9000", True),
-        ("http://[::1]:9000", True),
-        ("http://localhost", True),
-        ("http://minio:9000", False),
-        ("http://127.0.0.1.example.com", False),
-    ],
-)
-def test_an_unkeyed_checksum_goes_only_where_nobody_can_change_bytes(endpoint: str, safe: bool) -> None:
-    assert is_tamper_proof(endpoint) is safe
-
-
-def checksum_of(content: bytes, *, cut: int = MIB) -> bytes:
-    checksum = Crc64Nvme()
-    for start in range(0, len(content), cut):
-        checksum.update(memoryview(content)[start : start + cut])
-    return checksum.digest()
-
-
-def test_the_crc_of_a_file_is_that_of_its_parts_however_it_is_cut() -> None:
-    content = bytes(range(256)) * 9000
-    for cut in (1, 5000, len(content)):
-        parts = [content[start : start + cut] for start in range(0, len(content), cut)][:2]
-        parts.append(content[sum(map(len, parts)) :])
-        assert combine((checksum_of(part), len(part)) for part in parts) == checksum_of(content)
-
-
-def test_the_crc_is_the_one_that_is_specified() -> None:
-    """The check value of https://reveng.sourceforge.io/crc-catalogue/17plus.htm#crc.cat.crc-64-nvme."""
-    assert checksum_of(b"123456789").hex() == "ae8b14860a799888"
-
-
-def test_the_checksum_of_a_part_is_the_same_in_whatever_pieces_it_comes() -> None:
-    content = bytes(range(256)) * 100
-    assert checksum_of(content, cut=999) == checksum_of(content)
-    assert checksum_of(content[:-1]) != checksum_of(content)
+def test_an_unkeyed_checksum_goes_only_where_nobody_can_change_bytes() -> None:
+    for endpoint in (
+        "https://s3.amazonaws.com",
+        "http://127.0.0.1:9000",
+        "http://[::1]:9000",
+        "http://localhost",
+    ):
+        assert is_tamper_proof(endpoint), endpoint
+    for endpoint in ("http://minio:9000", "http://127.0.0.1.example.com"):
+        assert not is_tamper_proof(endpoint), endpoint

@@ -17,8 +17,7 @@ from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore.download import Downloader
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE
-from trainyard.gateways.s3.store import RANGE_BYTES, S3Store
-from trainyard.gateways.s3.transfer_memory import BUDGET_BYTES, TransferMemory
+from trainyard.gateways.s3.store import PARTS_IN_MEMORY, RANGE_BYTES, RANGES_IN_MEMORY, S3Store
 
 MIB = 1 << 20
 BEGUN = b"<R><UploadId>u</UploadId></R>"
@@ -120,7 +119,7 @@ def test_all_files_together_have_no_more_parts_in_flight_than_the_memory_holds(
     with ThreadPoolExecutor(len(files)) as pool:
         uploads = list(pool.map(lambda path: store.stage(path, path.name, metadata={}), files))
     assert server.asked == 10
-    assert server.most == BUDGET_BYTES // (16 * MIB) == 8
+    assert server.most == PARTS_IN_MEMORY == 8
     for upload in uploads:
         upload.abort()
 
@@ -139,7 +138,7 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     reading = store.stream("k", 0, len(server.content))
     next(reading)
     reading.close()
-    assert store._memory._lent == 0
+    assert store._ranges._value == RANGES_IN_MEMORY
 
 
 def test_small_files_go_by_as_many_connections_as_there_are_threads(
@@ -153,36 +152,6 @@ def test_small_files_go_by_as_many_connections_as_there_are_threads(
     assert server.most == FILES_AT_ONCE == 32
 
 
-def test_memory_is_lent_up_to_the_budget_and_what_is_larger_is_lent_alone() -> None:
-    memory = TransferMemory(10)
-    first, second = memory.take(4), memory.take(6)
-    assert first is not None
-    assert second is not None
-    assert memory.take(1, wait=False) is None
-    memory.give(first)
-    assert memory.take(11, wait=False) is None
-    memory.give(second)
-    large = memory.take(11, wait=False)
-    assert large is not None
-    assert memory.take(1, wait=False) is None
-    memory.give(large)
-
-
-def test_who_waits_for_memory_gets_it_when_it_is_given_back() -> None:
-    memory, got = TransferMemory(10), threading.Event()
-    first = memory.take(8)
-    assert first is not None
-
-    def wait_for_it() -> None:
-        memory.take(8)
-        got.set()
-
-    threading.Thread(target=wait_for_it, daemon=True).start()
-    assert not got.wait(0.1)
-    memory.give(first)
-    assert got.wait(10)
-
-
 def test_readings_that_fail_leave_their_memory_to_those_that_wait(
     store: S3Store, server: SlowServer, tmp_path: Path
 ) -> None:
@@ -193,7 +162,7 @@ def test_readings_that_fail_leave_their_memory_to_those_that_wait(
         patch.setattr("trainyard.artifacts.restore.download._write", full)
         with pytest.raises(OSError, match="full"):
             downloader.download(entries)
-    assert store._memory._lent == 0
+    assert store._ranges._value == RANGES_IN_MEMORY
 
 
 def full(_file: object, _chunk: object) -> None:

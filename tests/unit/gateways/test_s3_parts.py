@@ -1,16 +1,16 @@
 """Files in parts, without a server: how they are read, sent and given up."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from awscrt import checksums
 
 from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.checksums import Crc64Nvme, as_text
-from trainyard.gateways.s3.parts import Parts, _Whole
-from trainyard.gateways.s3.transfer_memory import TransferMemory
+from trainyard.gateways.s3.parts import PartBody, Parts, as_text
 from trainyard.gateways.s3.uploads import BODY_BYTES, describe_object
 
 MIB = 1 << 20
@@ -44,9 +44,7 @@ class ScriptedBucket(Bucket):
 
 
 def crc_of(content: bytes) -> str:
-    crc = Crc64Nvme()
-    crc.update(memoryview(content))
-    return as_text(crc.digest())
+    return as_text(checksums.crc64nvme(content))
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def parts_of(bucket: Bucket, file: Path) -> Parts:
-    return Parts(bucket, "k", file, metadata={}, pace=lambda _count: None, memory=TransferMemory())
+    return Parts(bucket, "k", file, metadata={}, pace=lambda _count: None, slots=threading.Semaphore(8))
 
 
 def send(bucket: Bucket, file: Path) -> Parts:
@@ -65,11 +63,8 @@ def send(bucket: Bucket, file: Path) -> Parts:
     return upload
 
 
-def test_parts_go_with_their_checksums_however_short_the_reads_are(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket, read = ScriptedBucket(), os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, rooms, at: read(fd, [rooms[0][:700_001]], at))
+def test_parts_go_with_their_checksums_and_the_object_with_that_of_all(file: Path) -> None:
+    bucket = ScriptedBucket()
     stored = send(bucket, file).commit()
     parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
     assert bucket.sent == {n: crc_of(part) for n, part in enumerate(parts, 1)}
@@ -103,26 +98,6 @@ def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
     assert bucket.asked[-1] == "abort_multipart_upload"
 
 
-@pytest.mark.parametrize(
-    ("begun", "given_up"), [(None, []), ({"UploadId": "none"}, ["abort_multipart_upload"])]
-)
-def test_nothing_is_sent_to_a_store_that_does_not_know_the_checksum(
-    begun: dict[str, str] | None, given_up: list[str], file: Path
-) -> None:
-    bucket = ScriptedBucket()
-    bucket.begun = begun
-    assert not parts_of(bucket, file).send(has_checksum=True)
-    assert bucket.asked == ["create_multipart_upload", *given_up]
-
-
-def test_an_upload_that_cannot_be_begun_is_an_error_and_needs_not_be_given_up(file: Path) -> None:
-    bucket = ScriptedBucket()
-    bucket.refused = ("create_multipart_upload",)
-    with pytest.raises(ServiceError, match="refused"):
-        send(bucket, file)
-    assert bucket.asked == ["create_multipart_upload"]
-
-
 def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
     bucket = ScriptedBucket()
     upload = parts_of(bucket, file)
@@ -134,11 +109,9 @@ def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> Non
 
 def test_a_part_is_read_in_pieces_or_whole() -> None:
     content = bytes(range(256)) * 4096 * 2 + b"end"
-    body, pieces = _Whole(memoryview(content)), []
-    while piece := body.read(16_384):
-        pieces.append(bytes(piece))
+    body = PartBody(content)
+    pieces = list(iter(lambda: body.read(16_384), b""))
     assert [len(piece) for piece in pieces] == [BODY_BYTES] * (2 * MIB // BODY_BYTES) + [3]
     assert b"".join(pieces) == content
     body.seek(0)
     assert body.read() == content
-    assert not body.read()

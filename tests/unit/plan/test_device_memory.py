@@ -15,7 +15,8 @@ from trainyard.errors import ConfigError
 from trainyard.plan import activations, device_memory
 from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
-from trainyard.training.model import attention, loss, packing, parallel
+from trainyard.training.model import attention, loss, parallel
+from trainyard.training.model.model import Llama
 
 ROOT = Path(__file__).resolve().parents[3]
 Build = Callable[..., TrainingWorkload]
@@ -241,8 +242,11 @@ def test_the_plan_attends_by_blocks_where_the_trainer_does(
 ) -> None:
     config = load("smoke", f"compute.compile={compiled}", "data.packing=separate")
     planned = training_workload(config, on_gpu=device == "cuda").attends_by_blocks
-    assert planned == parallel._has_block_kernels(config.compute, torch.device(device))
-    assert activations._BLOCK == packing.BLOCK
+    with torch.device("meta"):
+        model = Llama(config.model.architecture)
+    parallel._choose_masks(model, config, torch.device(device))
+    assert planned == model.model.attends_by_blocks
+    assert activations._BLOCK == attention.BLOCK
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:

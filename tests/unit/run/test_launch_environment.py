@@ -10,7 +10,6 @@ from trainyard.errors import ConfigError
 from trainyard.run.launch_environment import (
     NodeLauncher,
     Processes,
-    Worker,
     is_first_node,
     launcher_options,
     place_in_run,
@@ -85,7 +84,7 @@ NODES, PER_NODE = (1, 2, 3, 17), ("auto", 1, 8)
 
 def node_of(environment: Mapping[str, str], processes: int | None = None) -> NodeLauncher:
     place = place_in_run(environment, processes, has_agent=True)
-    assert isinstance(place, NodeLauncher)
+    assert place is not None
     return place
 
 
@@ -164,8 +163,8 @@ def worker(**changed: str) -> Environment:
 @pytest.mark.parametrize("operator", ["none", *OPERATORS])
 def test_a_worker_is_one_in_every_operators_pod(operator: str) -> None:
     around = {} if operator == "none" else OPERATORS[operator](2, 1, 8)
-    assert place_in_run(around | worker(), 8) == Worker(5, 16, 5)
-    assert place_in_run(around | worker(LOCAL_WORLD_SIZE="")) == Worker(5, 16, 5)
+    assert place_in_run(around | worker(), 8) is None
+    assert place_in_run(around | worker(LOCAL_WORLD_SIZE="")) is None
 
 
 NUMBERS = {
@@ -219,7 +218,6 @@ CONTRADICTIONS: dict[str, tuple[Environment, str]] = {
         "node 1, but the nodes are numbered 0 to 0",
     ),
     "no agent": (hyperpod(2, 0, 8), "needs hyperpodrun in the image"),
-    "half a worker": ({"LOCAL_RANK": "0"}, "LOCAL_RANK is set"),
 }
 
 
@@ -273,7 +271,6 @@ def test_what_does_not_fit_the_shape_is_refused_in_every_operators_pod(
     wrong = [
         {"WORLD_SIZE": str(nodes * per_node + 5), "PET_NNODES": str(nodes)},
         {"PET_NNODES": f"{nodes}:{nodes + 1}"},
-        {"LOCAL_RANK": "0", "RANK": "", "WORLD_SIZE": ""},
     ]
     ranks = [name for name in ("PET_NODE_RANK", "RANK") if name in environment]
     if ranks or operator == "jobset":

@@ -14,8 +14,8 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import Row
 from trainyard.training.checkpoint import writer_process
 from trainyard.training.data.training_data import ready_data
-from trainyard.training.lifecycle import train
-from trainyard.training.pretraining import validation
+from trainyard.training.loop import train
+from trainyard.training.run import validation
 from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 

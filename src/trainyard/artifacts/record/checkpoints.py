@@ -1,18 +1,28 @@
-"""List the checkpoints of a run's manifest: the objects of each, and the digest that identifies it.
+"""List what a run's manifest has: its checkpoints, with the digest that identifies each, and its records.
 
-Names and sizes only; `comparison` checks the objects.
+Names and sizes only; `comparison` checks the objects. The records that a run must have are computed from the
+run (its directory, or its provenance), never from the stored objects: a shortened manifest must not require
+less.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainyard.artifacts.record.contents import Group
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.store.layout import belongs_to_checkpoint, checkpoint_prefix, checkpoint_step_of
+from trainyard.artifacts.store.layout import (
+    belongs_to_checkpoint,
+    checkpoint_prefix,
+    checkpoint_step_of,
+    identity_key,
+    metrics_key,
+)
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
+from trainyard.run.judged_records import RECORDS
 
 
 @dataclass(frozen=True)
@@ -110,3 +120,44 @@ def _difference(content: bytes, checkpoint: Checkpoint) -> str | None:
     listed.pop(name)
     wrong = sorted(key for key in listed.keys() | own.keys() if listed.get(key) != own.get(key))
     return f"{wrong[0]}: {name} and the run's manifest differ about it" if wrong else None
+
+
+def is_loose(manifest: RunManifest) -> bool:
+    """Return whether the manifest lists only a checkpoint and its metrics, stored without a run directory."""
+    number = manifest.run_number
+    known = (identity_key(number), metrics_key(number))
+    return not manifest.is_open and all(
+        entry.key in known or belongs_to_checkpoint(entry.key) for entry in manifest.objects
+    )
+
+
+def _required_records(manifest: RunManifest, on_disk: Iterable[str]) -> list[str]:
+    number, here = manifest.run_number, tuple(on_disk)
+    if is_loose(manifest) and not here:
+        return [identity_key(number)]
+    names = [name for name in RECORDS if name in here or _is_required(name, manifest)]
+    documents = [] if manifest.is_open else [metrics_key(number)]
+    return [identity_key(number), *(manifest.records_prefix + name for name in names), *documents]
+
+
+def missing_records(manifest: RunManifest, on_disk: Iterable[str] = ()) -> list[str]:
+    """Return a problem for each key that the run must have and the manifest does not list.
+
+    `on_disk` are the judged records in its directory.
+    """
+    known, required = manifest.by_key(), _required_records(manifest, on_disk)
+    if not is_loose(manifest):
+        required += [each.prefix + MANIFEST_NAME for each in checkpoints_of(manifest)]
+    return [
+        f"{key}: the run must have it, and the manifest does not list it"
+        for key in required
+        if key not in known
+    ]
+
+
+def _is_required(name: str, manifest: RunManifest) -> bool:
+    if name in ("run.json", "evaluations.jsonl"):
+        return name == "run.json"
+    if name == "config.yaml":
+        return bool(manifest.provenance.get("config_sha256"))
+    return bool(manifest.outcome) and not manifest.is_open  # a run that ended has these records

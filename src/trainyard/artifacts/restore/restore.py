@@ -19,10 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
-from trainyard.artifacts.record.checkpoints import Checkpoint, own_manifest_problem
+from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose, missing_records, own_manifest_problem
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.signature import require_signed
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Downloader, require_distinct

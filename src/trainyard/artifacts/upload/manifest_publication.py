@@ -61,16 +61,6 @@ class StoredState:
         return len(self.chain) + 1
 
 
-@dataclass(frozen=True)
-class PublishedManifest:
-    """The newest manifest of a run."""
-
-    key: str
-    sha256: str
-    signature: str
-    """Key of its signature, which is stored first; empty without a signer."""
-
-
 def read_store(store: Store, number: int, known_chain: tuple[StoredManifest, ...] = ()) -> StoredState:
     """Read the state of the run; `known_chain` are manifests read before, which never change."""
     chain = read_chain(store, number, known_chain)
@@ -123,16 +113,17 @@ def _may_be_left_over(key: str, version: int) -> bool:
 
 def put_manifest(
     store: Store, manifest: RunManifest, before: StoredState, *, signer: "ModelSigner | None" = None
-) -> PublishedManifest:
+) -> tuple[StoredManifest, str]:
     """Put the manifest unless the newest one has the same content; return the newest one.
 
+    Also return the key of its signature, which is stored first; empty without a signer.
     Raises RunConflictError when another sync put one at the same time.
     """
     newest = before.chain[-1] if before.chain else None
     if newest and _statement(newest.manifest) == _statement(manifest):
         same = newest.manifest.provenance == manifest.provenance
         signature = _sign(store, newest.manifest, signer if same else None, key=newest.key)
-        return PublishedManifest(newest.key, newest.sha256, signature)
+        return newest, signature
     if manifest.is_open:
         key = open_manifest_key(manifest.run_number, before.version)
     else:
@@ -148,7 +139,7 @@ def put_manifest(
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )
-    return PublishedManifest(key, sha256_of_chunks([content])[0], signature)
+    return StoredManifest(key, sha256_of_chunks([content])[0], manifest), signature
 
 
 def _statement(manifest: RunManifest) -> tuple[Any, ...]:
@@ -165,7 +156,9 @@ def _sign(
 ) -> str:
     """Sign the bytes of a manifest; without `content`, sign the equivalent ones that the store has."""
     if signer is None:
-        _logger.info("%s is not signed: there is no signing key", key)
+        # A run without a key is the usual one: said once, for the manifest that ends it.
+        if not manifest.is_open:
+            _logger.info("%s is not signed: there is no signing key", key)
         return ""
     if content is None and (content := store.read_object(key)) is None:
         return ""

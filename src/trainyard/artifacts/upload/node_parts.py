@@ -17,7 +17,7 @@ from trainyard.artifacts.record.sync_report import SyncReport, size_text
 from trainyard.artifacts.store.layout import run_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, Watch, follow
-from trainyard.artifacts.upload.sync import retry_suggested
+from trainyard.artifacts.upload.sync import sync_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, NumberTakenError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
@@ -25,7 +25,6 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.suggested_commands import sync_command
 
 _logger = logging.getLogger(__name__)
 
@@ -43,9 +42,7 @@ def sync_node(
 
     Raises RunConflictError when the number belongs to another run, ServiceError when the store gives up.
     """
-    with retry_suggested(
-        str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
-    ):
+    with sync_suggested(store, directory, wanted):
         return _Parts(store, directory, _node_of(directory), wanted).send_new(progress)
 
 

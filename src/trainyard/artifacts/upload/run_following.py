@@ -21,7 +21,7 @@ from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.layout import checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import read_store
-from trainyard.artifacts.upload.sync import retry_suggested, sync_run
+from trainyard.artifacts.upload.sync import sync_run, sync_suggested
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
     AttemptEndedError,
@@ -38,7 +38,6 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts, node_file
-from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -163,15 +162,11 @@ def follow_run(
     when the number belongs to another run.
     """
     run = read_run(directory.run_file)
-    with retry_suggested(
-        str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
-    ):
+    with sync_suggested(store, directory, wanted):
         number = claim_of_run(store, run, wanted).number
     files = (directory.run_file, directory.metrics_file, directory.events_file, directory.checkpoints)
     watch = Watch(lambda: "outcome" in read_run(directory.run_file), files, patience, stop)
-    with retry_suggested(
-        str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
-    ):
+    with sync_suggested(store, directory, number):
         follower = _RunFollower(
             store, directory, number, patience=patience, signer=signer, handover=None if stores_rest else stop
         )

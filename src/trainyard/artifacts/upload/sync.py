@@ -68,15 +68,11 @@ def sync_run(
     The ServiceError names the files that are still local and gives the command that finishes the upload.
     """
     run = read_run(directory.run_file)
-    with retry_suggested(
-        str(directory.path), sync_command(directory.path, store=store.url, run_number=wanted)
-    ):
+    with sync_suggested(store, directory, wanted):
         number = claim_of_run(store, run, wanted).number
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-") as scratch,
-        retry_suggested(
-            str(directory.path), sync_command(directory.path, store=store.url, run_number=number)
-        ),
+        sync_suggested(store, directory, number),
     ):
         contents = contents_of(directory, number, Path(scratch))
         report = store_contents(
@@ -135,14 +131,14 @@ def store_contents(
         _logger.warning("%s", line)
     manifest = build_manifest(contents, number, entries, before=before, sent=frozenset(sending.sent))
     require_newest(store, claim_in(contents.run, number))
-    published = put_manifest(store, manifest, before, signer=signer)
+    published, signature = put_manifest(store, manifest, before, signer=signer)
     return SyncReport(
         store=store.url,
         run_id=manifest.run_id,
         run_number=number,
         manifest_key=published.key,
         manifest_sha256=published.sha256,
-        signature_key=published.signature,
+        signature_key=signature,
         objects=len(entries),
         bytes=_total(entries),
         seconds=round(time.monotonic() - started, 3),
@@ -216,6 +212,14 @@ def _metadata(run: dict[str, Any], number: int) -> dict[str, str]:
 
 def _total(entries: dict[str, ManifestObject]) -> int:
     return sum(entry.size for entry in entries.values())
+
+
+def sync_suggested(
+    store: Store, directory: RunDirectory, number: int | None
+) -> contextlib.AbstractContextManager[None]:
+    """Do as `retry_suggested`, with the command that stores the run as this number."""
+    command = sync_command(directory.path, store=store.url, run_number=number)
+    return retry_suggested(str(directory.path), command)
 
 
 @contextlib.contextmanager

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from trainyard.artifacts.record.checkpoints import checkpoints_of, is_pruned
+from trainyard.artifacts.record.checkpoints import checkpoints_of, is_pruned, missing_records
 from trainyard.artifacts.record.contents import checkpoint_group, link_within, metrics_chunks
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.record.required_records import missing_records
 from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,

@@ -11,10 +11,15 @@ from functools import partial
 from typing import Any
 
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of, own_manifest_problem, removed_steps
+from trainyard.artifacts.record.checkpoints import (
+    checkpoints_of,
+    is_loose,
+    missing_records,
+    own_manifest_problem,
+    removed_steps,
+)
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
-from trainyard.artifacts.record.required_records import is_loose, missing_records
 from trainyard.artifacts.record.run_numbers import has_id
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
 from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of, id_key

@@ -64,12 +64,10 @@ Kept = TypeVar("Kept")
 class ApiRequests:
     """One cluster, accessed with one identity. Several threads may use it."""
 
-    def __init__(
-        self, access: Access, *, call_seconds: float = CALL_SECONDS, connections: int = CONNECTIONS
-    ) -> None:
+    def __init__(self, access: Access, *, call_seconds: float = CALL_SECONDS) -> None:
         """Send nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
-        self._pool = pool_of(access, connections)
+        self._pool = pool_of(access, CONNECTIONS)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
         """The server's time in its last answer, in Unix seconds."""
@@ -93,11 +91,23 @@ class ApiRequests:
         """
         for _ in range(_RESTARTS + 1):
             with suppress(TooOldError):
-                pages = self._pages(path, query)
-                return tuple(kept for page in pages for raw in page if (kept := reduce(raw)) is not None)
+                found = (raw for page in self.pages(path, query) for raw in page.get("items") or ())
+                return tuple(kept for raw in found if (kept := reduce(raw)) is not None)
         raise ServiceTroubleError(
             f"The list {path} changes faster than it can be read (410 Gone, {_RESTARTS + 1} times)"
         )
+
+    def pages(self, path: str, query: Mapping[str, str]) -> Iterator[Json]:
+        """Yield the answers to a list, page by page. Raises ServiceError if there is none."""
+        more: dict[str, str] = {}
+        while True:
+            answer = self.get(f"{path}?{urlencode({**query, 'limit': PAGE, **more})}")
+            if answer is None:
+                raise ServiceError(f"The cluster has no list {path} (404)")
+            yield answer
+            if not (token := (answer.get("metadata") or {}).get("continue")):
+                return
+            more = {"continue": str(token)}
 
     def create(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
         """Return the status and the answer to a creation, refusals included.
@@ -179,18 +189,6 @@ class ApiRequests:
         if self.server_time is None:
             return time.time()
         return time.time() + self.server_time - self.clock_at_answer
-
-    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[list[Json]]:
-        more: dict[str, str] = {}
-        while True:
-            answer = self.get(f"{path}?{urlencode({**query, 'limit': PAGE, **more})}")
-            if answer is None:
-                raise ServiceError(f"The cluster has no list {path} (404)")
-            yield answer.get("items") or []
-            token = (answer.get("metadata") or {}).get("continue")
-            if not token:
-                return
-            more = {"continue": str(token)}
 
     def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
         return self._accepted_body(

@@ -18,11 +18,10 @@ from urllib.parse import urlencode
 
 from trainyard.errors import (
     CredentialsRefusedError,
-    PermissionRefusedError,
     ServiceError,
     ServiceTroubleError,
 )
-from trainyard.gateways.kubernetes.api_requests import PAGE, ApiRequests, Stream, TooOldError
+from trainyard.gateways.kubernetes.api_requests import ApiRequests, Stream, TooOldError
 
 WATCH_SECONDS = 25
 """Seconds per watch. It may be silent all the time: bookmarks come about once per minute."""
@@ -111,20 +110,11 @@ class Watch:
     def _list(self) -> str:
         """Return the version from which a watch continues."""
         found: list[Any] = []
-        more: dict[str, str] = {}
-        while True:
-            query = urlencode({**self._query, "limit": str(PAGE), **more})
-            answer = self._api.get(f"{self._path}?{query}")
-            if answer is None:
-                raise PermissionRefusedError(f"the cluster does not serve {self._path}")
-            found += [self._keep(raw) for raw in answer.get("items") or ()]
-            meta = answer.get("metadata") or {}
-            if not meta.get("continue"):
-                break
-            more = {"continue": str(meta["continue"])}
+        for page in self._api.pages(self._path, self._query):
+            found += [self._keep(raw) for raw in page.get("items") or ()]
         self._is_broken, self._was_seen = False, True
         self._report_unless_over(Report(self._source, "listed", tuple(found)))
-        return str(meta.get("resourceVersion") or "")
+        return str((page.get("metadata") or {}).get("resourceVersion") or "")
 
     def _watch(self, version: str) -> str:
         """Report events after `version`; return the version that was reached."""

@@ -14,13 +14,12 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import join_chunks, require_small
+from trainyard.gateways import GatewayObject, join_chunks, require_small
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
     copy_file,
@@ -35,20 +34,6 @@ from trainyard.gateways.local_store.stored_files import (
 
 _INCOMING = ".incoming"
 """The folder of unfinished files; the leftovers of a crash in it are never listed."""
-
-
-@dataclass(frozen=True)
-class LocalObject:
-    """A file of the store."""
-
-    key: str
-    size: int
-    etag: str = ""
-    checksum: Mapping[str, Any] = field(default_factory=dict)
-    modified: float = field(default=0.0, compare=False)
-    identity: str = field(default="", compare=False)
-    has_requested_encryption: bool = True
-    archived: str = ""
 
 
 class LocalStore:
@@ -67,7 +52,7 @@ class LocalStore:
                 entries = [each for each in self._root.iterdir() if each.is_dir() and not each.is_symlink()]
                 yield from sorted(entry.name for entry in entries if entry.name != _INCOMING)
 
-    def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+    def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
         if not self._root.is_dir():
             what = "is a file and no folder." if self._root.exists() else "does not exist."
             raise ServiceError(f"The store's folder {self._root} {what}")
@@ -76,9 +61,9 @@ class LocalStore:
                 if stat.S_ISLNK(found.st_mode):
                     refuse_link(self._root / key)
                 modified, identity = found.st_mtime, _identity(found)
-                yield LocalObject(key, found.st_size, modified=modified, identity=identity)
+                yield GatewayObject(key, found.st_size, modified=modified, identity=identity)
 
-    def describe(self, key: str) -> LocalObject | None:
+    def describe(self, key: str) -> GatewayObject | None:
         path = self._path(key)
         refuse_link(path)
         try:
@@ -89,7 +74,7 @@ class LocalStore:
                 digest, size = hash_stored_file(path)
         except FileNotFoundError:
             return None
-        return LocalObject(
+        return GatewayObject(
             key, size, checksum=_checksum(digest), modified=found.st_mtime, identity=_identity(found)
         )
 
@@ -187,7 +172,7 @@ class LocalStore:
             undo.pop_all()
         return LocalUpload(self, key, target, temporary, size, digest, replaces)
 
-    def commit(self, upload: "LocalUpload") -> LocalObject:
+    def commit(self, upload: "LocalUpload") -> GatewayObject:
         """Name the copy. Raises VerificationError when the name has other bytes."""
         target = upload.target
         with name_refusals(target):
@@ -209,7 +194,7 @@ class LocalStore:
                             "replaced. What is stored is never changed."
                         ) from None
         upload.abort()
-        return LocalObject(upload.key, upload.size, checksum=_checksum(upload.digest))
+        return GatewayObject(upload.key, upload.size, checksum=_checksum(upload.digest))
 
     def refuses_to_join(self, key: str) -> bool:  # noqa: ARG002
         return True  # nothing is sent in parts
@@ -304,7 +289,7 @@ class LocalUpload:
     def sha256(self) -> str:
         return self.digest.hex()
 
-    def commit(self) -> LocalObject:
+    def commit(self) -> GatewayObject:
         return self.store.commit(self)
 
     def abort(self) -> None:

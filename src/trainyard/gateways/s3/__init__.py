@@ -3,8 +3,6 @@
     store            the operations of a store, on S3
     uploads          upload one file in one request
     parts            multipart upload of a large file, hashed while read
-    transfer_memory  the buffers for parts and ranges: one budget for all files
-    checksums        the checksums that S3 computes over parts
     bucket           one S3 operation, with bounded retries of errors that boto3 does not retry
     access           boto3's client, made from AWS's settings
     refusals         errors of S3 or the network, in words for the person who can fix them

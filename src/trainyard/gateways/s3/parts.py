@@ -4,30 +4,29 @@
 
 Every part carries a CRC64NVME, which S3 computes again and refuses if it differs, and so does the file. To a
 store without CRC64NVME the parts are sent without a checksum, and the caller reads the object back. An
-interrupted upload is sent again from the start of its file.
+interrupted upload is sent again from the start of its file. The CRC does not depend on how a file was split.
+It detects corruption, not tampering: the SHA-256 in the manifest does.
 """
 
+import base64
 import contextlib
 import hashlib
-import mmap
-import os
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from io import FileIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ServiceError, VerificationError
+from trainyard.gateways import GatewayObject
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
-from trainyard.gateways.s3.checksums import Crc64Nvme, as_text, combine
-from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     BODY_BYTES,
     MISSING,
     TAKEN,
     Pace,
-    S3Object,
     accept_equal,
     condition,
     confirm_checksum,
@@ -38,8 +37,6 @@ from trainyard.gateways.s3.uploads import (
 
 PARTS_AT_ONCE = 8
 """Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
-_PIECE_BYTES = 1 << 18
-"""Size of one read, checksummed while in the processor's cache: from memory it costs twice as much."""
 _REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
 """Responses of stores that do not support the checksum."""
 # Reasons why S3 does not join the parts. After NoSuchUpload, an earlier request, whose response was lost, may
@@ -52,7 +49,7 @@ _ALGORITHM = "CRC64NVME"
 @dataclass(frozen=True)
 class _SentPart:
     etag: str
-    checksum: bytes
+    checksum: int
     size: int
 
 
@@ -67,18 +64,18 @@ class Parts:
         *,
         metadata: Mapping[str, str],
         pace: Pace,
-        memory: TransferMemory,
+        slots: threading.Semaphore,
         part_size: int | None = None,
         replaces: str = "",
     ) -> None:
-        """`part_size` is that of a check; None is the size that suits the file.
+        """`slots` limits the parts in memory; `part_size` is that of a check, None suits the file.
 
         `replaces` is the ETag of the object that may be replaced; if it is empty, the name must be free.
         """
         self.size, self._pace = path.stat().st_size, pace
         self.sha256 = ""
         self._bucket, self._key, self._path = bucket, key, path
-        self._metadata, self._memory, self._replaces = dict(metadata), memory, replaces
+        self._metadata, self._slots, self._replaces = dict(metadata), slots, replaces
         self._part_bytes = part_size or part_bytes(self.size)
         self._has_checksum = True
         self._sent: list[_SentPart] = []
@@ -94,12 +91,11 @@ class Parts:
             undo.callback(self.abort)
             if not self._start():
                 return False
-            with self._path.open("rb", buffering=0) as file:
-                self._sent = self._send_parts(file)
+            self._send_parts()
             undo.pop_all()
         return True
 
-    def commit(self) -> S3Object:
+    def commit(self) -> GatewayObject:
         """Join the parts. Raises VerificationError when the name has other bytes than were sent."""
         for attempt in range(1, self._bucket.attempts + 1):
             self._require_replaceable()
@@ -151,7 +147,7 @@ class Parts:
             **more,
         )
 
-    def _confirm(self, answer: Mapping[str, Any]) -> S3Object:
+    def _confirm(self, answer: Mapping[str, Any]) -> GatewayObject:
         stored = object_of(self._key, self.size, answer)
         if self._has_checksum:
             expected = self._checksum_text()
@@ -160,7 +156,13 @@ class Parts:
         return stored
 
     def _checksum_text(self) -> str:
-        return as_text(combine((part.checksum, part.size) for part in self._sent))
+        """Return the checksum of the object whose parts were sent."""
+        from awscrt import checksums
+
+        total = 0
+        for part in self._sent:
+            total = checksums.combine_crc64nvme(total, part.checksum, part.size)
+        return as_text(total)
 
     def give_up(self) -> None:
         """Abort the upload from another thread than the one that sends it."""
@@ -192,41 +194,28 @@ class Parts:
             raise ServiceError(f"{self._key}: its upload was given up")
         return not self._has_checksum or answer.get("ChecksumAlgorithm") == _ALGORITHM
 
-    def _send_parts(self, file: FileIO) -> list[_SentPart]:
+    def _send_parts(self) -> None:
         """Read the parts in order, and send each one while the next ones are read."""
-        whole, parts = hashlib.sha256(), list[Future[_SentPart]]()
-        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-            for start in range(0, self.size, self._part_bytes):
-                buffer = self._memory.take(self._part_bytes)
-                assert buffer is not None
-                content = memoryview(buffer)[: min(self._part_bytes, self.size - start)]
+        from awscrt import checksums
+
+        whole, parts, size = hashlib.sha256(), list[Future[_SentPart]](), 0
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as pool, self._path.open("rb") as file:
+            while size < self.size and not any(part.done() and part.exception() for part in parts):
+                self._slots.acquire()  # the thread that sends the part releases it
                 with contextlib.ExitStack() as undo:
-                    undo.callback(self._memory.give, buffer)
-                    checksum = self._read(file.fileno(), start, content)
+                    undo.callback(self._slots.release)
+                    length = min(self._part_bytes, self.size - size)
+                    self._pace(length)
+                    if len(content := file.read(length)) < length:
+                        raise ServiceError(f"{self._key}: its file became shorter while it was read")
+                    checksum = checksums.crc64nvme(content)
                     whole.update(content)
-                    undo.pop_all()  # the thread that sends the part returns it
-                parts.append(pool.submit(self._send_part, len(parts) + 1, content, checksum, buffer=buffer))
-                if any(part.done() and part.exception() for part in parts):
-                    break
-        self.sha256 = whole.hexdigest()
-        return [part.result() for part in parts]
+                    undo.pop_all()
+                parts.append(pool.submit(self._send_part, len(parts) + 1, content, checksum))
+                size += length
+        self.sha256, self._sent = whole.hexdigest(), [part.result() for part in parts]
 
-    def _read(self, descriptor: int, offset: int, content: memoryview) -> bytes:
-        """Fill `content` with the part; return its checksum."""
-        self._pace(len(content))
-        left, checksum = content, Crc64Nvme()
-        while left:
-            count = os.preadv(descriptor, [left[:_PIECE_BYTES]], offset)
-            if not count:
-                raise ServiceError(f"{self._key}: its file became shorter while it was read")
-            checksum.update(left[:count])
-            left, offset = left[count:], offset + count
-        return checksum.digest()
-
-    def _send_part(
-        self, number: int, content: memoryview, checksum: bytes, *, buffer: mmap.mmap
-    ) -> _SentPart:
-        """Send a part, and return its buffer."""
+    def _send_part(self, number: int, content: bytes, checksum: int) -> _SentPart:
         stated: dict[str, Any] = {"ChecksumAlgorithm": _ALGORITHM, f"Checksum{_ALGORITHM}": as_text(checksum)}
         try:
             answer = self._bucket.call(
@@ -234,43 +223,21 @@ class Parts:
                 self._key,
                 UploadId=self._upload_id,
                 PartNumber=number,
-                Body=_Whole(content),
+                Body=PartBody(content),
                 **(stated if self._has_checksum else {}),
             )
         finally:
-            self._memory.give(buffer)
+            self._slots.release()
         return _SentPart(str(answer["ETag"]), checksum, len(content))
 
 
-class _Whole:
-    """A buffer as a file; every read returns one piece, or all of the rest if no size is given.
+class PartBody(BytesIO):
+    """A part that is sent in pieces, because a time limit applies to each write; urllib3 asks for 16 KiB."""
 
-    If it were bytes, the signer would copy it; a plain file would be sent in pieces of 16 KiB. It is sent in
-    pieces because the time limit applies to each piece.
-    """
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(max(size, BODY_BYTES) if size and size > 0 else size)
 
-    def __init__(self, content: memoryview) -> None:
-        self._content, self._at = content, 0
 
-    def __len__(self) -> int:
-        return len(self._content)
-
-    def read(self, size: int = -1) -> memoryview:
-        start, left = self._at, len(self._content) - self._at
-        self._at += min(left, BODY_BYTES) if size > 0 else left
-        return self._content[start : self._at]
-
-    def readinto(self, target: memoryview) -> int:
-        """Fill `target`: botocore's signer in awscrt reads so, and takes no more than it has room for."""
-        count = min(len(target), len(self._content) - self._at)
-        target[:count] = self._content[self._at : self._at + count]
-        self._at += count
-        return count
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._content)}[whence]
-        self._at = start + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+def as_text(checksum: int) -> str:
+    """Return a CRC64NVME as S3 writes it."""
+    return base64.b64encode(checksum.to_bytes(8)).decode()

@@ -2,26 +2,22 @@
 
 import contextlib
 import hashlib
-import mmap
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import join_chunks
+from trainyard.gateways import GatewayObject, join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
-from trainyard.gateways.s3.transfer_memory import TransferMemory
 from trainyard.gateways.s3.uploads import (
     MISSING,
     TAKEN,
-    S3Object,
     SinglePart,
     archive_of,
     condition,
@@ -31,28 +27,17 @@ from trainyard.gateways.s3.uploads import (
     sha256_of,
 )
 
+# Larger files are sent in parts, because a failed single request starts again from the beginning.
 PARTS_FROM_BYTES = 64 << 20
-"""Larger files are sent in parts, because a failed single request starts again from the beginning."""
+# Range of a large object that is read in order; of one object as many at once as parts of a file.
 RANGE_BYTES = 8 << 20
-"""Range of a large object that is read in order; as many at once as parts of a file that is sent."""
+# Ranges of all objects together, and parts of all files together, in memory: 128 MiB of each.
+RANGES_IN_MEMORY, PARTS_IN_MEMORY = 16, 8
+# Files in multipart uploads at once: they share the parts in memory, and each SHA-256 occupies a processor.
 _LARGE_AT_ONCE = 4
-"""Files in multipart uploads at once. They share one memory budget, and each SHA-256 occupies a processor."""
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
-
-
-@dataclass(frozen=True)
-class _Span:
-    """The part of an object to read."""
-
-    key: str
-    start: int
-    end: int | None
-    etag: str = ""
-    """ETag, with its quotes, that the object must have; empty for any."""
-    answer: dict[str, Any] | None = None
-    """Receives S3's description of the object, with its checksum if that is requested."""
 
 
 class S3Store:
@@ -76,7 +61,10 @@ class S3Store:
         )
         self.prefix, self._pace = self._bucket.prefix, pace
         self._has_checksum = True
-        self._memory, self._large = TransferMemory(), threading.Semaphore(_LARGE_AT_ONCE)
+        self._ranges, self._parts = (
+            threading.Semaphore(most) for most in (RANGES_IN_MEMORY, PARTS_IN_MEMORY)
+        )
+        self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self.part_bytes, self._started = part_bytes, list[Parts]()
 
     def folders(self) -> Iterator[str]:
@@ -84,7 +72,7 @@ class S3Store:
             for entry in page.get("CommonPrefixes", []):
                 yield str(entry["Prefix"]).removeprefix(self.prefix).rstrip("/")
 
-    def list_objects(self, prefix: str) -> Iterator[S3Object]:
+    def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
         for page in self._bucket.pages(prefix):
             for entry in page.get("Contents", []):
                 key = str(entry["Key"]).removeprefix(self.prefix)
@@ -92,26 +80,24 @@ class S3Store:
                     continue  # an empty folder, as consoles and file system drivers make them
                 etag, modified = str(entry.get("ETag", "")).strip('"'), entry.get("LastModified")
                 seconds = modified.timestamp() if modified else 0.0
-                yield S3Object(key, int(entry["Size"]), etag, modified=seconds, archived=archive_of(entry))
+                yield GatewayObject(
+                    key, int(entry["Size"]), etag, modified=seconds, identity=etag, archived=archive_of(entry)
+                )
 
-    def describe(self, key: str) -> S3Object | None:
+    def describe(self, key: str) -> GatewayObject | None:
         return describe_object(self._bucket, key)
 
     def read_chunks(
         self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
     ) -> Iterator[bytes]:
         """Yield the object's bytes; a broken stream is resumed if the object is still the same."""
-        span = _Span(key, start, None if length is None else start + length, _quote(identity))
-        return self._read(span, lambda body, _done: body.iter_chunks(_CHUNK_BYTES))
+        return self._read(key, start, None if length is None else start + length, identity)
 
     def read_object(self, key: str) -> bytes | None:
         for attempt in range(1, self._bucket.attempts + 1):
             stated: dict[str, Any] = {}
-            chunks = self._read(
-                _Span(key, 0, None, answer=stated), lambda body, _: body.iter_chunks(_CHUNK_BYTES)
-            )
             try:
-                content = join_chunks(key, chunks)
+                content = join_chunks(key, self._read(key, 0, None, answer_to=stated))
             except FileNotFoundError:
                 return None
             if matches_checksum(content, stated):
@@ -122,75 +108,68 @@ class S3Store:
             "Something between here and the store changes them."
         )
 
-    def _into(self, span: _Span, room: memoryview) -> Iterator[memoryview]:
-        """Yield pieces of the object, in `room`."""
-        end = span.end or 0
-
-        def fill(body: Any, done: int) -> Iterator[memoryview]:
-            while done < end:
-                left = room[(done - span.start) % len(room) :][: min(end - done, _CHUNK_BYTES)]
-                if not (count := body.readinto(left)):
-                    return
-                yield left[:count]
-                done += count
-
-        return self._read(span, fill)
-
     def stream(
         self, key: str, start: int, size: int, *, identity: str = ""
     ) -> Generator[bytes | memoryview, None, None]:
-        """Yield a large object from several parallel ranges, in buffers that are reused."""
+        """Yield a large object from several parallel ranges."""
         if size - start <= RANGE_BYTES:
             yield from self.read_chunks(key, start=start, identity=identity)
             return
-        starts = deque(range(start, size, RANGE_BYTES))
-        under_way: deque[tuple[Future[int], mmap.mmap]] = deque()
+        starts, under_way = deque(range(start, size, RANGE_BYTES)), deque[Future[bytes]]()
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             try:
                 while starts or under_way:
-                    while starts and len(under_way) < PARTS_AT_ONCE:
-                        # A caller that waits holds no buffer: all are returned here, in order.
-                        buffer = self._memory.take(RANGE_BYTES, wait=not under_way)
-                        if buffer is None:
-                            break
+                    # A caller that waits for its turn has no range under way that only it could take.
+                    while (
+                        starts
+                        and len(under_way) < PARTS_AT_ONCE
+                        and self._ranges.acquire(blocking=not under_way)
+                    ):
                         at = starts.popleft()
-                        span = _Span(key, at, min(size, at + RANGE_BYTES), _quote(identity))
-                        under_way.append((pool.submit(self._fill, span, buffer), buffer))
-                    filled, buffer = under_way[0]
-                    yield memoryview(buffer)[: filled.result()]
+                        under_way.append(
+                            pool.submit(self._range, key, at, min(size, at + RANGE_BYTES), identity)
+                        )
+                    yield under_way[0].result()
                     under_way.popleft()
-                    self._memory.give(buffer)
+                    self._ranges.release()
             finally:
-                for filled, buffer in under_way:
-                    if not filled.cancel():
-                        filled.exception()  # wait, because it still fills the buffer
-                    self._memory.give(buffer)
+                for each in under_way:
+                    each.cancel()
+                    self._ranges.release()
 
-    def _fill(self, span: _Span, buffer: mmap.mmap) -> int:
-        """Fill the buffer; return the number of bytes."""
-        return sum(len(piece) for piece in self._into(span, memoryview(buffer)))
+    def _range(self, key: str, start: int, end: int, identity: str) -> bytes:
+        return b"".join(self._read(key, start, end, identity))
 
-    def _read(self, span: _Span, pieces: Callable[[Any, int], Iterator[Any]]) -> Iterator[Any]:
+    def _read(
+        self,
+        key: str,
+        start: int,
+        end: int | None,
+        identity: str = "",
+        *,
+        answer_to: dict[str, Any] | None = None,
+    ) -> Iterator[bytes]:
+        """Yield the bytes up to `end`; `answer_to` receives S3's description of the object."""
         from botocore.exceptions import BotoCoreError
 
-        done, etag, attempt = span.start, span.etag, 0
-        while span.end is None or done < span.end:
-            part = {"Range": f"bytes={done}-{'' if span.end is None else span.end - 1}"}
-            requested = (part if done or span.end else {}) | ({"IfMatch": etag} if etag else {})
-            more = {} if span.answer is None else {"ChecksumMode": "ENABLED"}
+        done, attempt, etag = start, 0, identity and f'"{identity}"'
+        more = {} if answer_to is None else {"ChecksumMode": "ENABLED"}
+        while end is None or done < end:
+            part = {"Range": f"bytes={done}-{'' if end is None else end - 1}"} if done or end else {}
+            requested = part | ({"IfMatch": etag} if etag else {})
             answer = self._bucket.call(
-                "get_object", span.key, unless=MISSING + _BEYOND + TAKEN, **requested, **more
+                "get_object", key, unless=MISSING + _BEYOND + TAKEN, **requested, **more
             )
             if answer is None:
-                self._require_end(span.key, etag, requested)
+                self._require_end(key, etag, requested)
                 return
             before = done
-            if span.answer is not None and not done:
-                span.answer.update(answer)
+            if answer_to is not None and not done:
+                answer_to.update(answer)
             with contextlib.closing(answer["Body"]) as body:
-                etag = _same(span.key, etag, answer)
+                etag = _same(key, etag, answer)
                 try:
-                    for piece in pieces(body, done):
+                    for piece in body.iter_chunks(_CHUNK_BYTES):
                         yield piece
                         done += len(piece)
                     if done - before == answer["ContentLength"]:
@@ -241,7 +220,7 @@ class S3Store:
             path,
             metadata=metadata,
             pace=self._pace,
-            memory=self._memory,
+            slots=self._parts,
             part_size=self.part_bytes,
             replaces=replaces,
         )
@@ -308,10 +287,6 @@ class S3Store:
 def _content_arguments(content: bytes, metadata: Mapping[str, str]) -> dict[str, Any]:
     checksum = sha256_arguments(hashlib.sha256(content).digest())
     return {"Body": bytearray(content), "Metadata": dict(metadata), **checksum}
-
-
-def _quote(identity: str) -> str:
-    return identity and f'"{identity}"'
 
 
 def _same(key: str, etag: str, answer: Mapping[str, Any]) -> str:

@@ -7,14 +7,14 @@ checksum in S3's response is compared once more. Every upload has a condition: t
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import VerificationError
+from trainyard.gateways import GatewayObject
 from trainyard.gateways.s3.bucket import Bucket
 
 _PART_BYTES = 16 << 20
@@ -31,24 +31,7 @@ Pace = Callable[[int], None]
 """Called with the number of bytes to be read next; may wait."""
 
 
-@dataclass(frozen=True)
-class S3Object:
-    """An object as S3 describes it."""
-
-    key: str
-    size: int
-    etag: str = ""
-    checksum: Mapping[str, Any] = field(default_factory=dict)
-    modified: float = field(default=0.0, compare=False)
-    has_requested_encryption: bool = field(default=True, compare=False)
-    archived: str = field(default="", compare=False)
-
-    @property
-    def identity(self) -> str:
-        return self.etag
-
-
-def describe_object(bucket: Bucket, key: str) -> S3Object | None:
+def describe_object(bucket: Bucket, key: str) -> GatewayObject | None:
     """Return the object with the checksum that S3 computed; None if it does not exist."""
     answer = bucket.call("head_object", key, unless=MISSING, ChecksumMode="ENABLED")
     if answer is None:
@@ -78,7 +61,7 @@ def condition(replaces: str) -> dict[str, str]:
     return {"IfMatch": f'"{replaces}"'} if replaces else {"IfNoneMatch": "*"}
 
 
-def accept_equal(bucket: Bucket, key: str, size: int, *, algorithm: str, expected: str) -> S3Object:
+def accept_equal(bucket: Bucket, key: str, size: int, *, algorithm: str, expected: str) -> GatewayObject:
     """Return the object whose name S3 refused to give away, if it has the bytes that were to be stored.
 
     It has them if an earlier request, whose response was lost, stored it. If S3 has no checksum of this kind,
@@ -126,11 +109,10 @@ class SinglePart:
     replaces: str = ""
     """ETag of the object that may be replaced; empty: the name must be free."""
 
-    def commit(self) -> S3Object:
+    def commit(self) -> GatewayObject:
         digest = bytes.fromhex(self.sha256)
         expected = _base64(digest)
-        with self.path.open("rb", buffering=0) as file:
-            body = _Blocks(file, self.size, self.pace)
+        with _FileBody(self.path, self.pace) as body:
             answer = self.bucket.create(
                 "put_object",
                 self.key,
@@ -149,31 +131,22 @@ class SinglePart:
         """Do nothing, because nothing was sent."""
 
 
-class _Blocks:
-    """A file that is read in large blocks, whatever size is requested (urllib3 requests 16 KiB)."""
+class _FileBody(FileIO):
+    """A file that is sent in larger pieces than urllib3 asks for; `pace` may wait after each."""
 
-    def __init__(self, file: FileIO, size: int, pace: Pace) -> None:
-        self._file, self._size, self._pace = file, size, pace
+    def __init__(self, path: Path, pace: Pace) -> None:
+        super().__init__(path)
+        self._pace = pace
 
-    def __len__(self) -> int:
-        return self._size
-
-    def read(self, _size: int = -1) -> bytes:
-        self._pace(min(BODY_BYTES, self._size))
-        return self._file.read(BODY_BYTES)
-
-    def readinto(self, target: memoryview) -> int:
-        """Fill `target`: botocore's signer in awscrt reads so, and takes no more than it has room for."""
-        return self._file.readinto(target) or 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+    def read(self, size: int | None = -1, /) -> bytes:
+        content = super().read(BODY_BYTES if size and size > 0 else size) or b""
+        self._pace(len(content))
+        return content
 
 
-def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expected: str) -> S3Object:
+def confirm_checksum(
+    bucket: Bucket, stored: GatewayObject, *, algorithm: str, expected: str
+) -> GatewayObject:
     """Return the object if S3's own checksum is the expected one or missing; else raise VerificationError."""
     for _ in range(1 + bucket.attempts):
         if (stored.checksum.get("algorithm"), stored.checksum.get("value")) == (algorithm, expected):
@@ -190,7 +163,7 @@ def confirm_checksum(bucket: Bucket, stored: S3Object, *, algorithm: str, expect
     )
 
 
-def object_of(key: str, size: int, answer: Mapping[str, Any]) -> S3Object:
+def object_of(key: str, size: int, answer: Mapping[str, Any]) -> GatewayObject:
     """Return the object that S3's response describes, with a checksum of all of its bytes if there is one."""
     etag = str(answer.get("ETag", "")).strip('"')
     for algorithm in ("SHA256", "CRC64NVME"):
@@ -199,8 +172,9 @@ def object_of(key: str, size: int, answer: Mapping[str, Any]) -> S3Object:
         is_composite = answer.get("ChecksumType") == "COMPOSITE" or "-" in (value or "")
         if value is None or is_composite or (algorithm == "SHA256" and "-" in etag):
             continue
-        return S3Object(key, size, etag, {"algorithm": algorithm, "type": "FULL_OBJECT", "value": value})
-    return S3Object(key, size, etag)
+        checksum = {"algorithm": algorithm, "type": "FULL_OBJECT", "value": value}
+        return GatewayObject(key, size, etag, checksum, identity=etag)
+    return GatewayObject(key, size, etag, identity=etag)
 
 
 def matches_checksum(content: bytes, answer: Mapping[str, Any]) -> bool:

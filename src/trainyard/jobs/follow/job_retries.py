@@ -155,10 +155,14 @@ class RetryLoop:
             name=job.name,
             kind=job.kind.name,
             seconds=max(1.0, deadline - self._clock()),
-            on_state=lambda state: self._announce("job", f"{state.job}: {state.state}: {state.reason}"),
+            on_state=self._announce_state,
             lost_seconds=lost_seconds,
             find_other_zone=partial(find_other_zone, self._api, job),
         )
+
+    def _announce_state(self, state: JobState) -> None:
+        verdict = ("failed" if state.exit_code else "ok") if state.ended else ""
+        self._announce("job", f"{state.job}: {state.state}: {state.reason}", verdict)
 
     def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | RetryOutcome:
         """Return the job that replaces this one, or why there is none."""

@@ -26,6 +26,8 @@ _OPEN = frozenset(
 _FIXES = {
     FailureClass.IMAGE_PULL: "correct the name of the image, push it, or let the nodes pull it (pull secret, "
     "role of the nodes)",
+    FailureClass.HOST_MEMORY: "raise the memory limit of its pods, or use less: fewer loader workers, "
+    "smaller batches",
     FailureClass.UNSCHEDULABLE: "wait until other jobs end, request less for each pod, or add nodes",
     FailureClass.CANCELLED: "start it again when you want it",
     FailureClass.NODE_LOST: "nothing is wrong with the job: send it again, on other nodes; the owner of the "

@@ -198,7 +198,8 @@ class _Judge:
         return self.failed_state(JobFailure(FailureClass.CANCELLED, (_sentence(why),)))
 
     def failed_state(self, failure: JobFailure) -> JobState:
-        fix = failure.fix or find_fix(failure.failure_class, failure.evidence)
+        read = f"not known. Read: trainyard explain --job {self.observed.name}"
+        fix = failure.fix or find_fix(failure.failure_class, failure.evidence) or read
         reason = failure.evidence[0]
         return replace(self.state(State.FAILED, reason), reason=reason, failure=replace(failure, fix=fix))
 

@@ -6,7 +6,7 @@ Each line is a phase and a text for `command.output.announce`; this module write
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.report.facts.headline import RunVerdict, run_headline
+from trainyard.report.facts.headline import RunVerdict, root_error, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
@@ -75,7 +75,8 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the last lines, after a failure as well as after a success.
 
     They show how the run ended, if no proof shows it; the last good checkpoint, if the run did not succeed;
-    where the report and the curves are; and the command that repeats a proven run, or any other's next step.
+    where the report and the curves are; and the command that repeats a proven run, or any other's root error
+    and next step.
     """
     head, done = run_headline(facts), facts.outcome.get("status") == "succeeded"
     if facts.proof is None and not done and head.verdict is not RunVerdict.GOING:
@@ -94,7 +95,10 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         digest = facts.weights_sha256
         same = f"  (same digest: {digest[:4]}…)" if digest else ""
         yield "repeat", again_command(facts.directory, command_line=command_line_of(facts.run)) + same, ""
-    elif head.next_step:
+        return
+    if facts.proof is not None and not done and (error := root_error(facts)):
+        yield "error", error, ""
+    if head.next_step:
         yield "next", head.next_step, ""
 
 

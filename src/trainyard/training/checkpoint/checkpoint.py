@@ -1,22 +1,32 @@
 """Checkpoints in `checkpoints/step-NNNNNNNN/`: temporary name, fsync, rename, and the manifest last.
 
-    .step-00000500.tmp/ --fsync, rename--> step-00000500/ --manifest.json--> a checkpoint
+    staging ---> writing ---> completing ---> complete
+    a copy       shards       index, record, rename, manifest (main process)
+
+A save executor (`writer_process`) does the work, at once or in the background. All processes start a phase
+together, between the same two steps; they agree on it in `PendingSave`, on training's thread.
 
 Reading starts from the manifest; a checkpoint that does not verify is never loaded. `shards` decides which
-process writes which part, and `checkpoint_save` when. This module knows no store and no schedule.
+process writes which part. This module knows no store and no schedule.
 """
 
+import errno
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from trainyard.errors import CheckpointError, DamagedFileError
+from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, DamagedFileError, TrainingFailedError
 from trainyard.run.atomic_files import (
     sha256_of_file,
     sync_directory,
@@ -30,18 +40,29 @@ from trainyard.run.checkpoint_manifest import (
     verify_checkpoint,
     write_manifest,
 )
-from trainyard.run.checkpoint_retention import remove_checkpoint
+from trainyard.run.checkpoint_retention import complete_steps, remove_checkpoint
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.checkpoint.loss_record import LossRecord
-from trainyard.training.checkpoint.shards import WrittenFiles, write_checkpoint_index
+from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure, suggest_retry
+from trainyard.training.checkpoint.shards import (
+    NotFiniteError,
+    Shares,
+    WrittenFiles,
+    bytes_of,
+    live_tensors,
+    side_stream,
+    write_checkpoint_index,
+)
 from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.checkpoint.training_state import (
+    LossRecord,
     Tensors,
     TrainingState,
     generator_states,
     restore_generators,
 )
+from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult
 from trainyard.training.runtime.world import ALONE, World, explain_lost_peers
 
 STATE_NAME = "trainer_state.json"
@@ -187,3 +208,193 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     state.pending_row = record["pending_row"]
     state.schedule = record["schedule"]
     state.losses = LossRecord(**record["losses"])
+
+
+Result = TypeVar("Result")
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """The values that all saves of a segment share."""
+
+    directory: RunDirectory
+    run_id: str
+    fits: Mapping[str, Any]
+    """The values that a configuration must share to resume from the checkpoint."""
+    engine: Engine
+    world: World
+    config: Config
+    """The configuration of the run, for the advice after weights that are not finite."""
+
+
+class PendingSave:
+    """The save of `state.step`; it replaces a broken or older checkpoint of that step.
+
+    All processes call every method. If the checkpoint cannot be written, all raise CheckpointError; the
+    temporary files are then removed, and existing checkpoints stay as they are.
+    """
+
+    def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
+        """Begin the save. Weights and moments must not change before `wait_until_staged`; all else may."""
+        self._start = time.perf_counter()
+        self._job, self._shares = job, shares
+        self.step = state.step
+        self._final = job.directory.checkpoint(state.step)
+        self._temporary = self._final.with_name(f".{self._final.name}.tmp")
+        self._worked = 0.0
+        """Seconds of work so far, without the time between two phases."""
+        self._record = trainer_record(state, job.fits, job.world)
+        stage = partial(job.engine.stage, shares.own, live_tensors(state.tensors()), side_stream())
+        self._staging = self._start_timed(stage)
+        self._writing: PendingResult[WrittenFiles] | None = None
+        self._completing: PendingResult[tuple[int, str]] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the save started."""
+        return time.perf_counter() - self._start
+
+    def wait_until_staged(self) -> None:
+        """Wait until the state is copied, then start to write."""
+        if self._writing is not None:
+            return
+        world = self._job.world
+        with suppress(OSError):  # `_write` raises it again, on all processes
+            self._staging.result()
+        try:
+            world.run_on_owners(lambda: make_empty(self._temporary))
+        except OSError as error:
+            raise self._failure(error) from error
+        self._writing = writing = self._start_timed(self._write)
+        if world.size == 1:  # it does not wait for the shards of others
+            self._completing = self._complete(lambda: [writing.result()])
+
+    def advance(self, *, wait: bool) -> SavedCheckpoint | None:
+        """Start the next phase if all processes can, with `wait` up to the end; None until that is reached.
+
+        Raises TrainingFailedError in all processes when a value that one of them should write is not finite.
+        """
+        if self._writing is None and not wait:
+            return None
+        self.wait_until_staged()
+        assert self._writing is not None
+        world = self._job.world
+        try:
+            if self._completing is None:
+                if not wait and not world.all(self._writing.done()):
+                    return None
+                written = _written_files(world.gather(_writing_result(self._writing)))
+                self._completing = self._complete(lambda: written)
+            if not wait and not world.all(self._completing.done()):
+                return None
+            result = world.run_on_main(self._completing.result)
+            self._complete_beside()
+            return self._result(result)
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def finish_alone(self) -> SavedCheckpoint | None:
+        """Finish what this process can finish when the other processes can no longer take part."""
+        if self._job.world.size == 1:
+            return self.advance(wait=True)
+        if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
+            return None
+        try:
+            return self._result(self._completing.result())
+        except (OSError, CheckpointError) as error:
+            raise self._failure(error) from error
+
+    def _start_timed(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        def run_timed() -> Result:
+            start = time.perf_counter()
+            try:
+                return work()
+            finally:
+                self._worked += time.perf_counter() - start
+
+        return self._job.engine.start(run_timed)
+
+    def _write(self) -> WrittenFiles:
+        self._staging.result()
+        return self._job.engine.write(self._temporary)
+
+    def _complete(self, written: Callable[[], list[WrittenFiles]]) -> PendingResult[tuple[int, str]]:
+        if not self._job.world.is_main:
+            return ForegroundEngine().start(lambda: (0, ""))
+
+        def work() -> tuple[int, str]:
+            return self._job.engine.do(
+                partial(
+                    complete,
+                    self._temporary,
+                    self._final,
+                    index=self._shares.index,
+                    written=written(),
+                    record=self._record,
+                    run_id=self._job.run_id,
+                    elsewhere=elsewhere,
+                )
+            )
+
+        elsewhere = [rank for rank, folder in enumerate(self._job.world.folders) if folder]
+        return self._start_timed(work)
+
+    def _complete_beside(self) -> None:
+        """Complete the folders of the other machines, if they have their own."""
+        world = self._job.world
+        if world.folder_count == 1:
+            return
+        manifest = world.run_on_main((self._final / MANIFEST_NAME).read_bytes)
+        world.run_on_owners(
+            lambda: None if world.is_main else complete_beside(self._temporary, self._final, manifest)
+        )
+
+    def _result(self, result: tuple[int, str]) -> SavedCheckpoint:
+        size, manifest_sha256 = result
+        return SavedCheckpoint(self._final, size, self.seconds, manifest_sha256, self._worked)
+
+    def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
+        """Remove the temporary files, and return the error to raise."""
+        directory = self._job.directory
+        if self._job.world.owns_folder:
+            remove_checkpoint(self._temporary)
+        if isinstance(error, NotFiniteError):
+            what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
+            return build_error(what, not_finite_failure(self.step, self._job.config, directory), directory)
+        free = shutil.disk_usage(directory.path).free / 1e6
+        needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
+        cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        fix = "Once that is fixed"
+        if free < needed or any(sign in cause for sign in _FULL):
+            room = f"{free:,.1f} MB free, a checkpoint needs {needed:,.1f} MB"
+            cause = f"No space left on {directory.checkpoints} ({room})"
+            fix = f"Free space in {directory.checkpoints}"
+        complete_before = complete_steps(directory)
+        kept = (
+            f"step {complete_before[-1]} is complete" if complete_before else "there is no earlier checkpoint"
+        )
+        failure = Failure(FailureKind.STORAGE, self.step, fix)
+        save_error = CheckpointError(
+            f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
+        )
+        save_error.failure = failure
+        return save_error
+
+
+def _writing_result(writing: PendingResult[WrittenFiles]) -> WrittenFiles | NotFiniteError | str:
+    try:
+        return writing.result()
+    except NotFiniteError as bad:
+        return bad
+    except (OSError, CheckpointError) as error:
+        return str(error) or type(error).__name__
+
+
+def _written_files(answers: list[WrittenFiles | NotFiniteError | str]) -> list[WrittenFiles]:
+    """The files that all processes wrote. Raises CheckpointError when one of them could not write."""
+    if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
+        raise bad
+    if failure := next((answer for answer in answers if isinstance(answer, str)), None):
+        raise CheckpointError(failure)
+    return [answer for answer in answers if isinstance(answer, WrittenFiles)]

@@ -41,7 +41,9 @@ def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
 
 def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Failure:
     """The failure of a loss, gradient or weight in `step` that is not finite."""
-    changes: dict[str, Any] = {"training.learning_rate": _lower_rate(config.training.learning_rate)}
+    # A tenth of the rate, but at most the highest suggested one, with one significant digit.
+    rate = float(f"{min(config.training.learning_rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
+    changes: dict[str, Any] = {"training.learning_rate": rate}
     if config.training.max_grad_norm is None:
         changes["training.max_grad_norm"] = 1.0
         fix = "Lower training.learning_rate and clip the gradients, or inspect that batch"
@@ -115,11 +117,6 @@ def _cause_line(error: BaseException) -> str:
     if requested := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
         return f"{int(requested[1]) / 1e9:.1f} GB more were requested"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _lower_rate(rate: float) -> float:
-    """A tenth of the rate, but at most the highest suggested one, with one significant digit."""
-    return float(f"{min(rate / _DIVIDED_BY, _HIGHEST_RATE):.0e}")
 
 
 def _good_checkpoint(directory: RunDirectory) -> int | None:

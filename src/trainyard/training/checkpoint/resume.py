@@ -1,21 +1,31 @@
-"""Choose the checkpoint to resume from (none, the newest good one, or a named one), or refuse to resume."""
+"""Choose the checkpoint to resume from (none, the newest good one, or a named one), or refuse to resume.
+
+Where each machine has its own run directory (`checkpointing.shared: false`), a save leaves each with its own
+part of a checkpoint. `trainyard step fetch-checkpoint` downloads the rest before the trainer starts; here the
+machines only compare what they have.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.load import dump_yaml
+from trainyard.config.registries import DEFAULT_OPTIMIZER
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
-from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.node_folder import NodeFolder, write_node
 from trainyard.run.records import append_event
 from trainyard.run.run_advice import checkpoint_advice, checkpoint_meant
 from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
 from trainyard.training.checkpoint.stored_index import read_checkpoint_index
+from trainyard.training.runtime.world import World
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,11 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order."""
+    """The values that must be equal to resume: the model's shape, the data and its order, the optimizer.
+
+    The default optimizer is left out: only the state of another one fits no other.
+    """
+    optimizer = config.training.optimizer
     return {
         **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
         "data fingerprint": fingerprint,
@@ -145,6 +159,7 @@ def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
         **_data_values(config.data),
+        **({} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}),
     }
 
 
@@ -157,3 +172,57 @@ def _data_values(data: DataConfig) -> dict[str, Any]:
     if data.hugging_face.dataset is not None:
         facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
     return facts
+
+
+_FETCH = (
+    "Each machine keeps only its own part of a checkpoint (checkpointing.shared is false). Run "
+    "trainyard step fetch-checkpoint on every machine first: it downloads the newest complete checkpoint "
+    "(docs/multi_node.md). Nothing was started."
+)
+
+
+def agreed_resume_point(
+    find: Callable[[], ResumePoint | None], directory: RunDirectory, world: World
+) -> ResumePoint | None:
+    """Return what `find` finds on the main process, as a path of this machine, which must have all of it.
+
+    Raises CheckpointError on all processes when a machine lacks a part of it, or has a newer checkpoint,
+    whose steps would be trained again.
+    """
+    point = world.run_on_main(find)
+    if world.folder_count == 1:
+        return point
+    inside = point is not None and world.run_on_main(lambda: belongs_to(directory, point.path))
+    own = replace(point, path=directory.checkpoint(point.step)) if point and inside else point
+    world.run_on_owners(lambda: _require_nothing_newer(directory, point if inside else None))
+    if own is not None:
+        path, digest = own.path, own.manifest_sha256
+        world.run_on_owners(lambda: None if world.is_main else _require_complete(path, digest))
+    return own
+
+
+def continue_node(directory: RunDirectory, run_id: str, step: int, *, config: Config, world: World) -> None:
+    """Set the folder of this machine back to `step`; only the main machine has the records of the run."""
+    if not world.is_main:
+        directory.create()
+        write_bytes_atomically(directory.config_file, dump_yaml(config).encode())
+        remove_leftovers(directory)
+        set_aside_after(directory, step)
+    write_node(directory, NodeFolder(run_id, world.folder, world.folder_count))
+
+
+def _require_nothing_newer(directory: RunDirectory, point: ResumePoint | None) -> None:
+    newest = max(complete_steps(directory), default=0)
+    if newest > (point.step if point else 0):
+        complete = f"the newest complete one is of step {point.step}" if point else "none is complete"
+        raise CheckpointError(f"{directory.checkpoint(newest)} lacks parts; {complete}.\n{_FETCH}")
+
+
+def _require_complete(path: Path, manifest_sha256: str) -> None:
+    try:
+        verify_checkpoint(path)
+        same = sha256_of_file(path / MANIFEST_NAME) == manifest_sha256
+    except (CheckpointError, OSError) as error:
+        raise CheckpointError(f"{path} is not complete on this machine ({error}).\n{_FETCH}") from None
+    if not same:
+        raise CheckpointError(f"{path} differs from the checkpoint of the main machine.\n{_FETCH}")

@@ -3,10 +3,11 @@
     .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
 
 The index is a pickle, and torch's own reader executes whatever a pickle contains. A checkpoint may come from
-anywhere, so every reader in Trainyard uses `read_checkpoint_index`. The contents of the tensors are not
-checked here.
+anywhere, so every reader in Trainyard uses `read_checkpoint_index`. `state_digests` compares the tensors with
+the outcome's `state_sha256`; nothing else here checks their contents.
 """
 
+import hashlib
 import io
 import pathlib
 import pickle
@@ -27,7 +28,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoint_manifest import read_manifest
+from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.untrusted_files import read_bytes
+from trainyard.training.checkpoint.training_state import add_to_digest
 
 INDEX_NAME = ".metadata"
 _DAMAGED = (
@@ -159,3 +162,31 @@ def _require_places(index: Metadata, sizes: Mapping[str, int]) -> None:
         has_range = isinstance(place.offset, int) and isinstance(place.length, int)
         if not has_range or place.offset < 0 or place.length < 0 or place.transform_descriptors:
             raise ValueError(f"it names no usable place in {place.relative_path}")
+
+
+_PARTS = ("model", "optimizer")
+
+
+def state_digests(checkpoint: Path, progress: Progress = UNSEEN) -> dict[str, str]:
+    """The digest of each part, as `TrainingState.digests` computes it for live tensors.
+
+    Raises CheckpointError when the checkpoint cannot be read.
+    """
+    index = read_checkpoint_index(checkpoint)
+    sizes = {
+        key: entry.size.numel() * entry.properties.dtype.itemsize for key, entry in tensors_in(index).items()
+    }
+    own = sum(size for key, size in sizes.items() if key.partition(".")[0] in _PARTS)
+    progress.begin("reading the tensors of the last checkpoint", own)
+    return {part: _digest(checkpoint, index, part, progress) for part in _PARTS}
+
+
+def _digest(checkpoint: Path, index: Metadata, part: str, progress: Progress) -> str:
+    total, prefix, entries = hashlib.sha256(), f"{part}.", tensors_in(index)
+    for key in sorted(key for key in entries if key.startswith(prefix)):
+        # Values that the files lack stay 0, so the digest differs.
+        tensor = torch.zeros(entries[key].size, dtype=entries[key].properties.dtype)
+        load_tensors(checkpoint, index, {key: tensor})
+        add_to_digest(total, key.removeprefix(prefix), tensor)
+        progress.advance(tensor.nbytes)
+    return total.hexdigest()

@@ -1,28 +1,38 @@
-"""The process that writes checkpoints: it hashes and writes the copies that training made in shared memory.
+"""Run the work of a save: in training's own thread, or in the background by a thread and a writer process.
 
-    trainer: Copies.fill --path--> writer: torch's own writer, digests, fsync --files--> trainer
+    sync    training waits: stage (nothing is copied), write, complete
+    async   a thread copies the state into shared memory, then hands the rest to the writer process:
+            Copies.fill --path--> torch's own writer, digests, fsync --files--> trainer
 
-Each trainer starts one before its first step. It takes no part in collectives and sees no GPU. It ignores
-Ctrl-C and SIGTERM, because the trainer handles them, and ends at once when its trainer is gone.
+Each trainer starts a writer process before its first step. It takes no part in collectives and sees no GPU.
+It ignores Ctrl-C and SIGTERM, because the trainer handles them, and ends at once when its trainer is gone.
+`checkpoint` decides what the work is. Nothing here communicates with other processes of the run.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
 
 from trainyard.errors import CheckpointError, TrainyardError
-from trainyard.training.checkpoint.shards import WrittenFiles, write_shards
-from trainyard.training.checkpoint.staging import Copies, require_finite
+from trainyard.training.checkpoint.shards import (
+    Copies,
+    TensorOf,
+    WrittenFiles,
+    open_memory,
+    require_finite,
+    write_shards,
+)
 from trainyard.training.runtime.stop_signals import shield_children
 
 Result = TypeVar("Result")
@@ -93,25 +103,6 @@ def _exit_description(code: int | None) -> str:
     return f"the process that writes checkpoints was ended by {name}{hint}"
 
 
-class _Writer:
-    """The main function of the process."""
-
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-        self._copies: Copies | None = None
-
-    def prepare(self, plan: SavePlan) -> None:
-        self._copies = Copies(plan, self._memory)
-
-    def write(self, path: Path) -> WrittenFiles:
-        assert self._copies is not None
-        require_finite(self._copies.plan, self._copies.tensor_of)
-        return write_shards(path, self._copies.plan, self._copies.tensor_of)
-
-    def do(self, work: Callable[[], Any]) -> Any:
-        return work()
-
-
 def _serve(pipe: Connection) -> None:
     """Answer requests until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -121,11 +112,15 @@ def _serve(pipe: Connection) -> None:
     os.nice(_NICENESS)
     torch.set_num_threads(1)
     with suppress(EOFError, ConnectionError):
-        writer = _Writer(recv_handle(pipe))
+        memory, engine = recv_handle(pipe), ForegroundEngine()
         while True:
             name, argument = pipe.recv()
             try:
-                answer: Any = getattr(writer, name)(argument)
+                answer: Any = None
+                if name == "prepare":
+                    engine.stage(argument, Copies(argument, memory).tensor_of, None)
+                else:
+                    answer = getattr(engine, name)(argument)
             except (OSError, TrainyardError) as error:
                 answer = error
             pipe.send(answer)
@@ -137,3 +132,119 @@ def _end_with_trainer() -> None:
     assert trainer is not None
     trainer.join()
     os._exit(1)
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+Mode = Literal["sync", "async"]
+
+
+class PendingResult(Protocol[Result_co]):
+    """The result of some work, once it is done; a Future is one."""
+
+    def done(self) -> bool: ...
+
+    def result(self) -> Result_co:
+        """Wait for the result. Raises the error of the work."""
+
+
+class Engine(Protocol):
+    """Does the work of one save at a time. Started work calls all methods except `start` and `close`."""
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        """Run `work` after the work that was started before."""
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
+        """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
+
+    def write(self, path: Path) -> WrittenFiles:
+        """Write the staged tensors below `path`. Raises NotFiniteError, before it writes anything."""
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        """Do other work on files. `work` can be pickled."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Release thread and process; with `at_once` even in the middle of a write."""
+
+
+def open_engine(mode: Mode) -> Engine:
+    """The executor for `checkpointing.mode`."""
+    return ForegroundEngine() if mode == "sync" else BackgroundEngine()
+
+
+class _LazyResult(Generic[Result]):
+    """Work that runs once, when its result is first requested."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Result:
+        return self._work()
+
+
+class ForegroundEngine:
+    """Training waits for all work, and the written tensors are not copied."""
+
+    def __init__(self) -> None:
+        self._staged: tuple[SavePlan, TensorOf] | None = None
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        return _LazyResult(work)
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:  # noqa: ARG002
+        self._staged = plan, tensor_of
+
+    def write(self, path: Path) -> WrittenFiles:
+        assert self._staged is not None
+        require_finite(*self._staged)
+        return write_shards(path, *self._staged)
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        return work()
+
+    def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing runs in the background
+        self._staged = None
+
+
+class BackgroundEngine:
+    """A thread copies the state, and the writer process does the rest; training waits for neither."""
+
+    def __init__(self) -> None:
+        self._memory = open_memory()
+        self._copies: Copies | None = None
+        self._process = WriterProcess(self._memory)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+
+    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        return self._thread.submit(work)
+
+    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
+        with torch.cuda.stream(stream):  # and its device, which a new thread does not have from training's
+            if self._copies is None or self._copies.plan is not plan:
+                self._forget_copies()
+                self._copies = Copies(plan, self._memory, pinned=stream is not None)
+                self._process.prepare(plan)
+            self._copies.fill(tensor_of)
+        if stream is not None:
+            stream.synchronize()
+
+    def write(self, path: Path) -> WrittenFiles:
+        return self._process.write(path)
+
+    def do(self, work: Callable[[], Result]) -> Result:
+        return self._process.do(work)
+
+    def close(self, *, at_once: bool = False) -> None:
+        if at_once:
+            self._process.kill()
+        self._thread.shutdown(cancel_futures=at_once)
+        self._process.close()
+        self._forget_copies()
+        os.close(self._memory)
+
+    def _forget_copies(self) -> None:
+        copies, self._copies = self._copies, None
+        if copies is not None:
+            copies.close()

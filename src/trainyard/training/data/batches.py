@@ -1,13 +1,16 @@
 """Batches of token windows, a pure function of (seed, epoch, step).
 
-The corpus is divided into consecutive windows; each epoch visits them in another order (`order`). There is no
-state to save: the step number is the position. The module knows no devices: a batch is the global batch, and
-`take_share` divides it between processes.
+The corpus is divided into consecutive windows; each epoch visits them in another order, a keyed permutation
+that computes any position directly: seeking costs the same at every step, and memory does not grow with the
+corpus. There is no state to save: the step number is the position. The module knows no devices: a batch is
+the global batch, and `take_share` divides it between processes.
 
 When documents are kept apart, the first token of each is marked: its id is replaced by the bitwise complement
-`~id`, which is below zero. `packing` reads the marks.
+`~id`, which is below zero. `attention` reads the marks.
 """
 
+import hashlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +18,6 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainyard.errors import DataError
-from trainyard.training.data.order import Permutation
 
 if TYPE_CHECKING:
     from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
@@ -29,8 +31,33 @@ def window_count(tokens: int, sequence_length: int) -> int:
     return max(0, (tokens - 1) // sequence_length)
 
 
-class TokenBatches:
-    """The batches of a run, by step."""
+class StepBatches:
+    """Batches that the step number alone determines, so that nothing has to be saved."""
+
+    def batch(self, step: int) -> npt.NDArray[np.int64]:
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
+
+        Input is `[:, :-1]`, target `[:, 1:]`.
+        """
+        raise NotImplementedError
+
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        batch = self.batch(step)
+        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
+
+    def position(self, _step: int) -> None:
+        """None, because the step number is the position."""
+
+    def restore(self, _position: object) -> None:
+        """There is nothing to restore."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class TokenBatches(StepBatches):
+    """The batches of one prepared dataset."""
 
     def __init__(
         self,
@@ -62,27 +89,9 @@ class TokenBatches:
         self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
-
-        Input is `[:, :-1]`, target `[:, 1:]`.
-        """
         chosen = self._windows_of(step)
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
-
-    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
-        """The micro batches of this process at `step`, and the number of targets over all processes."""
-        batch = self.batch(step)
-        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
-
-    def position(self, _step: int) -> None:
-        """None, because the step number is the position."""
-
-    def restore(self, _position: object) -> None:
-        """There is nothing to restore."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
     def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
         """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""
@@ -140,3 +149,65 @@ def _mark_starts(
         places = documents[first:last] - start
         row[places] = ~row[places]
     return rows
+
+
+Indices = npt.NDArray[np.uint64]
+_ROUNDS = 12
+_HALF_WORD = np.uint64(32)
+
+
+class Permutation:
+    """A pseudo-random bijection of range(size), determined by `seed` and `epoch` alone.
+
+    It is a generalised Feistel network over pairs (low, high), where low is below the root of `size`. Cycle
+    walking handles the few pairs beyond `size`. Both are from J. Black and P. Rogaway, "Ciphers with
+    Arbitrary Finite Domains", CT-RSA 2002 (https://ia.cr/2001/012). The round function is strongly universal
+    hashing (M. Dietzfelbinger, "Universal Hashing and k-wise Independent Random Variables via Integer
+    Arithmetic without Primes", STACS 1996), mapped to its range as in D. Lemire, "Fast Random Integer
+    Generation in an Interval", 2019 (arXiv:1805.10941). The round keys are SHAKE-256 of seed and epoch.
+    """
+
+    def __init__(self, size: int, *, seed: int, epoch: int) -> None:
+        if not 0 < size < 1 << 63:
+            raise ValueError(f"a permutation needs between one and 2^63 elements, got {size}")
+        self.size = size
+        lows = math.isqrt(size - 1) + 1
+        self._lows, self._highs = np.uint64(lows), np.uint64(-(-size // lows))
+        keys = hashlib.shake_256(f"{seed}:{epoch}".encode()).digest(16 * _ROUNDS)
+        self._keys: Indices = np.frombuffer(keys, "<u8").astype(np.uint64).reshape(-1, 2, 2)
+
+    def __call__(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+        """The elements at `places`, each in range(size)."""
+        values = self._network(places.astype(np.uint64))
+        while (outside := np.flatnonzero(values >= self.size)).size:
+            values[outside] = self._network(values[outside])
+        return values.astype(np.int64)
+
+    def _network(self, values: Indices) -> Indices:
+        """A bijection of pairs. The term added to one half depends on the other half, so it is invertible."""
+        high, low = np.divmod(values, self._lows)
+        for first, second in self._keys:
+            low = _sum_below(self._lows, low, _hash(high, first, below=self._lows))
+            high = _sum_below(self._highs, high, _hash(low, second, below=self._highs))
+        result: Indices = high * self._lows + low
+        return result
+
+
+def _hash(half: Indices, key: Indices, *, below: np.uint64) -> Indices:
+    """Hash to numbers below `below`. It and the halves are at most 2^32; `key` is a factor and a summand."""
+    product: Indices = half * key[0]
+    product += key[1]
+    product >>= _HALF_WORD
+    product *= below
+    product >>= _HALF_WORD
+    return product
+
+
+def _sum_below(limit: np.uint64, first: Indices, second: Indices) -> Indices:
+    """The sum modulo `limit` of two numbers below it.
+
+    If the sum is below `limit`, the unsigned difference wraps around and is larger, so the minimum is right.
+    """
+    total = first + second
+    result: Indices = np.minimum(total, total - limit)
+    return result

@@ -9,9 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.training.data.corpus import NOT_UTF8, CorpusFile
-from trainyard.training.data.skipped_counts import SkipTally
-from trainyard.training.data.validation_split import WHOLE, Portion
+from trainyard.training.data.corpus import NOT_UTF8, WHOLE, CorpusFile, Portion, SkipTally
 
 Piece = bytes | None
 """A part of a document's text in UTF-8, cut between characters; None ends the document."""
@@ -112,7 +110,10 @@ def _character_end(text: bytes) -> int:
 
 def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
     try:
-        count, row = 0 if portion.is_complete else _row_count(file.path), -1
+        count, row = 0, -1
+        if not portion.is_complete:
+            with file.path.open("rb") as lines:
+                count = sum(1 for line in lines if line.strip())
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
@@ -122,11 +123,6 @@ def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Po
                     yield from _json_row(line, text_field, _Place(file.relative, number, skips))
     except OSError:
         skips.add("unreadable files", file.relative)
-
-
-def _row_count(path: Path) -> int:
-    with path.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
 
 
 class _Place:

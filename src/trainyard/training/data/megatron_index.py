@@ -75,7 +75,8 @@ def read_megatron_index(path: Path, tokens: Path) -> MegatronIndex:
     lengths, offsets, documents = (
         part.view(kind) for part, kind in zip(parts, ("<i4", "<i8", "<i8"), strict=True)
     )
-    _check_documents(path, documents, sequences)
+    if not marks or documents[0] != 0 or documents[-1] != sequences or (np.diff(documents) < 0).any():
+        raise _damage_error(path, f"its documents are not its {sequences:,} sequences in order")
     _check_sequences(path, (lengths, offsets), tokens, width=np.dtype(dtype).itemsize)
     return MegatronIndex(dtype, lengths, documents)
 
@@ -100,12 +101,6 @@ def _header(path: Path) -> tuple[str, int, int]:
     return dtype, sequences, marks
 
 
-def _check_documents(path: Path, documents: npt.NDArray[np.int64], sequences: int) -> None:
-    """Check that the marks ascend from 0 to the number of sequences."""
-    if not documents.size or documents[0] != 0 or documents[-1] != sequences or _has_descent(documents):
-        raise _damage_error(path, f"its documents are not its {sequences:,} sequences in order")
-
-
 def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width: int) -> None:
     """Check that the sequences fill `tokens` from the first byte to the last in order, as Megatron writes.
 
@@ -128,10 +123,6 @@ def _check_sequences(path: Path, table: tuple[Any, Any], tokens: Path, *, width:
             break
     if end != size:
         raise _damage_error(path, f"its sequences are {end:,} bytes, and {tokens.name} has {size:,}")
-
-
-def _has_descent(numbers: npt.NDArray[np.int64]) -> bool:
-    return bool((numbers[1:] < numbers[:-1]).any())
 
 
 def _damage_error(path: Path, what: str) -> DataError:

@@ -12,20 +12,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.batches import TokenBatches, count_targets, take_share
-from trainyard.training.data.order import Permutation
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.batches import Permutation, StepBatches, TokenBatches
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
-
-if TYPE_CHECKING:
-    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 BLOCK = 1000
 """The number of sequences in which each part has exactly its share, so one of them is the smallest share."""
@@ -42,7 +38,7 @@ def shares_of(weights: Sequence[float]) -> list[int]:
     return shares
 
 
-class MixedBatches:
+class MixedBatches(StepBatches):
     """The batches of a run, by step. `docs/data.md` describes the order."""
 
     def __init__(
@@ -56,7 +52,6 @@ class MixedBatches:
         self._block: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def batch(self, step: int) -> np.ndarray:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run."""
         first = step * self._batch_size
         places = (self.place(sequence) for sequence in range(first, first + self._batch_size))
         return np.concatenate([self._parts[part].batch(index) for part, index in places])
@@ -73,20 +68,6 @@ class MixedBatches:
             self._block = (block, parts, ranks)
         part = int(self._block[1][row])
         return part, block * self._shares[part] + int(self._block[2][row])
-
-    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
-        """The micro batches of this process at `step`, and the number of targets over all processes."""
-        batch = self.batch(step)
-        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
-
-    def position(self, _step: int) -> None:
-        """None, because the step number is the position."""
-
-    def restore(self, _position: object) -> None:
-        """There is nothing to restore."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 @dataclass(frozen=True)

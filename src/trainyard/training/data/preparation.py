@@ -16,15 +16,17 @@ import numpy as np
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import (
+    WHOLE,
     Corpus,
     CorpusFile,
+    Portion,
+    SkipCount,
+    SkipTally,
     corpus_at,
     hold_out,
     standard_library,
     unusable_message,
 )
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally
-from trainyard.training.data.validation_split import WHOLE, Portion
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
 _SCHEMA = 1
@@ -87,8 +89,17 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     """
     vocabulary = load_vocabulary(model)
     skips, validation_skips = SkipTally(), SkipTally()
-    corpus = _train_corpus(data, skips)
-    held_out = _validation_corpus(data, validation_skips).files if data.validation_path is not None else ()
+    prepared, validation = Path(data.prepared_directory).expanduser(), data.validation_path
+    without = [prepared] if validation is None else [prepared, Path(validation).expanduser()]
+    if data.train_path is None:
+        corpus = standard_library()
+    else:
+        corpus = _corpus("data.train_path", data.train_path, data, without=without, skips=skips)
+    held_out: tuple[CorpusFile, ...] = ()
+    if validation is not None:
+        held_out = _corpus(
+            "data.validation_path", validation, data, without=[prepared], skips=validation_skips
+        ).files
 
     def build_plan(split: str | None) -> Preparation:
         train, validation = corpus.files, held_out
@@ -103,7 +114,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
             train=train,
             validation=validation,
             skipped=skips.summary(),
-            directory=Path(data.prepared_directory).expanduser() / key,
+            directory=prepared / key,
             data=data,
             vocab_size=vocab_size,
             vocabulary=vocabulary,
@@ -121,22 +132,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
         yield by_files  # a text that is too short to split is used completely for training
 
 
-def _train_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
-    if data.train_path is None:
-        return standard_library()
-    without = [Path(data.prepared_directory).expanduser()]
-    if data.validation_path is not None:
-        without.append(Path(data.validation_path).expanduser())
-    return _corpus("data.train_path", data.train_path, data=data, without=without, skips=skips)
-
-
-def _validation_corpus(data: DataConfig, skips: SkipTally) -> Corpus:
-    assert data.validation_path is not None
-    without = [Path(data.prepared_directory).expanduser()]
-    return _corpus("data.validation_path", data.validation_path, data=data, without=without, skips=skips)
-
-
-def _corpus(key: str, path: str, *, data: DataConfig, without: Sequence[Path], skips: SkipTally) -> Corpus:
+def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
     corpus = corpus_at(key, Path(path).expanduser(), without=without, skips=skips)
     width = np.dtype(data.bin_dtype).itemsize

@@ -1,12 +1,15 @@
-"""Write, check and read token files: little-endian integers without a header, memory-mapped for reading.
+"""Write, check and read token files, and the `index.json` that describes those of a prepared corpus.
 
-`vocabulary` defines what the tokens mean; `batches` chooses which ones are drawn.
+A token file holds little-endian integers without a header, memory-mapped for reading. The fingerprint is a
+digest of the tokens themselves, so the same data has the same fingerprint on every machine and under every
+path. `vocabulary` defines what the tokens mean; `batches` chooses which ones are drawn.
 """
 
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
-from trainyard.errors import DataError
-from trainyard.run.atomic_files import sha256_of_file
+from trainyard.config.schema import Config
+from trainyard.errors import DamagedFileError, DataError
+from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.suggested_commands import trainyard_command
-from trainyard.training.data.validation_split import WHOLE, Portion
+from trainyard.run.untrusted_files import read_json_object
+from trainyard.training.data.batches import Places, TokenBatches, first_windows
+from trainyard.training.data.corpus import WHOLE, Portion, SkipCount
 from trainyard.training.data.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
@@ -204,3 +211,136 @@ def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenAr
 
 def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
     return np.dtype(dtype).newbyteorder("<")
+
+
+INDEX_NAME = "index.json"
+_SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Data that is ready to train on."""
+
+    name: str
+    """The name shown to people."""
+    fingerprint: str
+    """SHA-256 over the tokens, lower-case hex."""
+    train: TokenFile
+    validation: TokenFile | None
+    train_files: int
+    """The number of files that the training tokens come from; skipped files do not count."""
+    validation_files: int
+    skipped: tuple[SkipCount, ...]
+    seconds: float
+    """The time to prepare or find the data."""
+    reused: bool
+    """Whether an earlier run had prepared it."""
+    validation_split: str | None = None
+    """How validation data was held out of the training files, `files` or `within`; None: it was not."""
+
+    @property
+    def files(self) -> tuple[TokenFile, ...]:
+        return (self.train,) if self.validation is None else (self.train, self.validation)
+
+    @property
+    def skipped_files(self) -> int:
+        """The number of files that were skipped in training and validation data."""
+        return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
+
+    def to_json(self) -> dict[str, Any]:
+        """The data's part of `run.json`; unknown values are left out."""
+        facts: dict[str, Any] = {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "train_tokens": self.train.tokens,
+            "train_files": self.train_files,
+        }
+        if self.skipped_files:
+            facts["skipped_files"] = self.skipped_files
+        if self.validation is None:
+            return facts
+        split = {} if self.validation_split is None else {"validation_split": self.validation_split}
+        return {
+            **facts,
+            "validation_tokens": self.validation.tokens,
+            "validation_files": self.validation_files,
+            **split,
+        }
+
+    def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
+        """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
+        return TokenBatches(
+            self.train.open(),
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            seed=seed,
+            documents=_places(self.train),
+        )
+
+    def validation_windows(self, *, length: int, count: int) -> np.ndarray:
+        """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
+        if self.validation is None:
+            return np.empty((0, length + 1), dtype=np.int64)
+        documents = _places(self.validation)
+        return first_windows(self.validation.open(), length=length, count=count, documents=documents)
+
+    def prompt(self, count: int) -> list[int]:
+        """The first `count` validation tokens, or training tokens when there is no validation data."""
+        return [int(token) for token in (self.validation or self.train).open()[:count]]
+
+    def pinned_config(self, config: Config) -> Config:
+        """`config` itself: how validation data is held out follows from the files."""
+        return config
+
+
+def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
+    """Write the index. It has the names alone of files in `folder`, which is renamed when it is complete."""
+    stored = _with_paths(prepared, lambda path: Path(path.name) if path.parent == folder else path)
+    value = TypeAdapter(PreparedData).dump_python(stored, mode="json")
+    write_json_atomically(folder / INDEX_NAME, {"schema": _SCHEMA, **value})
+
+
+def read_prepared(directory: Path) -> PreparedData | None:
+    """The data prepared in `directory`; None if the index is missing or damaged or a file size differs."""
+    prepared = read_index(directory)
+    return prepared if prepared is not None and all(file.is_complete for file in prepared.files) else None
+
+
+def read_index(directory: Path) -> PreparedData | None:
+    """Return the data that the index in `directory` describes; None without one. Files are not checked."""
+    try:
+        value = read_json_object(directory / INDEX_NAME)
+        stored = TypeAdapter(PreparedData).validate_python(value) if value.get("schema") == _SCHEMA else None
+    except (OSError, DamagedFileError, ValidationError):
+        return None
+    if stored is None:
+        return None
+    found = _with_paths(stored, lambda path: directory / path)
+    return replace(found, fingerprint=fingerprint_of(found.train, found.validation), seconds=0.0, reused=True)
+
+
+def _with_paths(prepared: PreparedData, path_of: Callable[[Path], Path]) -> PreparedData:
+    def moved(file: TokenFile) -> TokenFile:
+        documents = file.documents and moved(file.documents)
+        return replace(file, path=path_of(file.path), documents=documents)
+
+    validation = prepared.validation and moved(prepared.validation)
+    return replace(prepared, train=moved(prepared.train), validation=validation)
+
+
+def _places(file: TokenFile) -> Places | None:
+    """The starts of the documents of `file`, memory-mapped; None when they are not recorded."""
+    return None if file.documents is None else file.documents.open().view(np.ndarray)
+
+
+def _identity(file: TokenFile) -> list[str | int]:
+    """The values that identify the tokens, and the document starts where these are recorded."""
+    identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
+    if file.part_of is not None:
+        identity += ["from", file.part_of[0]]
+    return identity if file.documents is None else [*identity, file.documents.sha256]
+
+
+def fingerprint_of(train: TokenFile, validation: TokenFile | None) -> str:
+    parts = [_identity(file) if file else None for file in (train, validation)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

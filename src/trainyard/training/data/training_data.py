@@ -8,8 +8,8 @@ import numpy as np
 from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.training.data.hugging_face import open_stream
 from trainyard.training.data.mixture import find_prepared_mixture, prepare_mixture
-from trainyard.training.data.streamed_dataset import open_stream
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 from trainyard.training.runtime.world import DataShare, World
 

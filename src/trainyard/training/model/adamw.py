@@ -1,7 +1,7 @@
 """AdamW with weight decay on matrices only."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW
 
 from trainyard.config.schema import TrainingConfig
@@ -23,11 +23,8 @@ def build(model: nn.Module, config: TrainingConfig) -> AdamW:
         fused=True,
     )
     for parameter in (*matrices, *vectors):
-        optimizer.state[parameter] = _fresh_moments(parameter)
+        values = parameter.detach()
+        step = torch.zeros((), dtype=torch.float32, device=values.device)
+        moments = {"exp_avg": torch.zeros_like(values), "exp_avg_sq": torch.zeros_like(values)}
+        optimizer.state[parameter] = {"step": step, **moments}
     return optimizer
-
-
-def _fresh_moments(parameter: Tensor) -> dict[str, Tensor]:
-    values = parameter.detach()
-    step = torch.zeros((), dtype=torch.float32, device=values.device)
-    return {"step": step, "exp_avg": torch.zeros_like(values), "exp_avg_sq": torch.zeros_like(values)}

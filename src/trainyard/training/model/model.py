@@ -17,9 +17,9 @@ from trainyard.training.model.attention import (
     LONGEST_WRITTEN_OUT,
     causal_attention,
     is_written_out,
+    unpack,
     unseen_keys,
 )
-from trainyard.training.model.packing import unpack
 from trainyard.training.model.shard_assignment import draw_normal, own_part
 
 

@@ -1,7 +1,13 @@
 """Put a model on the devices of the world: tensor parallelism, recomputation, compiling, then FSDP2 or DDP.
 
-Tensor parallelism is in `tensor_parallel`, FSDP2 is `fully_shard` over a device mesh. `Parallel` holds the
-differences between the strategies; the loop knows no strategy.
+FSDP2 is `fully_shard` over a device mesh. `Parallel` holds the differences between the strategies; the loop
+knows no strategy. Tensor parallelism divides a model's matrices over a group of processes that trains on the
+same sequences, as in Megatron-LM (arXiv:1909.08053):
+
+    embedding: rows | q, k, v: heads | o: inputs | gate, up: width | down: inputs | output: rows
+
+That takes two all-reduces over the group per block and pass, none within attention or feed-forward. Norms are
+replicated on each process and get the same gradients.
 """
 
 from collections.abc import Callable
@@ -20,6 +26,13 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -31,7 +44,7 @@ from trainyard.config.mesh import MeshShape, mesh_shape
 from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 from trainyard.training.model.gradient_compression import CompressedExchange
 from trainyard.training.model.model import Block, Llama, build_model, fill_tables, initialize
-from trainyard.training.model.tensor_parallel import cut_over_group
+from trainyard.training.model.shard_assignment import gather_tensor
 from trainyard.training.runtime.world import DataShare, World
 
 _KEPT = {
@@ -94,7 +107,7 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     if compute.strategy in ("fsdp", "hsdp"):
         return _shard(config, world, device, draw=draw)
     model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty_model(shape, device)
-    model.model.attends_by_blocks = _has_block_kernels(compute, device)
+    _choose_masks(model, config, device)
     _recompute(model, compute)
     forward: nn.Module = model
     if compute.compile:
@@ -120,12 +133,13 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
 
 
-def _has_block_kernels(compute: ComputeConfig, device: torch.device) -> bool:
-    """Return whether flex attention pays off.
+def _choose_masks(model: Llama, config: Config, device: torch.device) -> None:
+    """Keep documents apart if that is configured, by flex attention where it pays off.
 
     Only compiled code avoids an array of scores of queries by keys.
     """
-    return compute.compile and device.type == "cuda"
+    model.model.separates_documents = config.data.packing == "separate"
+    model.model.attends_by_blocks = config.compute.compile and device.type == "cuda"
 
 
 def _empty_model(shape: ArchitectureConfig, device: torch.device) -> Llama:
@@ -150,7 +164,7 @@ def _shard(config: Config, world: World, device: torch.device, *, draw: bool) ->
     mesh = _mesh(shape, compute, device)
     if shape.tensor > 1:
         cut_over_group(model, mesh["tensor"])
-    model.model.attends_by_blocks = _has_block_kernels(compute, device)
+    _choose_masks(model, config, device)
     _recompute(model, compute)
     if compute.compile:
         for layer in model.model.layers:
@@ -224,3 +238,65 @@ def _run_keeping_products(block: Callable[..., Tensor], *inputs: Tensor) -> Tens
 
 def _keep_expensive(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def cut_over_group(model: Llama, group: DeviceMesh) -> None:
+    """Divide the matrices of `model` over the one-dimensional mesh `group`; tied weights stay tied.
+
+    The size of the group must divide heads, key-value heads, the inner width and the vocabulary
+    (`config.combinations`).
+    """
+    for layer in model.model.layers:
+        parallelize_module(layer, group, _block_plan())
+        for half in ("self_attn", "mlp"):
+            layer.get_submodule(half).register_forward_pre_hook(partial(_replicate_input, group))
+    tables: dict[str, ParallelStyle] = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    parallelize_module(model, group, tables)
+    model.model.embed_tokens.register_forward_hook(_wait_for_output)
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def _wait_for_output(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    """Wait for the all-reduce of the output, because a compiled block does not accept a pending tensor."""
+    return output.clone()
+
+
+def _replicate_input(group: DeviceMesh, _module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Wrap the input of attention or feed-forward as one DTensor, so that its gradient is summed once."""
+    x: Tensor = DTensor.from_local(inputs[0], group, [Replicate()], run_check=False)
+    return (x, *inputs[1:])
+
+
+def _block_plan() -> dict[str, ParallelStyle]:
+    return {
+        "self_attn.q_proj": ColwiseParallel(),
+        "self_attn.k_proj": ColwiseParallel(),
+        "self_attn.v_proj": ColwiseParallel(),
+        "self_attn.o_proj": RowwiseParallel(),
+        "mlp.gate_proj": ColwiseParallel(),
+        "mlp.up_proj": ColwiseParallel(),
+        "mlp.down_proj": RowwiseParallel(),
+    }
+
+
+def clip_gradients(model: nn.Module, limit: float) -> Tensor:
+    """Scale the gradients of `model` to a norm of at most `limit`; return their complete norm before that.
+
+    With tensor parallelism, the norm layers are on another mesh than the matrices; each mesh is summed
+    separately.
+    """
+    groups: dict[DeviceMesh | None, list[Tensor]] = {}
+    for parameter in model.parameters():
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault(mesh, []).append(parameter)
+    gradients = ([p.grad for p in group if p.grad is not None] for group in groups.values())
+    norms = [gather_tensor(nn.utils.get_total_norm(own)) for own in gradients]
+    total = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    for group in groups.values():
+        nn.utils.clip_grads_with_norm_(group, limit, total)
+    return total

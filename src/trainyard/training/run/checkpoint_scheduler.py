@@ -2,7 +2,7 @@
 
 After a signal it only saves: it removes nothing, and starts no save for which the grace period is too short.
 
-`checkpoint_save` writes a checkpoint; `step_loop` decides at which steps one is due.
+`checkpoint` writes one; `loop` decides at which steps one is due.
 """
 
 import logging
@@ -23,10 +23,9 @@ from trainyard.errors import (
 )
 from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkpoints
 from trainyard.run.suggested_commands import from_here, made_by, resume_command
-from trainyard.training.checkpoint.checkpoint import SavedCheckpoint
-from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
-from trainyard.training.checkpoint.save_executors import Engine, ForegroundEngine, PendingResult, open_engine
+from trainyard.training.checkpoint.checkpoint import PendingSave, SavedCheckpoint, SaveJob
 from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
+from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.stop_signals import COST_LIMIT, INTERRUPT
 

@@ -1,6 +1,6 @@
 """The objects that a segment of a run works with: configuration, state, devices, trackers, watchers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,8 +13,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.run.length import RunLength
-from trainyard.training.run.trackers import Tracker
+from trainyard.training.run.run_request import RunLength
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World
@@ -33,6 +32,14 @@ class Listener(Protocol):
 
         The field `what` of `working` names the current work; it is empty while the run trains steps.
         """
+
+
+class Tracker(Protocol):
+    """Shows rows of metrics to people, beside `metrics.jsonl`."""
+
+    def write(self, row: Row) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
@@ -57,7 +64,8 @@ class RunContext:
     state: TrainingState
     device: torch.device
     world: World
-    trackers: Sequence[Tracker]
+    trackers: list[Tracker]
+    """Open on the main process while it trains."""
     stop: StopRequest
     listener: Listener
     gpu_facts: Callable[[], dict[str, float]]

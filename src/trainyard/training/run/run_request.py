@@ -1,16 +1,18 @@
 """Open a segment of a run: its request, a check whether the run is already done, and its first records.
 
 This module writes the run's identity and configuration, and removes the records of steps that are trained
-again. `lifecycle` trains.
+again. `loop` trains.
 """
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
-from trainyard.config.schema import Config
+from trainyard.config.schema import Config, DataConfig, TrainingConfig
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
@@ -23,10 +25,68 @@ from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.training.data.training_data import TrainingData
-from trainyard.training.run.length import RunLength
+from trainyard.training.model.model import parameter_count
+from trainyard.training.model.parallel import Parallel
+from trainyard.training.runtime.hardware import hardware_facts
+from trainyard.training.runtime.world import World
+from trainyard.training.weights.weight_fit import WeightSource
 
 if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The planned length of a run."""
+
+    steps: int
+    """Optimizer steps."""
+    steps_per_epoch: int | None
+    """None when the length of the data is not known."""
+    epochs: float | None
+    """Passes over the training data in `steps`; None when the length of the data is not known."""
+    samples_per_step: int
+    """Sequences per optimizer step: the global batch."""
+    tokens_per_step: int
+
+    def epoch_of(self, step: int) -> int | None:
+        """The epoch of a step, from 1; None when it is not known."""
+        return None if self.steps_per_epoch is None else step // self.steps_per_epoch + 1
+
+    def place_of(self, step: int) -> str:
+        """The position of the batch after `step` steps in the data, counted from 1, as text for people."""
+        if self.steps_per_epoch is None:
+            return f"batch {step + 1} of the stream"
+        return f"batch {step % self.steps_per_epoch + 1} of epoch {self.epoch_of(step)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def global_batch(config: TrainingConfig, groups: int) -> int:
+    """Sequences per optimizer step, over all accumulated forward passes and all groups with separate data."""
+    return config.batch_size * config.gradient_accumulation_steps * groups
+
+
+def plan_length(
+    training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int | None, groups: int
+) -> RunLength:
+    """Plan the length: the run ends at `max_steps` or after `epochs`, whichever comes first.
+
+    When the number of steps per epoch is not known, only `max_steps` counts.
+    """
+    limits = [training.max_steps]
+    if training.epochs is not None and steps_per_epoch is not None:
+        limits.append(training.epochs * steps_per_epoch)
+    steps = min(limit for limit in limits if limit is not None)
+    samples = global_batch(training, groups)
+    return RunLength(
+        steps=steps,
+        steps_per_epoch=steps_per_epoch,
+        epochs=None if steps_per_epoch is None else round(steps / steps_per_epoch, 4),
+        samples_per_step=samples,
+        tokens_per_step=samples * data.sequence_length,
+    )
 
 
 @dataclass(frozen=True)
@@ -84,6 +144,48 @@ def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | No
             "Raise training.max_steps, or name an earlier checkpoint with --resume. Nothing was started."
         )
     return None
+
+
+def segment_facts(
+    request: Request,
+    length: RunLength,
+    parallel: Parallel,
+    weights: WeightSource | None,
+    *,
+    world: World,
+    device: torch.device,
+) -> dict[str, Any]:
+    """The facts for `run.json` beside the request: plan, hardware, starting weights."""
+    plan: dict[str, Any] = {"parameters": parameter_count(parallel.model)}
+    if parallel.compressed:
+        plan["gradient_compression"] = asdict(parallel.compressed.compression)
+    if request.flops_per_token is not None:
+        plan["flops_per_token"] = request.flops_per_token
+    config, peak = request.config, _peak_flops(request, device)
+    return {
+        "plan": length.to_json() | plan,
+        "hardware": hardware_facts(device, world.size, compiled=config.compute.compile)
+        | ({"peak_flops": peak} if peak else {}),
+        # Random weights follow from the seed.
+        "model": {"path": config.model.path, "sha256": weights.digest()} if weights else None,
+    }
+
+
+def mfu_of(request: Request, world: World, device: torch.device) -> Callable[[float], float | None]:
+    """Convert tokens per second to the share of the peak of all devices; None when it is not known.
+
+    A share above 1 shows that the peak is wrong, so it is not known either.
+    """
+    each, peak = request.flops_per_token, _peak_flops(request, device)
+    if each is None or peak is None:
+        return lambda _speed: None
+    scale = each / (world.size * peak)
+    return lambda speed: speed * scale if speed * scale <= 1 else None
+
+
+def _peak_flops(request: Request, device: torch.device) -> float | None:
+    """The peak of one device, by its name; None when the caller knows none."""
+    return request.peak_flops(torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu")
 
 
 def open_records(request: Request, point: ResumePoint | None, found: Mapping[str, Any]) -> str:

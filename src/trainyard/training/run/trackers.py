@@ -1,4 +1,4 @@
-"""Write metrics to TensorBoard and Weights & Biases, from the same rows as `metrics.jsonl`.
+"""Write metrics to TensorBoard, Weights & Biases and Prometheus, from the same rows as `metrics.jsonl`.
 
 A tracker that cannot start or fails is dropped with a warning; it never ends a training run.
 """
@@ -9,17 +9,16 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.schema import Config, MonitoringConfig
-from trainyard.run.directory import RunDirectory
+from trainyard.config.schema import Config
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
+from trainyard.training.run.run_context import RunContext, Tracker
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -35,34 +34,15 @@ _GROUPS = (
 # The sections of the configuration that affect the result, by which W&B compares runs.
 _COMPARED = ("model.", "training.", "data.", "compute.")
 _CLOSING = "closing trackers"
-Scalar = bool | int | float | str
-
-
-class Tracker(Protocol):
-    """Shows rows of metrics to people."""
-
-    def write(self, row: dict[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """The run that a tracker shows."""
-
-    config: MonitoringConfig
-    directory: RunDirectory
-    run_id: str
-    resumed_at: int
-    """The last step before this segment, 0 at the start of the run."""
-    hyperparameters: Mapping[str, Scalar]
+# Seconds of a grace period that are left for the end of the process, once the trackers are closed.
+_LEAVING_SECONDS = 3.0
 
 
 class TensorBoardTracker:
     """Event files under `tensorboard/`, without rows of a killed run after the step that it resumed from."""
 
-    def __init__(self, run: TrackedRun) -> None:
-        self._run = run
+    def __init__(self, context: RunContext) -> None:
+        self._folder, self._resumed_at = context.directory.tensorboard, context.state.step
         self._writer: SummaryWriter | None = None
 
     def write(self, row: dict[str, Any]) -> None:
@@ -70,8 +50,8 @@ class TensorBoardTracker:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            folder, resumed_at = self._run.directory.tensorboard, self._run.resumed_at
-            self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
+            purged = self._resumed_at + 1 if self._resumed_at else None
+            self._writer = SummaryWriter(str(self._folder), purge_step=purged)
         for name in row.keys() - _NOT_PLOTTED:
             self._writer.add_scalar(tag_of(name), row[name], global_step=row["step"], walltime=row["time"])
 
@@ -89,28 +69,24 @@ def tag_of(name: str) -> str:
 class WandbTracker:
     """A W&B run with the same id; without WANDB_API_KEY it is written offline into the run directory."""
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, context: RunContext) -> None:
         import wandb
 
+        chosen = context.config.monitoring.wandb
         mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
+        # Without a limit it may wait for an upload forever; `wandb sync` can send the rest later.
+        limits = {"init_timeout": 60, "finish_timeout": 60, "finish_timeout_raises": True}
         self._run = wandb.init(
-            project=run.config.wandb.project,
-            entity=run.config.wandb.entity,
-            dir=str(run.directory.logs),
-            id=run.run_id,
-            name=run.run_id,
-            config=dict(run.hyperparameters),
+            project=chosen.project,
+            entity=chosen.entity,
+            dir=str(context.directory.logs),
+            id=context.run_id,
+            name=context.run_id,
+            config=hyperparameters_of(context.config),
             allow_val_change=True,  # a run can resume with another configuration
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                init_timeout=60,
-                # Without a limit it may wait for an upload forever; `wandb sync` can send the rest later.
-                finish_timeout=60,
-                finish_timeout_raises=True,
-            ),
+            settings=wandb.Settings(silent=True, console="off", **limits),
         )
 
     def write(self, row: dict[str, Any]) -> None:
@@ -123,8 +99,8 @@ class WandbTracker:
 class PrometheusTracker:
     """A text file with the figures of the last row, for node_exporter."""
 
-    def __init__(self, run: TrackedRun) -> None:
-        self._path, self._run_id = Path(str(run.config.prometheus_file)), run.run_id
+    def __init__(self, context: RunContext) -> None:
+        self._path, self._run_id = Path(str(context.config.monitoring.prometheus_file)), context.run_id
 
     def write(self, row: dict[str, Any]) -> None:
         write_prometheus_file(self._path, row_samples(row, self._run_id))
@@ -136,65 +112,69 @@ class PrometheusTracker:
 class GuardedTracker:
     """A tracker that is dropped, with one warning, when it cannot start or fails."""
 
-    def __init__(
-        self,
-        name: str,
-        start: Callable[[], Tracker],
-        failures: Callable[[], tuple[type[Exception], ...]] = tuple,
-    ) -> None:
-        """`failures` returns the errors of the tracker's own library; system errors are always caught."""
-        self._name, self._failures = name, failures
+    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
+        self._name = name
         self._tracker: Tracker | None = None
         with self._drop_on_failure(ValueError):  # settings that W&B refuses
             self._tracker = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        with self._drop_on_failure():
-            if self._tracker is not None:
+        if self._tracker is not None:
+            with self._drop_on_failure():
                 self._tracker.write(row)
 
     def close(self) -> None:
-        with self._drop_on_failure():
-            if self._tracker is not None:
+        if self._tracker is not None:
+            with self._drop_on_failure():
                 self._tracker.close()
-
-    def _expected_errors(self, *others: type[Exception]) -> tuple[type[Exception], ...]:
-        return (OSError, ImportError, *self._failures(), *others)
 
     @contextmanager
     def _drop_on_failure(self, *others: type[Exception]) -> Iterator[None]:
         try:
             yield
-        except self._expected_errors(*others) as error:
+        except _failures(*others) as error:
             self._tracker = None
             _logger.warning("%s failed (%s); training continues without it", self._name, error)
 
 
-def _wandb_failures() -> tuple[type[Exception], ...]:
+def _failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """The errors after which a tracker is dropped: of the system and of W&B. A bug is raised."""
+    failures = (OSError, ImportError, *others)
     if "wandb" not in sys.modules:
-        return ()
+        return failures
     import wandb
     from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 
-    return wandb.Error, HandleAbandonedError, MailboxClosedError
+    return (*failures, wandb.Error, HandleAbandonedError, MailboxClosedError)
 
 
-def open_trackers(run: TrackedRun) -> list[Tracker]:
-    """Open the configured trackers."""
-    opened: list[Tracker] = []
-    if run.config.tensorboard:
-        opened.append(GuardedTracker("TensorBoard", lambda: TensorBoardTracker(run)))
-    if run.config.prometheus_file is not None:
-        opened.append(GuardedTracker("Prometheus", lambda: PrometheusTracker(run)))
-    if run.config.wandb.enabled:
-        opened.append(GuardedTracker("W&B", lambda: WandbTracker(run), _wandb_failures))
-    return opened
-
-
-def hyperparameters_of(config: Config) -> dict[str, Scalar]:
+def hyperparameters_of(config: Config) -> dict[str, Any]:
     """The hyperparameters of a run: every value of the sections in `_COMPARED`, by dotted key."""
     values = ((key, attrgetter(key)(config)) for key in leaf_keys() if key.startswith(_COMPARED))
     return {key: value for key, value in values if isinstance(value, bool | int | float | str)}
+
+
+def open_trackers(context: RunContext) -> list[Tracker]:
+    """Open the configured trackers."""
+    chosen = context.config.monitoring
+    kinds = (
+        ("TensorBoard", chosen.tensorboard, TensorBoardTracker),
+        ("Prometheus", chosen.prometheus_file is not None, PrometheusTracker),
+        ("W&B", chosen.wandb.enabled, WandbTracker),
+    )
+    return [GuardedTracker(name, lambda start=start: start(context)) for name, is_on, start in kinds if is_on]  # type: ignore[misc]
+
+
+@contextmanager
+def use_trackers(context: RunContext) -> Iterator[None]:
+    """Open the trackers on the main process, once the step to resume from is known, and close them."""
+    if context.world.is_main:
+        context.trackers.extend(open_trackers(context))
+    try:
+        yield
+    finally:
+        if context.trackers:
+            close_trackers(context.trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 
 
 def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:
@@ -218,8 +198,5 @@ def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) ->
 
 
 def is_still_closing() -> bool:
-    """Return whether a tracker was given up before it was closed.
-
-    It would delay the end of the interpreter.
-    """
+    """Return whether a tracker was given up before it was closed; it would delay the interpreter's end."""
     return any(thread.name == _CLOSING for thread in threading.enumerate())

@@ -1,6 +1,6 @@
 """Choose the device of a run, make it deterministic, and describe it for `run.json`.
 
-`machine.preflight` judges whether the machine is good enough.
+`machine.preflight` judges whether the machine is good enough, from `torch_facts`.
 """
 
 import ctypes
@@ -9,7 +9,9 @@ import platform
 import random
 import resource
 import sys
+import warnings
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -103,6 +105,7 @@ def pin_choices(*, compiled: bool, environment: MutableMapping[str, str] = os.en
 
 def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = False) -> dict[str, Any]:
     """The `hardware` of `run.json`; for `compiled` kernels on a CPU also their vector width."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
     facts: dict[str, Any] = {
         "device": str(device),
         "python": platform.python_version(),
@@ -110,7 +113,7 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
         "threads": torch.get_num_threads(),
         "world_size": world_size,
         # The number of processes on this machine; null when torchrun does not give it.
-        "local_world_size": _local_world_size(world_size),
+        "local_world_size": 1 if world_size == 1 else int(here) if here.isdecimal() else None,
         "platform": platform.platform(),
     }
     if compiled and device.type == "cpu":
@@ -127,13 +130,6 @@ def _nccl_facts() -> dict[str, str]:
     chosen = {fact: os.environ.get(variable) or "auto" for fact, (variable, _) in _NCCL_PINS.items()}
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {"nccl": ".".join(map(str, version))} | chosen
-
-
-def _local_world_size(world_size: int) -> int | None:
-    if world_size == 1:
-        return 1
-    here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(here) if here.isdecimal() else None
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:
@@ -212,3 +208,24 @@ def vector_width() -> int:
 
 def _on_x86() -> bool:
     return platform.machine() in ("x86_64", "AMD64")
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """The installed torch and the GPUs it can use."""
+
+    version: str
+    """The version without the local part: `2.13.0`, not `2.13.0+cu130`."""
+    cuda: str | None
+    """The CUDA release it was built for, such as `13.0`; None for a CPU build."""
+    gpu_memory_bytes: tuple[int, ...]
+    """The memory of each GPU that torch can use, in torch's order."""
+
+
+def torch_facts() -> TorchFacts:
+    """Ask torch. A driver that is too old counts as no GPUs; torch's own warning about it is suppressed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        memory = tuple(torch.cuda.get_device_properties(i).total_memory for i in range(usable))
+    return TorchFacts(torch.__version__.partition("+")[0], torch.version.cuda, memory)

@@ -119,16 +119,11 @@ def _nonce(path: Path) -> Iterator[str]:
 
 def _wait_until_listed(path: Path, patience: float) -> bool:
     deadline = time.monotonic() + patience
-    while not _is_listed(path):
+    while True:
+        with contextlib.suppress(OSError):
+            # Listing the folder makes an NFS client read it again.
+            if path.name in os.listdir(path.parent):  # noqa: PTH208 - only the names
+                return True
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _is_listed(path: Path) -> bool:
-    """Return whether `path` exists. Listing the folder makes an NFS client read it again."""
-    try:
-        return path.name in os.listdir(path.parent)  # noqa: PTH208 - only the names
-    except OSError:
-        return False

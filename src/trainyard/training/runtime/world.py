@@ -146,10 +146,8 @@ class World:
         if self.size == 1:
             return work()
         error, result = attempt(work)
-        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
-        with describe_wait("the other processes to prepare their data", _PREPARATION_HOURS * 3600.0):
+        with self._long_wait("the other processes to prepare their data"):
             errors = self.gather(error)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
         first = error or next((other for other in errors if other is not None), None)
         if first is not None:
             raise first
@@ -162,19 +160,26 @@ class World:
         """
         if self.size == 1:
             return
-        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
-        if self.is_main:
-            with suppress(TrainingFailedError):  # another process is gone, and needs no answer
+        with self._long_wait("the main process to record the outcome"):
+            try:
                 self.broadcast(None)
-            return
-        with describe_wait("the main process to record the outcome", _PREPARATION_HOURS * 3600.0):
-            self.broadcast(None)
+            except TrainingFailedError:
+                if not self.is_main:  # a process that is gone needs no answer of the main one
+                    raise
 
     def wait(self) -> None:
         """Wait until all processes have called this."""
         if self.size > 1:
             with explain_lost_peers():
                 dist.barrier(group=self.control)
+
+    @contextmanager
+    def _long_wait(self, what: str) -> Iterator[None]:
+        """Let control messages of the body take a day, and say in the log what this process waits for."""
+        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
+        with describe_wait(what, _PREPARATION_HOURS * 3600.0):
+            yield
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
         with explain_lost_peers():

@@ -22,7 +22,7 @@ from trainyard.config.schema import ArchitectureConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
 from trainyard.training.model.model import rotary_frequencies
 from trainyard.training.weights.native_dequantization import DEFAULT_TILE_BYTES, dequantize
-from trainyard.training.weights.weight_source import WeightSource, digest_of_files
+from trainyard.training.weights.weight_fit import WeightSource, digest_of_files
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor

@@ -15,8 +15,7 @@ from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, declared_architecture, read_config
-from trainyard.training.weights.weight_fit import OUTPUT, layers_in
-from trainyard.training.weights.weight_source import WeightSource, digest_of_files
+from trainyard.training.weights.weight_fit import OUTPUT, WeightSource, digest_of_files, layers_in
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -35,15 +34,11 @@ class SafetensorsWeights(WeightSource):
         self._handles = {name: handle for file in self._files for name, handle in _tensors_of(file)}
         config = folder / CONFIG_NAME
         self._config = [config] if config.is_file() else []
-        self.declared = self._declared_keys()
-
-    def _declared_keys(self) -> dict[str, Any]:
         if self._config:
-            return declared_architecture(read_config(self._config[0]))
-        return {
-            "num_layers": layers_in(self._handles),
-            "tie_word_embeddings": OUTPUT not in self._handles,
-        }
+            self.declared = declared_architecture(read_config(config))
+        else:
+            tied = OUTPUT not in self._handles
+            self.declared = {"num_layers": layers_in(self._handles), "tie_word_embeddings": tied}
 
     def names(self) -> Collection[str]:
         return self._handles.keys()

@@ -2,26 +2,29 @@
 
     .gguf | .safetensors | folder | Hub | checkpoint --> WeightSource --tensor by tensor--> parameters
 
-A resumed run does not use this module; it takes its weights from its checkpoint.
+From one of our own checkpoints only the model is read, without optimizer state and data position. A resumed
+run does not use this module; it takes its weights from its checkpoint.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainyard.config.schema import Config, ModelConfig
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoint_manifest import verify_checkpoint
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
+from trainyard.training.checkpoint.checkpoint import read_state
+from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
 from trainyard.training.model.shard_assignment import place
-from trainyard.training.weights.checkpoint_weights import CheckpointWeights
 from trainyard.training.weights.gguf_weights import GgufWeights
 from trainyard.training.weights.native_dequantization import DEFAULT_TILE_BYTES
 from trainyard.training.weights.pretrained import FORMS, is_checkpoint, missing_error, weights_place
 from trainyard.training.weights.safetensors_weights import SafetensorsWeights
-from trainyard.training.weights.weight_fit import require_fit
-from trainyard.training.weights.weight_source import WeightSource
+from trainyard.training.weights.weight_fit import OUTPUT, WeightSource, layers_in, require_fit
 
 
 def open_starting_weights(model: ModelConfig, *, tile_bytes: int = DEFAULT_TILE_BYTES) -> WeightSource | None:
@@ -87,3 +90,48 @@ def load_weights(model: nn.Module, source: WeightSource) -> None:
                 "fetch or convert the file again"
             )
         place(parameter, values)
+
+
+_PART = "model."
+_SHOWN = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "rope_theta",
+    "rope_scaling",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+
+
+class CheckpointWeights(WeightSource):
+    """A checkpoint's directory (`…/checkpoints/step-00000500`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError when its index cannot be read."""
+        self.path = path
+        self._index = read_checkpoint_index(path)
+        self._tensors = {
+            name.removeprefix(_PART): entry
+            for name, entry in tensors_in(self._index).items()
+            if name.startswith(_PART)
+        }
+        fits = read_state(path)["fits"]
+        shown = {key: fits[name] for key in _SHOWN if (name := f"model.architecture.{key}") in fits}
+        tied = {"tie_word_embeddings": OUTPUT not in self._tensors}
+        self.declared = tied | shown | {"num_layers": layers_in(self._tensors)}
+
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].size)
+
+    def read(self, name: str) -> Tensor:
+        entry = self._tensors[name]
+        tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
+        load_tensors(self.path, self._index, {_PART + name: tensor})
+        return tensor.to(torch.float32)
+
+    def digest(self) -> str:
+        """The SHA-256 of the manifest, which holds the digest of every file."""
+        return sha256_of_file(self.path / MANIFEST_NAME)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from trainyard.watch.failure_logs.log_text import LogText, split_prefix
+from trainyard.watch.failure_logs.log_text import LogText, has_words, split_prefix
 
 _TRACEBACK = "raceback (most recent call last)"
 _CHAINED = re.compile(r"(The above exception was the direct cause)|During handling of the above exception")
@@ -21,47 +21,12 @@ _SOURCE = re.compile(r"^ {4}(?!.*(?:\^\^|what\(\)))")
 _INDENT = re.compile(r"[ >]+(?=Traceback)|^ {2}traceback : (?=Traceback)")
 _EXCEPTION = re.compile(
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z_]\w*(?:Error|Exception|Failure|Fault|Iteration|Interrupt|Exit)|Exception)"
-    r"|(?:[a-z_]\w*\.)+[A-Z]\w*)(?::(?:\s(.*))?)?$"
+    r"|(?:[a-z_]\w*\.)+[A-Za-z]\w*)(?::(?:\s(.*))?)?$"
 )
 """The last line of a traceback: a class, a colon, a message."""
 _FALLBACKS = ("ModuleNotFoundError", "ImportError", "KeyError", "AttributeError", "StopIteration")
 """Programs catch these to try something else; what fails then is the error."""
-_STATED = re.compile(
-    r"(?:^|[\s\[\]|#>(*])(?:[Ee]rror|ERROR|[Ff]atal(?: error)?|FATAL|CRITICAL|[Pp]anic|catastrophic error"
-    r"|npm ERR!|Failure)\b ?[\]:!]|\b[A-Z_]+_ERROR\b|NCCL WARN|^\s*what\(\):|[Aa]ssertion .{1,200} failed"
-    r"|^\s*(?:[×x✗] |╰─▶|E {2,}|ERR!)|(?:^|\s)Warning\s+[A-Z]\w+|Segmentation fault|[Cc]ore dumped"
-    r"|(?i:\b(?:failed|cannot|can not|can't|could not|couldn't|unable to|not found|denied|forbidden|refused"
-    r"|unauthorized|invalid|unsupported|no such|unrecognized|unknown|not supported|does not exist"
-    r"|doesn't exist|mismatch|terminated with exception|exceeded|not available|no longer available|expired"
-    r"|unexpected|rejected)\b)"
-)
-"""A line by which a tool states an error."""
-_CARRIER = re.compile(
-    r"Process completed with exit code|exit(?:ed with)? (?:code|status)|return code"
-    r"|make(?:\[\d+\])?: \*\*\*|Error \d+$"
-    r"|operation was cancell?ed|ChildFailedError|closing signal|[Cc]ommand .{0,300}(?:failed|non-zero)"
-    r"|srun: error: \S+ tasks?|Job step aborted|core dumped|Segmentation fault|returned a non-zero code"
-    r"|terminated with exception|FAILED$|FATAL: (?:exit|kill)"
-)
-"""A line that only says that something ended."""
-QUIET = re.compile(
-    r"\bWARN(?:ING)?\b|Warning:|(?<![=\w])(?:INFO|DEBUG|NOTICE|TRACE)\b|(?:^|\[)[IW]\d{4} \d\d:\d\d"
-    r"|\[[IW]\d* ?[\d:.]* ?\w+\.cpp:|: [IW] [\w/]+\.cc:|\blevel[\"']?[:=] ?[\"']?(?:info|debug|warn)"
-    r"|^\s*(?:help|hint|note|Tip): "
-)
-"""Notices and warnings, after which programs continue; those of NCCL and Kubernetes are excluded."""
-GOES_ON = re.compile(
-    r"(?i)\bf[ae]ll(?:s|ing)? back|\busing (?:the |a )?(?:latest )?(?:local|cached|default|fallback)"
-    r"|\bretrying\b"
-    r"|\bwill (?:be |now )?(?:retr(?:y|ied)|ignored?|skip(?:ped)?|continue)\b|\bretry in \d|\bretry loop\b"
-    r"|\bignor(?:ing|ed)\b"
-    r"|\bskipp(?:ing|ed)\b|\bcontinu(?:ing|es)\b|\bgoing on\b|\bsucceeded\b|\brecovered\b|\(optional\)"
-    r"|\boptional (?:dependency|package|module|import|feature|bucket)|\bdeprecat\w+|\bdisabl(?:ed|ing)\b"
-    r"|\bnot installed;|\bnot critical\b|\bnon-fatal\b|\bhandled\b|\bcould not import\b|\bcan ?not be used\b"
-    r"|\(attempt \d+(?:/| of )\d+\)"
-)
-"""The line itself says that the program continued."""
-_EVENT = re.compile(r"\bWarning\s+[A-Z]")
+EVENT = re.compile(r"\bWarning\s+[A-Z]")
 """A warning of Kubernetes, which is an error of a pod."""
 _LONGEST_STATED = 2000
 _LAST_LINES = 40
@@ -112,11 +77,11 @@ class _Found:
 
     def add_stated(self, number: int, source: str, line: str) -> None:
         """Add a line if a tool states an error by it."""
-        if not _STATED.search(line) or len(line) > _LONGEST_STATED:
+        if not has_words("stated", line) or len(line) > _LONGEST_STATED:
             return
-        is_event = "NCCL WARN" in line or _EVENT.search(line)
-        if is_event or not (QUIET.search(line) or GOES_ON.search(line)):
-            self.errors[number] = ErrorLine(number, line, source, is_carrier=bool(_CARRIER.search(line)))
+        is_event = "NCCL WARN" in line or EVENT.search(line)
+        if is_event or not (has_words("quiet", line) or has_words("continues", line)):
+            self.errors[number] = ErrorLine(number, line, source, is_carrier=has_words("carrier", line))
 
     def read_traceback(self, now: _Reading, error: ErrorLine) -> bool:
         """Read a line, given as an error, as part of a traceback; return whether it is one."""
@@ -187,7 +152,7 @@ def _bare_exceptions(log: LogText) -> Iterator[ErrorLine]:
         if (
             match is not None
             and ("Error" in match[1] or "Exception" in match[1])
-            and not GOES_ON.search(line)
+            and not has_words("continues", line)
         ):
             name = match[1].rpartition(".")[2]
             yield ErrorLine(number, line.strip(), source, name)

@@ -12,6 +12,7 @@ import errno
 import functools
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -21,70 +22,41 @@ from typing import Any
 
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.watch.failure_classes import FailureClass
-from trainyard.watch.failure_logs.error_lines import GOES_ON, QUIET, ErrorLine, find_errors
-from trainyard.watch.failure_logs.log_text import LogText, last_sign_of_life, split_prefix, stamp_of
+from trainyard.watch.failure_logs.error_lines import EVENT, ErrorLine, find_errors
+from trainyard.watch.failure_logs.log_text import (
+    LogText,
+    has_words,
+    last_sign_of_life,
+    split_prefix,
+    stamp_of,
+)
 
-_SHOWN_LETTERS = 300
+_SHOWN_LETTERS = 420
 _AROUND, _AFTER = 5, 3
 """Lines that are shown around the root error, and those after it that advice may need."""
 _CLOCK_SECONDS = 5.0
 """The clocks of two machines may differ by this much."""
-_USAGE, _INTERRUPTED, _STOPPED, _SIGNALS, _LAST_SIGNAL = 2, 130, 75, 128, 192
-_KILLS = (-9, 137)
-_SIGKILL = re.compile(r"SIGKILL|exitcode\s*: -9\b")
-_SENT = (*_KILLS, -15, 143)
-"""Exit codes of a process that another one ended; a crash may follow the exception that is its cause."""
+_USAGE, _STOPPED = 2, 75
+_SENT = (signal.SIGKILL, signal.SIGTERM)
+"""Another process sends these; a crash may follow the exception that is its cause."""
+_OWN = (signal.SIGILL, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS)
+"""A program ends itself by these, in the same way again."""
+_DEADLY = (signal.SIGKILL, *_OWN)
 _YES = ("same", "later")
 _SURVIVABLE = frozenset((FailureClass.SERVICE, FailureClass.NETWORK, FailureClass.IMAGE_PULL))
 """Outside a traceback, programs survive these; an exception that follows is the cause."""
-_ALARM = re.compile(
-    r"(?i)err|fail|exce|kill|memory|oom|space|evict|disk|quota|handle|transport|nccl|ib[vV_]|peer|timed? ?out"
-    r"|timeout|barrier|hang|stuck|moved|blocked|lockup|socket|rendez|client|listen|address|port|loader|finite"
-    r"|nan|scale|xid|gpu|nvlink|ecc|bus|nvrm|nv_err|cuda|driver|nvml|nvidia|runtime|preempt|spot|shutdown"
-    r"|instance|node|runner|deprov|job|outof|skew|valid|nodes are|capacity|subnet|fleet|pull|manifest|mount"
-    r"|secret|sandbox|webhook|etcd|slow|throttl|limit|many|exhaust|evict|terminat|exitcode|50\d|429|hub|load|reach|resol|host|connect|read"
-    r"|dial|curl|eof|ray|gcs|deadline|interrupt|cancel|signal|sigint|errno|no such|cni|retr|status|abort"
-)
-"""Every match of a row has one of these; other lines are skipped."""
-_ABOUT = re.compile(
-    r"(?i)\b(?:avoid\w*|prevent\w*|if|when|whenever|unless|in case of|against|handl(?:es?|ing)"
-    r"|catch(?:es|ing)?"
-    r"|recover\w* from|such as|like|e\.g\.|detect\w*|check(?:s|ing)?|watch(?:es|ing)?|listen(?:s|ing)?"
-    r"|monitor(?:s|ing)?|waiting|may|might|can|could|would|no|not|without|never|about|reduce|mitigate|retries"
-    r"|(?:retr\w+|restart\w*|requeue\w*|rais\w+|abort\w*|exit\w*|stop\w*|resum\w+|happens?) (?:on|after))"
-    r" (?:for |be |an? |any |the |of |in |with |job |to )*(?:[\w-]+ ){0,2}[\"'`(\[]*(?:[\w.]+[,|/] ?)*$"
-    r"|\b(?:codes|tip|known issues?|docs|alert rule|unit test|retryable errors|earlier|previous|last exit)\b"
-    r"[^\n]{0,60}$|\bregistered (?:a )?handler for $|\b\d+=$|\bsee https?://[^\n]*$"
-    r"|\b(?:text|prompt|completion|generated|document|question|answer|decoded)(?: \d+)?[\"']?\s*[:=]"
-    r"|\b(?:sample|example|input|target|prediction|output|response|row|record)"
-    r"(?: ?\[?\d+\]?)?[\"']?\s*[:=]\s*[\"'`<]"
-)
-"""Words before a match that make it a condition, a denial, a list of names, advice or training data."""
-_NAMED = re.compile(
-    r"(?i)^[\"'`)\]]?(?: (?:\w+ ){0,2}?(?:handlers?|callbacks?|hooks?|guard|checks?|policy|rules?|threshold"
-    r"|counters?|enabled|installed|registered|loaded|cleared|means|will (?:abort|be raised|raise)"
-    r"|is (?:raised|thrown) (?:by|when|if)|raises in|(?:not |as )?expected|was not seen|is not checked)\b"
-    r"|\S* (?:after|within|every) \d+ ?s\b"
-    r"|[\w ]{0,20}[\"']?\s*[:=|]\s*[\"']?(?:\[?0\b(?![.\w])|false|no(?=\s*$|[,;])))"
-)
-"""Words after a match that make it the name of a handler or of a rule, or a count of zero."""
-_HARMLESS = re.compile(
-    r"^\s*Tolerations:|:(?:No|PreferNo)(?:Execute|Schedule)(?: op=\w+| for -?\d+s)+\s*$|\}\s+0(?:\.0+)?\s*$"
-    r"|(?i:\b(?:in|for|on) 0 \w+s\b|\bresum(?:ed|ing) (?:a|from|after)\b| PASSED$)"
-)
 _LAST_STATE = re.compile(r"^\s*Last State:|lastState")
 _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
-KILLED = re.compile(
-    r"exitcode\s*: ?-\d|(?:return|exit) ?code:? ?=? ?-\d|SIG(?:KILL|TERM|ABRT|SEGV|BUS)"
-    r"|^\s*(?:\S+: line \d+: +\d+ )?Killed\b|got signal|was cancell?ed"
-    r"|terminated by signal|signal: \w+|exit(?:ed with)? (?:code|status)? ?1[345]\d\b"
+_ENDED_BY = re.compile(
+    r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? )(?P<number>\d{1,2})\b"
+    r"|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b|\bwas (?P<cancelled>cancell?ed)\b"
+    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
 )
-"""Lines that say that a signal ended a process, or that somebody cancelled it."""
+"""What launchers, shells and GitHub print of a process that a signal ended."""
+_NCCL = re.compile(r"\bnccl\w+Error\b|NCCL error")
 _RUNNING = re.compile(r"^\s*State:\s*Running|\brunning\"?:\s*(?:\{|$)")
-_NOISE = re.compile(r"^\s*(?:$|frame #\d+|[~^ ]+$|[-=─]{5,}|.*\d+%\|)")
-"""Lines that are not shown around an error: blank ones, native frames, rulers, progress bars."""
 
 
 class Says(IntEnum):
@@ -110,6 +82,8 @@ class FailureFacts:
     """File and line of that exception in the program's own code."""
     code: str = ""
     """The errno of that exception, or what a service answered: `[Errno 28]`, `HTTP 503`."""
+    rank: int | None = None
+    """The rank whose exception it was, if several trained."""
     system: Sequence[str] = ()
     """What the machine recorded since the start: lines of the kernel, counters that rose, a full disk."""
     memory_kills: int | None = None
@@ -122,7 +96,9 @@ class FailureFacts:
         """Return the facts in the record of an exception: type, message, place, cause and code."""
         text = named.get("cause") or ": ".join(str(named.get(name) or "") for name in ("type", "message"))
         first, code = str(text).split("\n")[0].strip(": "), str(named.get("code") or "")
-        return {"exception": first, "place": str(named.get("place") or ""), "code": code}
+        rank = named.get("rank")
+        known = {"exception": first, "place": str(named.get("place") or ""), "code": code}
+        return {**known, "rank": rank if isinstance(rank, int) else None}
 
 
 @dataclass(frozen=True)
@@ -258,11 +234,12 @@ def _spell_statuses(codes: Sequence[int]) -> str:
     return rf"{before}(?:{numbers})\b|\b(?:{numbers}) (?i:{after})|\((?:{numbers})\) when|{types}"
 
 
-def _spell_grpc(names: Sequence[str]) -> str:
-    in_go = "|".join(name.title().replace("_", "") for name in names)
+def _spell_grpc(codes: Sequence[str]) -> str:
+    in_go = "|".join(name.title().replace("_", "") for name in codes)
     # XLA says RESOURCE_EXHAUSTED and INTERNAL of a device.
-    of_tensorflow = "|".join(name for name in names if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
-    return rf"\bStatusCode\.(?:{'|'.join(names)})\b|\bcode = (?:{in_go})\b|\b(?:{of_tensorflow}): "
+    of_tensorflow = "|".join(name for name in codes if name not in ("RESOURCE_EXHAUSTED", "INTERNAL"))
+    names = "|".join(codes)
+    return rf"\bStatusCode\.(?:{names})\b|\b(?:code|status) = \"?(?:{in_go})\b|\b(?:{of_tensorflow}): "
 
 
 _SPELLINGS: Mapping[str, Callable[[Sequence[Any]], str]] = {
@@ -305,7 +282,10 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         why = "exit code 75: it stopped early with a good checkpoint"
         fix = "run the same command again to continue"
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
-    if root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN):
+    is_cause = root is not None and not (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
+    # The others lose a process that was killed or crashed; an abort may be what they lost it by.
+    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in _DEADLY
+    if root is None or not is_cause or is_lost:
         return _explain_exit_code(facts, root, logs)
     return _answer(root, facts, root, level="fact" if is_first else "log")
 
@@ -317,7 +297,8 @@ def _observed(facts: FailureFacts, logs: Sequence[LogText]) -> Candidate | None:
     name, begin = facts.exception.partition(":")[0].rpartition(".")[2], facts.exception[:_SHOWN_LETTERS]
     places = ((log, n) for log in logs for n, line in enumerate(log.lines) if begin in line)
     log, number = next(places, (LogText("observed", (facts.exception,)), 0))
-    error = ErrorLine(number, facts.exception, name=name, place=facts.place)
+    source = "" if facts.rank is None else f"rank{facts.rank}"
+    error = ErrorLine(number, facts.exception, source, name, facts.place)
     found = _judge(log, replace(error, text=f"{error.text} {facts.code}".strip()), log.lines)
     return None if found is None else replace(found, error=error)
 
@@ -329,8 +310,6 @@ def _answer(
     line, retry = root.error.text.strip(), decisive.retry
     place = f" ({root.error.place})" if root.error.place else ""
     text = f"{_rank_of(root)}{_shown(line)}{place}"
-    if facts.memory_kills == 0 and retry == "unknown" and _SIGKILL.search(decisive.error.text):
-        retry, level = "same", "fact"  # somebody, or the platform, sent it
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
         is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
@@ -340,6 +319,8 @@ def _answer(
     shown = [] if decisive.error is root.error else [str(decisive)]
     after = root.log.lines[root.error.number + 1 : root.error.number + 1 + _AFTER]
     fix, who = _advice("\n".join((line, *after)))
+    if not fix and decisive is not root:
+        fix, who = _advice(decisive.error.text)
     return LogExplanation(
         decisive.klass,
         (*shown, *_with_lines_around(root)),
@@ -354,8 +335,8 @@ def _answer(
 
 
 def _rank_of(root: Candidate) -> str:
-    """Return the rank that an error is of, as the prefix of its line names it; empty if it has none."""
-    source = split_prefix(root.log.lines[root.error.number])[0]
+    """Return the rank that an error is of, as its prefix or the observer names it; empty if neither does."""
+    source = split_prefix(root.log.lines[root.error.number])[0] or root.error.source
     found = re.fullmatch(r"\[?(?:default|rank)?(\d+)\]?:", source)
     return f"rank {found[1]}: " if found else ""
 
@@ -372,7 +353,7 @@ def search_phrase(line: str) -> str:
     """Return an error without what is personal: paths, addresses, hosts, numbers, quoted names."""
     place = r"https?://\S+|\b[\w.+-]+@[\w.-]+|(?:[A-Za-z]:)?[/\\][\w./\\ -]*[/\\][\w.-]+|\S+/\S+"
     name = r"0x[0-9a-f]+|\b\d[\d.,:-]*\w*|\b[\w-]*\d{3,}[\w-]*|'[^']{1,80}'|\"[^\"]{1,80}\""
-    text = re.sub(name, "…", re.sub(place, "…", line))
+    text = re.sub(name, "…", re.sub(place, "…", re.sub(r"^rank \d+: ", "", line)))
     return " ".join(re.sub(r"(?:[…,:()\[\] ]*…)+", " … ", text).split())[:120].strip(" …,:([") or line[:40]
 
 
@@ -404,9 +385,9 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
     by_number = {each.number: each for each in errors}
     ignored = code | _lines_of_earlier_life(log.lines)
     found: list[Candidate] = []
-    by_signal = exit_code in _SENT
+    by_signal = signal_of(exit_code) in _SENT
     for number, raw in enumerate(log.lines):
-        if number < alive_until or number in ignored or not (number in by_number or _ALARM.search(raw)):
+        if number < alive_until or number in ignored or not (number in by_number or has_words("alarm", raw)):
             continue
         error = by_number.get(number)
         candidate = _judge(
@@ -423,7 +404,13 @@ def _row_of(candidate: Candidate) -> bool:
 
 
 def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
-    """Remove exceptions that follow a broken connection of their process, and problems that were survived."""
+    """Remove exceptions that follow a broken connection of their process, and problems that were survived.
+
+    NCCL's error of a rank follows its own warning, unless this warns of a lost peer too.
+    """
+    warnings = [each for each in found if "NCCL WARN" in each.error.text]
+    if warnings and all(each.says is Says.STATED for each in warnings):
+        found = [each for each in found if each.says is not Says.VICTIM or not _NCCL.search(each.error.text)]
     lost = [each for each in found if each.says is Says.VICTIM]
     raised = [each for each in found if each.error.name and each.says is Says.PROGRAM]
     for each in found:
@@ -473,14 +460,40 @@ def _judge(
 def _reports(row: Row, match: re.Match[str]) -> bool:
     """Return whether a line reports the message, and does not only mention it."""
     line = match.string
-    if _HARMLESS.search(line) or _ABOUT.search(line[max(0, match.start() - 200) : match.start()]):
+    if has_words("harmless", line) or has_words("about", line[max(0, match.start() - 200) : match.start()]):
         return False
-    if _NAMED.search(line[match.end() : match.end() + 200]):
+    if has_words("named", line[match.end() : match.end() + 200]):
         return False
     if row.says in (Says.PLATFORM, Says.END):
         return True
-    is_event = "NCCL WARN" in line or re.search(r"\bWarning\s+[A-Z]", line)
-    return GOES_ON.search(line) is None and (bool(is_event) or QUIET.search(line) is None)
+    if EVENT.search(line):
+        return True
+    return not has_words("continues", line) and ("NCCL WARN" in line or not has_words("quiet", line))
+
+
+def signal_of(exit_code: int | None) -> int:
+    """Return the signal of an exit code: -N, 128 + N, or 256 - N if a launcher hands -N on; else 0."""
+    code = exit_code or 0
+    if code < 0 or 224 < code < 255:
+        return -code if code < 0 else 256 - code
+    return code - 128 if 128 < code <= 192 else 0
+
+
+def find_signal(logs: Sequence[LogText]) -> tuple[int, Candidate | None]:
+    """Return the signal that ended a process, as a launcher or a shell printed, and the line; 0 if none did.
+
+    Launchers end the other processes by SIGTERM, so another signal comes first.
+    """
+    found = []
+    for log in logs:
+        for number, raw in enumerate(log.lines):
+            if (match := _ENDED_BY.search(line := split_prefix(raw)[1])) is None:
+                continue
+            named = signal.Signals[match["name"]] if match["name"] else int(match["number"] or 0)
+            sent = named or signal_of(int(match["code"] or 0)) or (9 if match["killed"] else signal.SIGTERM)
+            end = Candidate(log, ErrorLine(number, line.strip()), Says.END, FailureClass.UNKNOWN, "unknown")
+            found.append((int(sent), end))
+    return min(found, key=lambda each: each[0] == signal.SIGTERM, default=(0, None))
 
 
 def _explain_exit_code(
@@ -490,64 +503,71 @@ def _explain_exit_code(
 
     A program that ended by itself before a step was made ends in the same way again.
     """
-    exit_code = facts.exit_code
-    last = _with_lines_around(root) if root else tuple(_last_lines(logs))
-    if exit_code in (_INTERRUPTED, -2):
+    code, by_code = facts.exit_code or 0, signal_of(facts.exit_code)
+    number, line = (by_code, None) if by_code else find_signal(logs)
+    shown = line or (root if root and root.error.text.rstrip(":") != root.error.text else None)
+    last = _with_lines_around(shown) if shown else tuple(_last_lines(logs))
+    if by_code == signal.SIGINT:
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"
         return LogExplanation(FailureClass.CANCELLED, (why,), False, why, "person", fix, level="fact")
     why = "no line of the logs shows why it ended"
-    if exit_code is not None:
-        number = -exit_code if exit_code < 0 else exit_code - _SIGNALS
-        by = f" (signal {number})" if 0 < number < 65 else ""
-        why += f"; exit code {exit_code}{by} alone does not either"
-    if exit_code in _KILLS and facts.memory_kills == 0:
+    if facts.exit_code is not None:
+        why += f"; exit code {code}{f' (signal {by_code})' if by_code else ''} alone does not either"
+    why, klass, is_sent = _MEANINGS.get(code, why), FailureClass.UNKNOWN, False
+    if number == signal.SIGKILL and facts.memory_kills == 0:
         why = "it was killed (SIGKILL), and not for memory: the kernel ended no process of its cgroup"
-        return LogExplanation(FailureClass.UNKNOWN, (why, *last), True, why, level="fact")
-    code = exit_code or 0
-    is_usage = code in (126, 127)
-    was_killed = any(KILLED.search(line) for log in logs for line in log.lines)
-    is_own = _ended_by_itself(code) and not facts.steps and not was_killed
-    why = _MEANINGS.get(code if code >= 0 else _SIGNALS - code, why)
-    klass = FailureClass.CONFIGURATION if is_usage else FailureClass.UNKNOWN
-    level = "fact" if is_usage or is_own else ""
-    return LogExplanation(klass, (why, *last), False, why, level=level)
+        is_sent = True
+    elif number:
+        why = _SIGNALS.get(number, why)
+    if code in (126, 127):
+        klass = FailureClass.CONFIGURATION
+    elif number == signal.SIGBUS:
+        klass = FailureClass.DATA_LOADER
+    is_own = (number in _OWN or (code > 0 and not number)) and not facts.steps
+    text = f"{_rank_of(shown)}{_shown(shown.error.text)}" if shown else ""
+    level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
+    fix, who = _advice(why)
+    return LogExplanation(klass, (why, *last), is_sent, why, who, fix, level=level, root=text)
 
 
 def _ended_by_itself(exit_code: int | None) -> bool:
     """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
-    return exit_code is not None and (0 < exit_code < 126 or exit_code > _LAST_SIGNAL)
+    return bool(exit_code) and not signal_of(exit_code) and exit_code not in (126, 127)
 
 
-_MEANINGS = {
+_MEANINGS: Mapping[int, str] = {
     126: "the command cannot be executed: its file mode or its interpreter is wrong",
     127: "the command or its interpreter does not exist on this machine or in this image",
-    134: "a native library aborted (SIGABRT)",
-    135: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
-    139: "native code crashed (SIGSEGV)",
 }
-"""What an exit code says by itself."""
+_SIGNALS: Mapping[int, str] = {
+    signal.SIGABRT: "a native library aborted (SIGABRT)",
+    signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    signal.SIGSEGV: "native code crashed (SIGSEGV)",
+}
+"""What an exit code or a signal says by itself."""
 
 
 def _last_lines(logs: Sequence[LogText]) -> Iterator[str]:
     """Return the last lines of each log: no evidence, but a place to start."""
     for log in logs:
-        written = [n for n, line in enumerate(log.lines) if not _NOISE.match(line)]
+        written = [n for n, line in enumerate(log.lines) if not has_words("noise", line)]
         yield from (f"{log.name}:{n + 1}: {_shown(log.lines[n])}" for n in written[-(_AROUND + 1) :])
 
 
 def _with_lines_around(root: Candidate) -> tuple[str, ...]:
     """Return the root error, then the lines around it that say something, in their order."""
-    lines, number = root.log.lines, max(root.error.number, 0)
-    before = [n for n in range(max(0, number - 40), number) if not _NOISE.match(lines[n])]
-    after = [n for n in range(number + 1, min(len(lines), number + 40)) if not _NOISE.match(lines[n])]
+    lines, number = [split_prefix(line)[1] for line in root.log.lines], root.error.number
+    before = [n for n in range(max(0, number - 40), number) if not has_words("noise", lines[n])]
+    after = [n for n in range(number + 1, min(len(lines), number + 40)) if not has_words("noise", lines[n])]
     shown_after = after[: max(2, _AROUND - len(before))]
     shown = [*before[-(_AROUND - len(shown_after)) :], *shown_after][:_AROUND]
-    return tuple(f"{root.log.name}:{n + 1}: {_shown(lines[n])}" for n in (number, *shown))
+    return tuple(f"{root.log.name}:{n + 1}: {_shown(root.log.lines[n])}" for n in (number, *shown))
 
 
 def _shown(line: str) -> str:
     text = line.strip()
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
+    end = _SHOWN_LETTERS // 3  # wrappers of wrappers name the cause last
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[: 2 * end]} … {text[-end:]}"
 
 
 def _lines_of_earlier_life(lines: Sequence[str]) -> set[int]:

@@ -3,14 +3,17 @@
 It judges no line.
 """
 
+import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.yaml_reader import parse_yaml
 from trainyard.run.untrusted_files import open_regular
 
 _LONGEST_LINE = 20_000
@@ -34,13 +37,19 @@ _STEP = re.compile(
     r"(?i)\b(?:global_?)?(?:step|iteration|iter)\b[\s\"']*[:=]?\s*(\d{1,18})(?!/\d+ ?:)"
     r"|(\d{1,18})/\d+ \[[\d:]+<|\bepoch\b[\s\"']*[:=]?\s*(\d{1,9}(?:\.\d{1,9})?)"
 )
-_NO_TRAINING = re.compile(
-    r"(?i)\b(?:map|filter|generating|loading|download\w*|fetching|tokeniz\w*|resolving|upload\w*|saving"
-    r"|convert\w*|casting|creating|prepar\w*|preprocess\w*|shards?|splits?|files?|writing|capturing|#\d+)\b"
-    r"[^|\n]{0,60}:?\s+\d+%\|"
-    r"|\bStep \d+/\d+ ?: (?:FROM|RUN|COPY|ADD|ENV|WORKDIR|ARG|CMD|ENTRYPOINT|USER|LABEL|EXPOSE)\b"
-)
-"""Progress bars of data, downloads and image builds, which show no training step."""
+
+
+@functools.cache
+def _words() -> dict[str, re.Pattern[str]]:
+    """Return the regular expressions of the groups of words.yaml."""
+    file = resources.files(__package__) / "words.yaml"
+    groups = parse_yaml(file.read_bytes(), str(file))
+    return {name: re.compile("|".join(each).replace("(?i)|", "(?i)", 1)) for name, each in groups.items()}
+
+
+def has_words(group: str, line: str) -> bool:
+    """Return whether a line has words of a group."""
+    return _words()[group].search(line) is not None
 
 
 @dataclass(frozen=True)
@@ -133,4 +142,4 @@ def last_sign_of_life(log: LogText) -> int:
 
 def _step_on(line: str) -> float | None:
     found = _STEP.search(line)
-    return float(found[found.lastindex or 0]) if found and not _NO_TRAINING.search(line) else None
+    return float(found[found.lastindex or 0]) if found and not has_words("no_training", line) else None

@@ -92,10 +92,6 @@ def test_one_checkpoint_comes_with_the_records(store: Store, run: RunDirectory, 
     assert set(tree(target)) == names
 
 
-def test_the_newest_is_taken_when_it_verifies(store: Store, run: RunDirectory, target: Path) -> None:
-    assert restore.restore(store, NEWEST, target).steps == (200,)
-
-
 @pytest.mark.parametrize("victim", [DATA, "run-1/checkpoint-200/manifest.json"])
 @pytest.mark.parametrize("how", ["flip", "remove"])
 def test_what_does_not_verify_is_passed_over_by_newest_and_named(
@@ -442,15 +438,6 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, files: di
     assert report.steps == (1,)
     assert tree(base / "back") == tree(directory.path)
     shutil.rmtree(base)
-
-
-def test_many_small_files_come_back(store: Store, make_run: Any, target: Path) -> None:
-    run = make_run(steps=())
-    for number in range(1000):
-        (run.logs / f"{number}.log").write_bytes(number.to_bytes(2, "big") * (number % 7))
-    sync_run(store, run, 1)
-    assert restore.restore(store, ALL, target).files == 1003
-    assert tree(target) == tree(run.path)
 
 
 def test_a_run_that_is_still_going_comes_back_as_its_newest_manifest_tells(

@@ -16,13 +16,14 @@ from typing import Any, cast
 import pytest
 
 from trainyard.artifacts.record.contents import Group, Item
-from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
-from trainyard.gateways.local_store.folder import LocalObject, LocalStore, LocalUpload
+from trainyard.gateways import GatewayObject
+from trainyard.gateways.local_store.folder import LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
@@ -196,9 +197,9 @@ def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
 class SilentStore(LocalStore):
     """Computes no checksums, as some S3-compatible stores do."""
 
-    def describe(self, key: str) -> LocalObject | None:
+    def describe(self, key: str) -> GatewayObject | None:
         found = super().describe(key)
-        return LocalObject(found.key, found.size) if found else None
+        return GatewayObject(found.key, found.size) if found else None
 
     def stage(self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = "") -> Any:
         return SilentUpload(super().stage(path, key, metadata=metadata, replaces=replaces))
@@ -209,11 +210,11 @@ class SilentUpload:
         self.sha256, self.size, self.abort = upload.sha256, upload.size, upload.abort
         self._upload = upload
 
-    def commit(self) -> LocalObject:
+    def commit(self) -> GatewayObject:
         stored = self._upload.commit()
         if stored.key in DAMAGED_ON_THE_WAY:
             flip(self._upload.target)
-        return LocalObject(stored.key, stored.size)
+        return GatewayObject(stored.key, stored.size)
 
 
 DAMAGED_ON_THE_WAY = ("run-2/checkpoint-200/.metadata",)
@@ -243,7 +244,7 @@ class InterruptedUpload:
         self.sha256, self.size = upload.sha256, upload.size
         self._upload, self._made = upload, made
 
-    def commit(self) -> LocalObject:
+    def commit(self) -> GatewayObject:
         stored = self._upload.commit()
         self._made.append(stored.key)
         if len(self._made) == 1:
@@ -277,13 +278,13 @@ class ForgeableStore(LocalStore):
 
     has_requested_encryption = True
 
-    def describe(self, key: str) -> LocalObject | None:
+    def describe(self, key: str) -> GatewayObject | None:
         found = super().describe(key)
         if found is None:
             return None
         forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
         etag = found.checksum["value"]
-        return LocalObject(
+        return GatewayObject(
             key,
             found.size,
             etag,
@@ -292,11 +293,11 @@ class ForgeableStore(LocalStore):
             has_requested_encryption=self.has_requested_encryption,
         )
 
-    def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+    def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
         for found in super().list_objects(prefix):
             described = self.describe(found.key)
             assert described is not None
-            yield LocalObject(found.key, found.size, described.etag, identity=found.identity)
+            yield GatewayObject(found.key, found.size, described.etag, identity=found.identity)
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
@@ -330,12 +331,6 @@ def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
     (folder / "manifests/run-1-manifest.json").unlink()
     store.has_requested_encryption = False
     assert sync_run(store, run, 1).sent == sent
-
-
-def test_a_run_without_a_checkpoint_stores_its_records(store: Store, folder: Path, make_run: Any) -> None:
-    report = sync_run(store, make_run(steps=()), None)
-    assert report.problems == ()
-    assert "run-1/run.json" in keys(folder)
 
 
 def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: Path, make_run: Any) -> None:
@@ -446,8 +441,3 @@ def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
 )
 def test_sizes_have_no_more_digits_than_they_deserve(size: int, text: str) -> None:
     assert size_text(size) == text
-
-
-def test_the_summary_says_what_went_now() -> None:
-    report = SyncReport("file:///s", "r", 1, "m", 12, 43_000_000, 0.41, 6, 6, (), ())
-    assert report.summary() == "6 of 12 files, 43 MB → file:///s/run-1 in 0.4 s"

@@ -8,7 +8,7 @@ import pytest
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects
-from trainyard.gateways.s3.uploads import S3Object
+from trainyard.gateways import GatewayObject
 
 CRC: Any = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
 
@@ -19,8 +19,8 @@ class OneObject:
     def __init__(self, content: bytes, etag: str) -> None:
         self.content, self.etag, self.reads = content, etag, 0
 
-    def describe(self, key: str) -> S3Object:
-        return S3Object(key, len(self.content), self.etag, CRC)
+    def describe(self, key: str) -> GatewayObject:
+        return GatewayObject(key, len(self.content), self.etag, CRC, identity=self.etag)
 
     def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:
         assert (start, size, identity) == (0, len(self.content), self.etag)

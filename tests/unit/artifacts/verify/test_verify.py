@@ -15,7 +15,8 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.errors import ServiceError, TrainyardError
-from trainyard.gateways.local_store.folder import LocalObject, LocalStore
+from trainyard.gateways import GatewayObject
+from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.directory import RunDirectory
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
@@ -57,7 +58,7 @@ def test_an_object_that_is_swapped_between_two_looks_at_it_is_named(
     folder: Path, run: RunDirectory, removed: bool, wrong: str
 ) -> None:
     class Swapped(LocalStore):
-        def list_objects(self, prefix: str) -> Iterator[LocalObject]:
+        def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
             yield from super().list_objects(prefix)
             if DATA.startswith(prefix):
                 other = folder / "other"
@@ -283,9 +284,9 @@ def test_a_seed_draws_the_same_sample_again_and_says_no_more_than_it_saw(folder:
     """The store's checksums are wrong: only reading finds that, and a sample reads only what it draws."""
 
     class Lying(LocalStore):
-        told: LocalObject | None = None
+        told: GatewayObject | None = None
 
-        def describe(self, key: str) -> LocalObject | None:
+        def describe(self, key: str) -> GatewayObject | None:
             return self.told if self.told and key == OTHER else super().describe(key)
 
     store, run = Lying(folder), make_run(steps=tuple(range(100, 1100, 100)))

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -333,8 +332,8 @@ def _has(labels: Json, wanted: str) -> bool:
         return labels.get(among[1]) not in among[2].split(",")
     if among := re.fullmatch(r"(\S+) in \((.*)\)", wanted):
         return labels.get(among[1]) in among[2].split(",")
-    key, _, value = wanted.partition("=")
-    return bool(labels.get(key) == value)
+    key, is_equal, value = wanted.partition("=")
+    return bool(labels.get(key) == value) if is_equal else key in labels
 
 
 def _is_at(raw: Json, wanted: str) -> bool:
@@ -440,9 +439,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         with suppress(OSError):
             self.connection.shutdown(2)
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        return formatdate(timestamp, usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass

@@ -15,17 +15,20 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, remove_old_checkpoints
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint import shards
-from trainyard.training.checkpoint.checkpoint import load_checkpoint, newest_good_checkpoint
-from trainyard.training.checkpoint.checkpoint_save import PendingSave, SaveJob
+from trainyard.training.checkpoint.checkpoint import (
+    PendingSave,
+    SaveJob,
+    load_checkpoint,
+    newest_good_checkpoint,
+)
 from trainyard.training.checkpoint.resume import check_fit
-from trainyard.training.checkpoint.save_executors import ForegroundEngine
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.checkpoint.writer_process import ForegroundEngine
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.runtime.world import ALONE
 
-SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
 CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
 SHAPE = ArchitectureConfig(hidden_size=16, intermediate_size=16, num_layers=1, num_attention_heads=2)
 

@@ -166,7 +166,7 @@ def test_a_step_that_finds_no_memory_is_recorded_as_such(
     def full(*_: object) -> float:
         raise RuntimeError(CPU_MESSAGE)
 
-    monkeypatch.setattr("trainyard.training.pretraining.step.TrainStep._forward_backward", full)
+    monkeypatch.setattr("trainyard.training.loop.Trainer._forward_backward", full)
     with pytest.raises(TrainingFailedError, match="Step 1: out of main memory with 4 x 16 tokens"):
         run_training(tiny_config())
     failure = read_failure(read_run(tmp_path / "run" / "run.json")["outcome"])

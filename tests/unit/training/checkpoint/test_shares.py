@@ -1,20 +1,14 @@
 """The shares of processes: together they read each token of an epoch once, for any number and source."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.training.data.batches import TokenBatches, take_share, window_count
-from trainyard.training.data.hugging_face import StreamPosition
-from trainyard.training.data.stream_batches import StreamBatches
-from trainyard.training.data.token_stream import TokenStream
-from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.data.stream_batches import StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.vocabulary import ByteVocabulary
 from trainyard.training.runtime.world import DataShare, World
 
@@ -57,25 +51,6 @@ def test_of_token_files_each_token_of_an_epoch_is_read_by_one_process(
 ) -> None:
     source = TokenBatches(np.arange(tokens), sequence_length=LENGTH, batch_size=6, seed=seed)
     assert_an_epoch_is_read_once(source, tokens, world)
-
-
-@settings(max_examples=15)
-@given(st.lists(st.integers(0, 40), min_size=2, max_size=12).filter(lambda s: sum(s) > 6 * LENGTH), WORLDS)
-def test_of_a_megatron_dataset_too(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], world: tuple[int, int, int]
-) -> None:
-    folder, tokens = tmp_path_factory.mktemp("megatron"), sum(sizes)
-    np.arange(tokens, dtype="<i4").tofile(folder / "a.bin")
-    counts = np.array([len(sizes), len(sizes) + 1], "<u8").tobytes()
-    head = b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + b"\x04" + counts
-    offsets = np.cumsum([0, *sizes[:-1]]) * 4
-    parts = (np.array(sizes, "<i4"), offsets.astype("<i8"), np.arange(len(sizes) + 1, dtype="<i8"))
-    (folder / "a.idx").write_bytes(head + b"".join(part.tobytes() for part in parts))
-    values = {"train_path": str(folder / "a"), "prepared_directory": str(folder / "p"), "sequence_length": 4}
-    model = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=1000))
-    data = prepare_data(DataConfig.model_validate({**values, "validation_fraction": 0.0}), model)
-    assert data.train.path == Path(folder / "a.bin")
-    assert_an_epoch_is_read_once(data.batches(sequence_length=LENGTH, batch_size=6, seed=1), tokens, world)
 
 
 class Numbered:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.cases import each_case
 
 from trainyard.training.data import document_reader
-from trainyard.training.data.corpus import CorpusFile
+from trainyard.training.data.corpus import CorpusFile, SkipCount, SkipTally
 from trainyard.training.data.document_reader import read_pieces
-from trainyard.training.data.skipped_counts import SkipCount, SkipTally
 
 
 def read(path: Path, skips: SkipTally | None = None, text_field: str = "text") -> list[bytes]:

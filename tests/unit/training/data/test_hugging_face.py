@@ -19,11 +19,15 @@ from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.config_of_run import with_values_of_run
-from trainyard.training.data.hugging_face import DatasetOrigin, StreamPosition, TextStream, find_origin
-from trainyard.training.data.streamed_dataset import StreamedData, open_stream
-from trainyard.training.data.token_stream import TokenStream
+from trainyard.training.data.hugging_face import (
+    DatasetOrigin,
+    StreamedData,
+    TextStream,
+    find_origin,
+    open_stream,
+)
+from trainyard.training.data.stream_batches import StreamPosition, TokenStream
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.data.training_data import data_at_hand, ready_data
 from trainyard.training.data.vocabulary import ByteVocabulary
 
 Run = Callable[..., dict[str, Any]]
@@ -179,17 +183,6 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_pa
     assert open_data_stream(moved, validation_split=None).fingerprint != before
     (moved / "train-1.jsonl").write_text(json.dumps({"text": "another text"}) + "\n")
     assert open_data_stream(moved).fingerprint != before
-
-
-def test_one_byte_in_the_middle_of_a_large_file_is_another_dataset(folder: Path) -> None:
-    large = folder / "train-1.jsonl"
-    large.write_text((json.dumps({"text": "x" * 4096, "url": "u"}) + "\n") * 1000)
-    before = open_data_stream(folder).fingerprint
-    content = bytearray(large.read_bytes())
-    middle = content.index(b"xx", len(content) // 2)
-    content[middle] = ord("y")
-    large.write_bytes(content)
-    assert open_data_stream(folder).fingerprint != before
 
 
 @pytest.mark.parametrize(
@@ -348,11 +341,3 @@ def test_a_run_resumes_with_the_commit_it_started_with(tmp_path: Path) -> None:
     assert revision_of(config("a/b"), None) is None
     assert revision_of(config("other/data")) is None
     assert revision_of(config("a/b", "f" * 40)) == "f" * 40
-
-
-def test_opening_is_the_same_with_and_without_leave_to_write(folder: Path) -> None:
-    data = DataConfig.model_validate({"hugging_face": {"dataset": str(folder)}, "sequence_length": 16})
-    found = [open_data(data, ModelConfig(name="m")) for open_data in (ready_data, data_at_hand)]
-    assert found[0] is not None
-    assert found[1] is not None
-    assert found[0].fingerprint == found[1].fingerprint

@@ -14,7 +14,7 @@ from tests.cases import each_case
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.megatron_index import read_megatron_index
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
@@ -93,15 +93,6 @@ def test_a_folder_of_datasets_and_bare_tokens_is_joined(tmp_path: Path) -> None:
     assert prepared.train.open().tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert prepared.validation is not None and prepared.validation.open().tolist() == [6, 7, 8, 9, 1, 2]
     assert (prepared.train.dtype, prepared.train_files, prepared.skipped) == ("int32", 3, ())
-
-
-def test_the_same_tokens_have_the_same_fingerprint_in_place_and_copied(tmp_path: Path) -> None:
-    write(tmp_path / "one", [[[1, 2]], [[3, 4, 5]]])
-    (tmp_path / "parts").mkdir()
-    write(tmp_path / "parts" / "0", [[[1, 2]]])
-    write(tmp_path / "parts" / "1", [[[3, 4, 5]]])
-    parts = prepare(tmp_path, tmp_path / "parts")
-    assert prepare(tmp_path, tmp_path / "one").fingerprint == parts.fingerprint
 
 
 def test_a_new_index_prepares_anew(tmp_path: Path) -> None:

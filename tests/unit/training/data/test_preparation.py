@@ -50,39 +50,11 @@ def test_settings_that_do_not_affect_the_tokens_keep_the_folder(folder: Path) ->
     assert plan(folder, renamed, sequence_length=32).directory == plan(folder).directory
 
 
-def test_every_file_is_on_one_side_and_on_the_same_one_each_time(folder: Path) -> None:
-    first, second = plan(folder), plan(folder)
-    assert (first.train, first.validation) == (second.train, second.validation)
-    assert first.train
-    assert first.validation
-    names = [file.relative for file in (*first.train, *first.validation)]
-    assert sorted(names) == [f"{number:02}.txt" for number in range(30)]
-
-
 def test_with_validation_of_its_own_nothing_is_held_out(folder: Path) -> None:
     (folder / "validation.txt").write_text("text\n")
     both = plan(folder, validation_path=str(folder / "validation.txt"))
     assert len(both.train) == 30
     assert [file.relative for file in both.validation] == ["validation.txt"]
-
-
-def test_token_files_of_another_width_are_left_out_and_counted(folder: Path) -> None:
-    (folder / "train" / "even.bin").write_bytes(b"\1\0")
-    found = plan(folder, bin_dtype="uint32")
-    assert not any(file.suffix == ".bin" for file in (*found.train, *found.validation))
-    assert [str(skipped) for skipped in found.skipped] == [
-        "1 .bin file that is not a multiple of uint32 in size (even.bin)"
-    ]
-    assert any(f.suffix == ".bin" for f in (*plan(folder).train, *plan(folder).validation))
-
-
-def test_skipped_files_are_counted_in_their_part(folder: Path) -> None:
-    (folder / "validation").mkdir()
-    for name in ("train/a.exe", "validation/b.exe", "validation/c.txt"):
-        (folder / name).write_text("text\n")
-    found = plan(folder, validation_path=str(folder / "validation"))
-    assert [str(skipped) for skipped in found.skipped] == ["1 file with another suffix (a.exe)"]
-    assert [str(skipped) for skipped in found.validation_skipped] == ["1 file with another suffix (b.exe)"]
 
 
 def test_a_home_folder_and_a_relative_path_are_understood(

@@ -38,13 +38,6 @@ def test_tokens_are_stored_little_endian(tmp_path: Path) -> None:
     assert (tmp_path / "a.bin").read_bytes() == b"\x01\x00\x02\x01"
 
 
-def test_smaller_tokens_fit_into_a_wider_file(tmp_path: Path) -> None:
-    with TokenWriter(tmp_path / "a.bin", "uint32") as writer:
-        writer.write(np.array([7], np.uint8))
-        file = writer.finish()
-    assert file.open().tolist() == [7]
-
-
 def test_opened_tokens_are_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
     tokens = write(tmp_path / "a.bin", [1, 2, 3]).open()
     assert isinstance(tokens, np.memmap)

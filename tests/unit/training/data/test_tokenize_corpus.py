@@ -24,11 +24,11 @@ from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, Mode
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data import token_dataset as prepared
 from trainyard.training.data import token_files
+from trainyard.training.data import token_files as prepared
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
-from trainyard.training.data.token_dataset import PreparedData
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
@@ -102,16 +102,6 @@ def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
     prepared = prepare(folder, vocab_size=400)
     assert prepared.train.dtype == "uint16"
     assert prepared.train.open()[-3:].tolist() == [0, 300, 301]
-
-
-def test_several_token_files_are_joined(folder: Path) -> None:
-    shutil.rmtree(folder / "train")
-    (folder / "train").mkdir()
-    for name, first in (("1.bin", 0), ("0.bin", 100)):
-        np.arange(first, first + 50, dtype="<u4").tofile(folder / "train" / name)
-    prepared = prepare(folder, bin_dtype="uint32")
-    assert prepared.train.open().tolist() == [*range(100, 150), *range(50)]
-    assert prepared.train.dtype == "uint32"
 
 
 def test_a_single_token_file_is_used_where_it_lies(folder: Path) -> None:
@@ -200,7 +190,7 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
         case "torn index":
             index.write_bytes(index.read_bytes()[:-10])
         case "other index":
-            index.write_text(index.read_text().replace('"schema": 1', '"schema": 99'))
+            index.write_text(index.read_text().replace('"schema": 2', '"schema": 99'))
         case "short tokens":
             complete.train.path.write_bytes(b"torn")
         case _:
@@ -284,19 +274,6 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
         assert hashed == [path, path]
 
 
-def test_large_tokens_that_were_copied_are_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
-    directory = prepare(folder).train.path.parent
-    shutil.copytree(directory, folder / "copy")
-    shutil.rmtree(directory)
-    (folder / "copy").rename(directory)
-    index = (directory / "index.json").read_bytes()
-    assert prepare(folder).reused
-    assert (directory / "index.json").read_bytes() != index
-    monkeypatch.setattr(token_files, "sha256_of_file", lambda path: pytest.fail(f"{path} was read"))
-    assert prepare(folder).reused
-
-
 def test_large_tokens_where_nothing_can_be_noted_are_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,18 +286,6 @@ def test_large_tokens_where_nothing_can_be_noted_are_used(
 
     monkeypatch.setattr(prepared, "write_json_atomically", raise_read_only)
     assert prepare(folder).reused
-
-
-def test_an_index_that_does_not_say_how_its_files_were_is_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
-    index = prepare(folder).train.path.with_name("index.json")
-    value = json.loads(index.read_text())
-    del value["train"]["seen"]
-    index.write_text(json.dumps(value))
-    assert prepare(folder).reused
-    assert "seen" in json.loads(index.read_text())["train"]
 
 
 PREPARING = """
@@ -399,14 +364,6 @@ def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
     ):
         assert part in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-def test_only_odd_token_files_is_nothing_usable(folder: Path) -> None:
-    (folder / "odd.bin").write_bytes(b"odd")
-    with pytest.raises(
-        DataError, match=r"1 \.bin file that is not a multiple of uint16 in size \(odd\.bin\)"
-    ):
-        prepare(folder, train_path=str(folder / "odd.bin"))
 
 
 def test_skipped_files_are_reported_once_and_recorded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -558,13 +515,6 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     ]
     advised = prepare(folder, train_path=str(path), validation_fraction=0.29, sequence_length=256)
     assert advised.validation is not None
-
-
-def test_tokens_of_a_text_that_is_too_short_to_split_are_those_of_the_complete_text(folder: Path) -> None:
-    path = folder / "train" / "b.txt"
-    before = prepare(folder, train_path=str(path), validation_fraction=0.0)
-    found = prepare(folder, train_path=str(path), validation_fraction=0.01)
-    assert (found.reused, found.fingerprint, found.validation) == (True, before.fingerprint, None)
 
 
 def test_without_configured_validation_nothing_is_reported(

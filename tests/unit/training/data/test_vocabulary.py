@@ -66,16 +66,8 @@ def test_bytes_end_each_document_with_a_zero() -> None:
     assert tokens_of(ByteVocabulary(), b"ab", b"c", None, b"d", None) == [97, 98, 99, 0, 100, 0]
 
 
-def test_separators_are_no_bytes_of_text() -> None:
-    assert ByteVocabulary().text_bytes(np.array([[97, 0], [98, 99]])) == 3
-
-
 def test_the_bytes_of_a_foreign_vocabulary_are_unknown() -> None:
     assert ByteVocabulary().text_bytes(np.array([[97, 31_000]])) == 0
-
-
-def test_no_tokenizer_means_bytes() -> None:
-    assert isinstance(load_vocabulary(model(None)), ByteVocabulary)
 
 
 def test_a_tokenizer_file_encodes_and_decodes(tmp_path: Path) -> None:

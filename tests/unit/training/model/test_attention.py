@@ -1,10 +1,37 @@
 from collections.abc import Callable
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor, nn
+from torch.nn.attention import flex_attention
 
-from trainyard.training.model.attention import causal_attention, unseen_keys, written_out_attention
+from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
+from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
+from trainyard.run.records import read_rows
+from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
+from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.token_files import PreparedData
+from trainyard.training.data.tokenize_corpus import prepare_data
+from trainyard.training.model.attention import (
+    BLOCK,
+    causal_attention,
+    unpack,
+    unseen_keys,
+    written_out_attention,
+)
+from trainyard.training.model.loss import summed_loss
+from trainyard.training.model.model import Llama, build_model
+from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.model.shard_assignment import own_part
+from trainyard.training.run.validation import Validation
+from trainyard.training.runtime.world import ALONE, DataShare
 
 
 def heads(*, queries: int, keys: int, length: int = 7, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -57,14 +84,6 @@ def test_of_the_scores_only_the_shares_are_kept_in_the_precision_of_the_values()
     assert len({tensor.untyped_storage().data_ptr() for tensor in of_pairs}) == 1
 
 
-def test_a_query_sees_no_later_key() -> None:
-    q, k, v = heads(queries=4, keys=2)
-    changed = [torch.cat([part[:, :, :4], part[:, :, 4:] + 1], dim=2) for part in (k, v)]
-    before, after = written_out_attention(q, k, v), written_out_attention(q, *changed)
-    assert torch.equal(before[:, :, :4], after[:, :, :4])
-    assert not torch.allclose(before[:, :, 4:], after[:, :, 4:])
-
-
 def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_small() -> None:
     graphs: list[set[str]] = []
 
@@ -79,3 +98,310 @@ def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_smal
     assert "softmax" in short
     assert "scaled_dot_product_attention" not in short
     assert "scaled_dot_product_attention" in long
+
+
+LENGTH = 16
+SHAPE = ArchitectureConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=LENGTH,
+)
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    """A model with weights large enough for the context of a token to matter."""
+    built = build_model(SHAPE, seed=3)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(10)
+    built.model.separates_documents = True
+    return built
+
+
+def marked_sample(tokens: Tensor, starts: list[list[int]]) -> Tensor:
+    result = tokens.clone()
+    for row, places in enumerate(starts):
+        result[row, places] = ~result[row, places]
+    return result
+
+
+def samples(starts: list[list[int]]) -> Tensor:
+    """Marked samples `[batch, LENGTH + 1]`."""
+    generator = torch.Generator().manual_seed(0)
+    return marked_sample(torch.randint(0, 64, (len(starts), LENGTH + 1), generator=generator), starts)
+
+
+def documents_of(row: Tensor) -> list[Tensor]:
+    """The documents `[seq]` of a marked sample, unmarked."""
+    ids = torch.where(row < 0, ~row, row)
+    bounds = [0, *[place for place in range(1, len(row)) if row[place] < 0], len(row)]
+    return [ids[start:end] for start, end in pairwise(bounds)]
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    return found
+
+
+STARTS = [[0, 5, 6, 11], [3], [], [0, 16], [1, 2, 3, 15]]
+
+
+def test_marks_give_ids_positions_and_starts() -> None:
+    packed = unpack(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
+    assert packed.tokens.tolist() == [[7, 8, 9, 1, 2], [3, 4, 5, 6, 7]]
+    assert packed.positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 0]]
+    visible = ["".join(map(str, row)) for row in packed.visible[0, 0].int().tolist()]
+    assert visible == ["10000", "11000", "00100", "00110", "00111"]
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_packed_documents_have_the_logits_they_have_alone(model: Llama, bfloat16: bool) -> None:
+    batch = samples(STARTS)[:, :-1]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        together = model(batch)
+        for row, logits in zip(batch, together, strict=True):
+            alone = torch.cat([model(document[None])[0] for document in documents_of(row)])
+            torch.testing.assert_close(
+                logits, alone, rtol=0.05 if bfloat16 else 1e-5, atol=0.2 if bfloat16 else 1e-4
+            )
+        joined = model(torch.where(batch < 0, ~batch, batch))
+    assert (joined - together).abs().max() > 1  # joined documents give other logits
+
+
+def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llama) -> None:
+    batch = samples(STARTS)
+    total = summed_loss(model(batch[:, :-1]), batch[:, 1:])
+    total.backward()  # type: ignore[no-untyped-call]
+    together, alone, targets = gradients(model), torch.zeros(()), 0
+    for document in (part for row in batch for part in documents_of(row) if len(part) > 1):
+        loss = summed_loss(model(document[None, :-1]), document[None, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        alone += loss.detach()
+        targets += len(document) - 1
+    torch.testing.assert_close(total, alone)
+    for one, other in zip(together, gradients(model), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert count_targets(batch.numpy()) == targets
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 399), max_size=9), min_size=1, max_size=3),
+    st.sampled_from([1, 100, 128, 129, 256, 400]),
+)
+def test_blocks_agree_with_the_mask(starts: list[list[int]], length: int) -> None:
+    places = [sorted({place for place in row if place < length}) for row in starts]
+    packed = unpack(marked_sample(torch.zeros(len(places), length, dtype=torch.int64), places))
+    blocks, count = packed.blocks, -(-length // BLOCK)
+    mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
+    mask[:, :length, :length] = packed.visible[:, 0]
+    tiles = mask.view(len(places), count, BLOCK, count, BLOCK).transpose(2, 3)
+    partial = blocks.to_dense()[:, 0].bool()
+    assert blocks.full_kv_num_blocks is not None
+    assert blocks.full_kv_indices is not None
+    numbers = torch.arange(count)
+    full = torch.zeros_like(partial)
+    for row, query in product(range(len(places)), range(count)):
+        seen = blocks.full_kv_indices[row, 0, query, : blocks.full_kv_num_blocks[row, 0, query]]
+        full[row, query] = torch.isin(numbers, seen)
+    assert torch.equal(partial | full, tiles.any(-1).any(-1))
+    assert torch.equal(full, tiles.all(-1).all(-1))
+
+
+@pytest.mark.parametrize("recomputed", ["none", "selective", "full"])
+def test_flex_attention_over_blocks_is_attention_under_the_mask(
+    recomputed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharded and recomputed, as on a GPU. torch computes flex attention on a CPU for inspection only."""
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    shape = SHAPE.model_copy(update={"max_position_embeddings": 200})
+    compute = {"strategy": "fsdp", "activation_checkpointing": recomputed}
+    values = {"model": {"name": "x", "architecture": shape.model_dump()}, "training": {"max_steps": 1}}
+    config = Config.model_validate(values | {"compute": compute})
+    tokens = torch.randint(0, 64, (2, 201), generator=torch.Generator().manual_seed(2))
+    batch = marked_sample(tokens, [[3, 90, 131], [128]])
+    found = []
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for by_blocks in (False, True):
+            built = put_on_devices(config, ALONE, torch.device("cpu")).model
+            built.model.separates_documents, built.model.attends_by_blocks = True, by_blocks
+            loss = summed_loss(built(batch[:, :-1]), batch[:, 1:])
+            loss.backward()  # type: ignore[no-untyped-call]
+            found.append((loss.detach(), [own_part(gradient) for gradient in gradients(built)]))
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(*(loss for loss, _ in found))
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sample_that_is_one_document_is_what_it_is_without_marks(model: Llama) -> None:
+    tokens = torch.randint(0, 64, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    model.model.separates_documents = False
+    usual = model(tokens)
+    model.model.separates_documents = True
+    torch.testing.assert_close(model(marked_sample(tokens, [[0], [], [0]])), usual)
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=20).map(lambda places: sorted(set(places))),
+    st.integers(2, 9),
+    st.integers(0, 30),
+)
+def test_batches_and_windows_mark_the_starts_of_documents_and_nothing_else(
+    places: list[int], length: int, step: int
+) -> None:
+    tokens, documents = np.arange(61, dtype=np.uint16), np.array(places, np.int64)
+    usual, batch = (
+        TokenBatches(tokens, sequence_length=length, batch_size=3, seed=5, documents=known).batch(step)
+        for known in (None, documents)
+    )
+    assert plain_ids(batch).tolist() == usual.tolist()
+    assert (batch < 0).tolist() == np.isin(usual, places).tolist()
+    windows = first_windows(tokens, length=length, count=4, documents=documents)
+    assert (windows < 0).tolist() == np.isin(plain_ids(windows), places).tolist()
+    assert plain_ids(windows).tolist() == first_windows(tokens, length=length, count=4).tolist()
+
+
+def test_bytes_of_validation_are_those_of_the_targets_that_count() -> None:
+    batch = np.array([[~65, 66, ~67, 68, ~69], [70, 71, 72, ~73, 74]])
+    requested: list[list[int]] = []
+
+    def text_bytes(tokens: np.ndarray) -> int:
+        requested.append(tokens.tolist())
+        return tokens.size
+
+    logits = torch.zeros(2, 4, 128)
+    result = Validation([batch], text_bytes=text_bytes).run(lambda _: logits, lambda: None, DataShare(ALONE))
+    assert requested == [[66], [68], [71, 72], [74]]
+    assert result is not None
+    assert result.loss == pytest.approx(np.log(128), rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(7, rel=1e-5)
+
+
+def prepare(folder: Path, model: ModelConfig | None = None, **changes: object) -> PreparedData:
+    values = {
+        "train_path": str(folder / "train"),
+        "prepared_directory": str(folder / "prepared"),
+        "sequence_length": 4,
+        "validation_fraction": 0.0,
+        "packing": "separate",
+    }
+    return prepare_data(DataConfig.model_validate(values | changes), model or ModelConfig(name="m"))
+
+
+def starts_of(prepared: PreparedData) -> list[int]:
+    assert prepared.train.documents is not None
+    return [int(place) for place in prepared.train.documents.open()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One document in a text file, and two documents and an empty text in rows."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.txt").write_text("abc")
+    (tmp_path / "train" / "b.jsonl").write_text('{"text": "de"}\n{"text": ""}\n{"text": "fghi"}\n')
+    return tmp_path
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """Words of one letter; `</s>` is 0."""
+    words = {"</s>": 0} | {letter: number for number, letter in enumerate("abcdefghi", start=1)}
+    made = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def model_with_tokenizer(tokenizer: Path) -> ModelConfig:
+    return ModelConfig(name="m", tokenizer=str(tokenizer), architecture=ArchitectureConfig(vocab_size=16))
+
+
+def test_the_starts_of_documents_are_noted_while_text_is_encoded(folder: Path, tokenizer: Path) -> None:
+    assert starts_of(prepare(folder)) == [0, 4, 7]
+    assert starts_of(prepare(folder, model_with_tokenizer(tokenizer))) == [0, 4, 7]
+    batch = prepare(folder).batches(sequence_length=4, batch_size=2, seed=1).batch(0)
+    assert sorted(map(chr, plain_ids(batch[batch < 0]))) == ["a", "d", "d", "f"]  # windows share a token
+
+
+def test_keeping_apart_is_other_data_than_joining_and_found_again(folder: Path) -> None:
+    apart, joined = prepare(folder), prepare(folder, packing="concatenate")
+    assert apart.train.sha256 == joined.train.sha256
+    assert apart.fingerprint != joined.fingerprint
+    assert joined.train.documents is None
+    again = prepare(folder)
+    assert (again.reused, again.fingerprint) == (True, apart.fingerprint)
+    assert apart.train.documents is not None
+    np.array([0, 3, 7]).tofile(apart.train.documents.path)
+    assert not prepare(folder).reused
+    assert starts_of(prepare(folder)) == [0, 4, 7]
+
+
+def test_bare_tokens_tell_documents_by_the_end_of_document_token(folder: Path, tokenizer: Path) -> None:
+    np.array([1, 2, 0, 3, 0, 0, 4, 5], "<u2").tofile(folder / "train" / "c.bin")
+    np.array([6, 0, 7], "<u2").tofile(folder / "train" / "d.bin")
+    joined = prepare(folder, model_with_tokenizer(tokenizer))
+    assert starts_of(joined) == [0, 4, 7, 12, 15, 17, 18, 20, 22]
+    alone = prepare(folder, model_with_tokenizer(tokenizer), train_path=str(folder / "train" / "c.bin"))
+    assert starts_of(alone) == [0, 3, 5, 6]
+    assert alone.train.path == folder / "train" / "c.bin"
+    with pytest.raises(ConfigError, match=r"data\.packing: .*c\.bin end is not known\. Set model\.tokenizer"):
+        prepare(folder, ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=1000)))
+
+
+def test_a_stream_marks_the_same_tokens_as_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets.config
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
+    (folder / "train" / "a.txt").unlink()
+    source = {"dataset": str(folder / "train"), "validation_split": None, "shuffled_sequences": 2}
+    values = {"hugging_face": source, "sequence_length": 4, "packing": "separate"}
+    stream = open_stream(DataConfig.model_validate(values), ModelConfig(name="m"))
+    prepared = prepare(folder)
+    expected = prepared.train.open().astype(np.int64)
+    starts = starts_of(prepared)
+    expected[starts] = ~expected[starts]
+    assert stream.train.first_tokens(100).tolist() == expected.tolist()
+    assert stream.prompt(3) == list(b"de\0")
+
+
+def test_accumulation_does_not_change_the_numbers_though_counts_are_uneven(
+    tiny_config: Callable[..., Config], run_training: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    lines = [f'{{"text": "{"row " * (number % 9)}{number}"}}\n' for number in range(300)]
+    (tmp_path / "rows" / "a.jsonl").write_text("".join(lines))
+    data = {"train_path": str(tmp_path / "rows"), "packing": "separate"}
+    losses = []
+    for size, accumulation in ((4, 1), (1, 4)):
+        training = {"batch_size": size, "gradient_accumulation_steps": accumulation, "max_steps": 6}
+        run_training(tiny_config(training=training, data=data), f"by-{size}")
+        losses.append([row["loss"] for row in read_rows(tmp_path / f"by-{size}" / "metrics.jsonl")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    joined = tiny_config(training={"max_steps": 6}, data={**data, "packing": "concatenate"})
+    run_training(joined, "joined")
+    assert [row["loss"] for row in read_rows(tmp_path / "joined" / "metrics.jsonl")] != losses[0]
+
+
+def test_a_resume_keeps_the_packing_and_the_numbers(
+    tiny_config: Callable[..., Config], run_training: Run, stop_after: Callable[[int], dict[str, Any]]
+) -> None:
+    config = tiny_config(data={"packing": "separate"}, compute={"activation_checkpointing": "selective"})
+    uninterrupted = run_training(config, "uninterrupted")
+    with pytest.raises(StoppedError):
+        run_training(config, "cut", **stop_after(5))
+    with pytest.raises(IncompatibleCheckpointError, match=r"data\.packing: the checkpoint has separate"):
+        run_training(tiny_config(), "cut")
+    assert run_training(config, "cut")["state_sha256"] == uninterrupted["state_sha256"]

@@ -20,9 +20,8 @@ from trainyard.config.schema import Config
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
-from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.model.parallel import clip_gradients, put_on_devices
 from trainyard.training.model.shard_assignment import own_part, own_slices
-from trainyard.training.model.tensor_parallel import clip_gradients
 from trainyard.training.runtime.world import World
 
 SIZE, RANK = 32, 21

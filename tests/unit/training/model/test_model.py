@@ -112,16 +112,3 @@ def test_tied_weights_are_one_tensor_and_counted_once() -> None:
     tied = build_model(SHAPE.model_copy(update={"tie_word_embeddings": True}), seed=1)
     assert tied.lm_head.weight is tied.model.embed_tokens.weight
     assert parameter_count(tied) == parameter_count(build_model(SHAPE, seed=1)) - 64 * 32
-
-
-def test_tinyllama_has_its_published_size() -> None:
-    shape = ArchitectureConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_layers=22,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-    )
-    with torch.device("meta"):
-        assert parameter_count(Llama(shape)) == 1_100_048_384

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import Config
 from trainyard.training.model import parallel
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.model.model import build_model
+from trainyard.training.model.parallel import Parallel, clip_gradients, cut_over_group, put_on_devices
+from trainyard.training.model.shard_assignment import own_part
+from trainyard.training.runtime.world import ALONE, DataShare, World
 
 
 @pytest.fixture
@@ -90,3 +95,79 @@ def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.Mon
         torch.compiler.reset()
     size = 4 * sum(parameter.numel() for parameter in model.model.parameters())
     assert len(graphs) >= size // (25 << 20) > 1
+
+
+SHAPE = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 1, "vocab_size": 258}
+RANK, SIZE = 3, 4
+
+
+@pytest.fixture
+def four() -> Iterator[None]:
+    """This process is rank 3 of four; the others do not exist."""
+    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
+    try:
+        yield
+    finally:
+        destroy_process_group()
+
+
+@pytest.fixture(params=[False, True], ids=["untied", "tied"])
+def cut(request: pytest.FixtureRequest, four: None) -> Parallel:
+    """The model in 2 shards × 2 cuts."""
+    return put_on_devices(config(tied=request.param), World(RANK, SIZE, RANK, None), torch.device("cpu"))
+
+
+def config(*, tied: bool) -> Config:
+    architecture = {**SHAPE, "tie_word_embeddings": tied}
+    return Config.model_validate(
+        {
+            "model": {"name": "x", "architecture": architecture},
+            "training": {"max_steps": 1},
+            "compute": {"strategy": "fsdp", "tensor_parallel": 2},
+        }
+    )
+
+
+def test_each_process_holds_a_quarter_of_the_matrices_of_the_plain_model(cut: Parallel) -> None:
+    tied = cut.model.lm_head.weight is cut.model.model.embed_tokens.weight
+    plain = dict(build_model(config(tied=tied).model.architecture, seed=42).named_parameters())
+    named = dict(cut.model.named_parameters())
+    assert named.keys() == plain.keys()
+    for name, parameter in named.items():
+        share = 2 if parameter.ndim == 1 else 4
+        assert parameter.shape == plain[name].shape
+        # Each of the two cuts has 129 of the 258 rows; the first shard of a cut has one row more.
+        assert own_part(parameter).numel() == pytest.approx(plain[name].numel() / share, rel=0.02)
+    # Rank 3 has the second shard of the second cut: from row 129 + 65 on.
+    table = own_part(named["model.embed_tokens.weight"])
+    assert torch.equal(table, plain["model.embed_tokens.weight"][194:])
+    heads = own_part(named["model.layers.0.self_attn.o_proj.weight"])
+    assert torch.equal(heads, plain["model.layers.0.self_attn.o_proj.weight"][8:, 8:])
+
+
+def test_a_group_has_one_share_of_the_sequences_and_counts_once() -> None:
+    shares = [DataShare(World(rank, SIZE, rank, None), processes=2) for rank in range(SIZE)]
+    assert [(share.rank, share.size) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+def test_a_block_is_given_a_tensor_that_has_arrived(four: None) -> None:
+    # In torch 2.13 a compiled block computes wrong gradients for a pending one (AsyncCollectiveTensor).
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
+    model = build_model(config(tied=False).model.architecture, seed=42)
+    cut_over_group(model, mesh["tensor"])
+    given = model.model.embed_tokens(torch.zeros(1, 4, dtype=torch.int64))
+    assert type(given) is torch.Tensor
+    assert given.shape == (1, 4, 16)
+
+
+def test_the_norm_is_over_every_mesh_and_all_gradients_shrink_alike(cut: Parallel) -> None:
+    for parameter in cut.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    assert len({p.device_mesh for p in cut.model.parameters() if isinstance(p, DTensor)}) == 2
+    total = clip_gradients(cut.model, 1.0).item()
+    # The fake group sends nothing: the sum is over the gradients that this process holds.
+    held = sum(own_part(parameter).numel() for parameter in cut.model.parameters())
+    assert total == pytest.approx(held**0.5, rel=1e-5)
+    for parameter in cut.model.parameters():
+        assert parameter.grad is not None
+        assert own_part(parameter.grad).flatten()[0].item() == pytest.approx(1 / total, rel=1e-4)

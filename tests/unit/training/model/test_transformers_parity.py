@@ -14,7 +14,7 @@ from torch import Tensor
 from trainyard.config.load import load_config
 from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
 from trainyard.run.directory import RunDirectory
-from trainyard.training.export.export import plan_export, write_export
+from trainyard.training.export import plan_export, write_export
 from trainyard.training.model.model import Llama, build_model, rotary_frequencies
 from trainyard.training.weights import gguf_weights
 from trainyard.training.weights.gguf_weights import gguf_name

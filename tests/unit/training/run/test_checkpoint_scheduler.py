@@ -28,12 +28,11 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import grace_needed, read_run
 from trainyard.run.records import read_rows
-from trainyard.training.checkpoint import checkpoint, checkpoint_save, save_executors, staging, writer_process
-from trainyard.training.checkpoint.save_executors import BackgroundEngine
+from trainyard.training import loop
+from trainyard.training.checkpoint import checkpoint, shards, writer_process
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.checkpoint.writer_process import WriterProcess
-from trainyard.training.pretraining import step
+from trainyard.training.checkpoint.writer_process import BackgroundEngine, WriterProcess
 from trainyard.training.run import checkpoint_scheduler
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
@@ -130,8 +129,8 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
 
 # Points at which a run dies: a function, and the number of the call that ends the run.
 POINTS: dict[str, tuple[Any, str, int]] = {
-    "step": (step, "set_learning_rate", 3),
-    "staging": (staging.Copies, "tensor_of", 70),
+    "step": (loop, "set_learning_rate", 3),
+    "staging": (shards.Copies, "tensor_of", 70),
     "write": (hashlib, "sha256", 40),
     "index": (checkpoint, "write_checkpoint_index", 2),
     "record": (checkpoint, "write_json_atomically", 2),
@@ -210,7 +209,7 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
     config = tiny_config(checkpointing={"mode": mode})
     made = itertools.count(1)
     original = checkpoint.make_empty
-    monkeypatch.setattr(checkpoint_save, "make_empty", lambda path: next(made) == 2 or original(path))
+    monkeypatch.setattr(checkpoint, "make_empty", lambda path: next(made) == 2 or original(path))
     with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is complete"):
         run_training(config, mode)
     monkeypatch.undo()
@@ -258,7 +257,7 @@ def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
     def raise_no_space(*_args: Any, **_kwargs: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(save_executors, "Copies", raise_no_space)
+    monkeypatch.setattr(writer_process, "Copies", raise_no_space)
     with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
         run_training(tiny_config(checkpointing={"mode": "async"}))
     assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
@@ -299,9 +298,9 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     state.optimizer.state[model.weight]["exp_avg_sq"][39, 39] = math.inf
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine = save_executors.open_engine(mode)
-    job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
-    save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    engine = writer_process.open_engine(mode)
+    job = checkpoint.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
+    save = checkpoint.PendingSave(job, state, share_out(state.tensors(), ALONE))
     save.wait_until_staged()
     with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
         while save.advance(wait=False) is None:
@@ -312,7 +311,7 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
 
 def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_path: Path) -> None:
     """The answer of the other process went through a pickle, as it does between processes."""
-    other = pickle.loads(pickle.dumps(staging.NotFiniteError("model.of_another")))
+    other = pickle.loads(pickle.dumps(shards.NotFiniteError("model.of_another")))
 
     class WorldOfTwo(World):
         def gather(self, value: Any) -> list[Any]:
@@ -324,9 +323,9 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine, world = save_executors.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
-    job = checkpoint_save.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
-    save = checkpoint_save.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    engine, world = writer_process.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
+    job = checkpoint.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
+    save = checkpoint.PendingSave(job, state, share_out(state.tensors(), ALONE))
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
         save.advance(wait=True)
     assert not list(directory.checkpoints.iterdir())
@@ -399,13 +398,13 @@ def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
 
     original = checkpoint_scheduler.Saver._conclude
     monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", note)
-    start = checkpoint_save.PendingSave.__init__
+    start = checkpoint.PendingSave.__init__
 
-    def long_ago(self: checkpoint_save.PendingSave, *args: Any) -> None:
+    def long_ago(self: checkpoint.PendingSave, *args: Any) -> None:
         start(self, *args)
         self._start -= 1000
 
-    monkeypatch.setattr(checkpoint_save.PendingSave, "__init__", long_ago)
+    monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
     run_training(tiny_config(checkpointing={"mode": "async"}))
     assert len(reserved) == 3
     assert max(reserved) < 60

@@ -173,7 +173,7 @@ def test_the_loop_reads_the_log_after_the_first_step_and_at_the_end(
 ) -> None:
     steps: list[int] = []
     monkeypatch.setattr(
-        "trainyard.training.run.step_loop.record_network",
+        "trainyard.training.loop.record_network",
         lambda context, before=None: steps.append(context.state.step),
     )
     run_training(tiny_config())

@@ -7,20 +7,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.training.run.offline_wandb import records_of
 
-from trainyard.config.schema import Config, MonitoringConfig
+from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
     GuardedTracker,
     TensorBoardTracker,
-    TrackedRun,
     close_trackers,
     hyperparameters_of,
     is_still_closing,
@@ -29,6 +28,16 @@ from trainyard.training.run.trackers import (
 )
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
+WANDB_ONLY = {"tensorboard": False, "wandb": {"enabled": True}}
+
+
+def context_of(monitoring: dict[str, Any], folder: Path, resumed_at: int = 0) -> Any:
+    """What a tracker reads of the context of a run."""
+    config = Config.model_validate(
+        {"model": {"name": "m"}, "training": {"max_steps": 1, "seed": 4711}, "monitoring": monitoring}
+    )
+    state = SimpleNamespace(step=resumed_at)
+    return SimpleNamespace(config=config, directory=RunDirectory(folder), run_id="r", state=state)
 
 
 class FailingTracker:
@@ -80,7 +89,7 @@ def test_tensorboard_draws_the_rows_of_the_segment_that_resumed(tmp_path: Path) 
 
     directory = RunDirectory(tmp_path)
     for resumed_at, loss in ((0, 5.0), (2, 3.0)):
-        tracker = TensorBoardTracker(TrackedRun(MonitoringConfig(), directory, "r", resumed_at, {}))
+        tracker = TensorBoardTracker(context_of({}, tmp_path, resumed_at))
         for step in range(resumed_at + 1, resumed_at + 5):
             tracker.write({"step": step, "loss": loss, "val_loss": loss + 1, "time": 1.0})
         tracker.close()
@@ -122,20 +131,6 @@ def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
     assert all(isinstance(value, bool | int | float | str) for value in shown.values())
 
 
-@pytest.mark.process
-def test_wandb_keeps_hyperparameters_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    (tmp_path / "logs").mkdir()
-    config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-    opened = open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {"training.seed": 4711}))
-    opened[0].write(ROW)
-    close_trackers(opened)
-    (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-r.wandb")
-    records = records_of(file)
-    configured = {u.key: u.value_json for r in records for u in (*r.config.update, *r.run.config.update)}
-    assert configured["training.seed"] == "4711"
-
-
 def test_a_bug_in_a_tracker_is_not_hidden() -> None:
     tracker = GuardedTracker("Buggy", lambda: FailingTracker("write", error=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
@@ -152,7 +147,7 @@ def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
-    opened = open_trackers(TrackedRun(MonitoringConfig(), RunDirectory(tmp_path), "r", 0, {}))
+    opened = open_trackers(context_of({}, tmp_path))
     for _ in range(2):
         for tracker in opened:
             tracker.write(ROW)
@@ -167,8 +162,7 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "bogus")
-    config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-    for tracker in open_trackers(TrackedRun(config, RunDirectory(tmp_path), "r", 0, {})):
+    for tracker in open_trackers(context_of(WANDB_ONLY, tmp_path)):
         tracker.write(ROW)
     assert caplog.text.count("W&B failed") == 1
 
@@ -176,13 +170,11 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
 # In a process of its own, because W&B keeps the dead service for the rest of the process.
 SERVICE_DIES = """
 import logging, os, pathlib, signal, subprocess, sys, time
-from trainyard.config.schema import MonitoringConfig
-from trainyard.run.directory import RunDirectory
-from trainyard.training.run.trackers import TrackedRun, close_trackers, open_trackers
+from tests.unit.training.run.test_trackers import WANDB_ONLY, context_of
+from trainyard.training.run.trackers import close_trackers, open_trackers
 
 logging.basicConfig(format="%(message)s")
-config = MonitoringConfig.model_validate({"tensorboard": False, "wandb": {"enabled": True}})
-opened = open_trackers(TrackedRun(config, RunDirectory(pathlib.Path(sys.argv[1])), "r", 0, {}))
+opened = open_trackers(context_of(WANDB_ONLY, pathlib.Path(sys.argv[1])))
 opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
 for _ in range(100):  # on a busy machine it may still be starting
     listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]

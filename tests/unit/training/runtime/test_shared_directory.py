@@ -19,8 +19,7 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, read_node, write_node
-from trainyard.training.checkpoint.node_resume import agreed_resume_point
-from trainyard.training.checkpoint.resume import ResumePoint
+from trainyard.training.checkpoint.resume import ResumePoint, agreed_resume_point
 from trainyard.training.runtime import shared_directory
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.world import World

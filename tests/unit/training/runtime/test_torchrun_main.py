@@ -14,8 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException, logge
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousTimeoutError
 
-from trainyard.training.runtime.torchrun_agent import FirstNodeLostError
-from trainyard.training.runtime.torchrun_main import main
+from trainyard.training.runtime.torchrun_main import FirstNodeLostError, main
 
 
 def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:

@@ -143,11 +143,6 @@ def test_the_tile_changes_no_number(write: Write) -> None:
     assert torch.equal(GgufWeights(path, tile_bytes=1).read(name), GgufWeights(path).read(name))
 
 
-def test_a_file_that_fits_is_taken(write: Write) -> None:
-    assert refusal_lines(write()) == []
-    assert refusal_lines(write({"llama.attention.head_count_kv": 2, "llama.rope.freq_base": None})) == []
-
-
 def test_metadata_and_shapes_are_compared(write: Write) -> None:
     shape = SHAPE.model_copy(update={"intermediate_size": 128, "rope_theta": 5e5})
     end = "in the configuration, in 2 layers"

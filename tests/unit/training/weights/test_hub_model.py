@@ -18,8 +18,8 @@ from tests import warm_start
 
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
-from trainyard.errors import ConfigError, TrainyardError
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.errors import TrainyardError
+from trainyard.training.export import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import load_with_weights, read_declared
 
@@ -332,12 +332,3 @@ def test_each_reason_has_its_own_message(
 def test_a_token_gives_access_to_gated_and_private_models(hub: Hub, declared_by_hub: Ask, kind: str) -> None:
     setattr(hub, kind, frozenset({NAME}))
     assert declared_by_hub(HF_TOKEN="hf_good").values["model.architecture.hidden_size"] == 32
-
-
-def test_a_model_that_is_no_llama_is_refused(hub: Hub, declared_by_hub: Ask, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text('{"model_type": "gpt_neox"}')
-    hub.models["owner/other"] = other
-    with pytest.raises(ConfigError, match="has the model_type 'gpt_neox'; this trainer has llama only"):
-        declared_by_hub("owner/other")

@@ -14,8 +14,7 @@ from trainyard.config.load import LoadedConfig, dump_yaml, load_config
 from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.export.export import plan_export, write_export
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.export import byte_tokenizer, plan_export, write_export
 from trainyard.training.model.model import build_model
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.pretrained import load_with_weights

@@ -18,7 +18,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.lifecycle import describe
+from trainyard.training.loop import describe
 from trainyard.training.model.model import build_model
 from trainyard.training.run.run_request import Request
 from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from trainyard.config.load import LoadedConfig
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
-from trainyard.training.export.exported_tokenizer import byte_tokenizer
+from trainyard.training.export import byte_tokenizer
 from trainyard.training.model.model import build_model
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.pretrained import load_with_weights

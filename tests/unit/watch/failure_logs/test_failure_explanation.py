@@ -113,7 +113,15 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "a full disk below the exception, by its code": (
         trace("ValueError: save"), {"exit_code": 1, "exception": "OSError: x", "code": "[Errno 28]"}, "disk-full", "no", "fact", "OSError: x",
     ),
-    "cancelled by somebody or something": ("Error: The operation was canceled.", {"exit_code": 1}, "unknown", "unknown", "", ""),
+    "cancelled by somebody or something": ("Error: The operation was canceled.", {"exit_code": 1}, "unknown", "unknown", "", "Error: The operation"),
+    "a launcher hands on the signal of a rank": ("", {"exit_code": 249}, "data-loader", "no", "fact", ""),
+    "it crashed before its first step": ("", {"exit_code": 245}, "unknown", "no", "fact", ""),
+    "it crashed after steps": ("", {"exit_code": 139, "steps": 4}, "unknown", "unknown", "", ""),
+    "a lost peer's report": ("torch.distributed.DistError: x\nexits with return code = -11", {"exit_code": 1}, "unknown", "no", "fact", "exits with"),
+    "NCCL's own warning above its error": (
+        f"n1:7:9 [0] NCCL WARN Could not find NET with id 0\n{trace('RuntimeError: NCCL error in: x, internal error')}",
+        {"exit_code": 1}, "unknown", "no", "log", "n1:7:9 [0] NCCL WARN Could not",
+    ),
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_another_wording_of_a_cause_decides_the_same_or_nothing() -> None:
         if found[0] not in (klass, "unknown") or found[1] not in (ANSWERS[retry], "unknown"):
             wrong.append(f"{case}: {found}")
     assert not wrong, "\n".join(wrong)
-    assert len(cases) == 3 * len(rows())
+    assert len(cases) >= 3 * len(rows())
 
 
 def test_healthy_documents_decide_nothing() -> None:

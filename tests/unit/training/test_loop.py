@@ -1,0 +1,203 @@
+"""The side effects of a step: how often it waits for the device, and when it draws its batch."""
+
+import inspect
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainyard.config.schema import Config
+from trainyard.errors import StoppedError, TrainingFailedError
+from trainyard.run.records import Row, read_rows
+from trainyard.training.loop import Trainer
+from trainyard.training.model.parallel import put_on_devices
+from trainyard.training.runtime.world import ALONE, World
+
+STEPS = {"training": {"max_steps": 3, "gradient_accumulation_steps": 2}}
+RunTraining = Callable[..., dict[str, Any]]
+
+
+class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the reads of a tensor's value; for each of them the host would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operation in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten.nonzero.default,
+        )
+        return operation(*args, **kwargs or {})
+
+
+def test_a_step_asks_for_values_once(
+    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings, lists = Readings(), []
+    run, read = Trainer.step, Tensor.tolist
+
+    def count_step(step: Trainer) -> Row:
+        with readings:
+            return run(step)
+
+    def list_values(tensor: Tensor) -> Any:
+        lists.append(tensor)
+        return read(tensor)
+
+    monkeypatch.setattr(Trainer, "step", count_step)
+    monkeypatch.setattr(Tensor, "tolist", list_values)
+    run_training(tiny_config(**STEPS))
+    assert readings.count == 0
+    assert len(lists) == 3  # loss and gradient norm together, in each of three steps
+
+
+def test_a_batch_that_was_prepared_ahead_is_the_same(
+    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run_training(tiny_config(**STEPS), "plain")
+    used: list[bool] = []
+    read, own = Trainer._read, Trainer._own_batch
+
+    def ahead(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
+        step._prefetch()  # as on a GPU
+        return read(step, *tensors)
+
+    def record_read(step: Trainer, number: int) -> Any:
+        ready, batch = step._next, own(step, number)
+        used.append(batch is ready)
+        return batch
+
+    monkeypatch.setattr(Trainer, "_read", ahead)
+    monkeypatch.setattr(Trainer, "_own_batch", record_read)
+    prefetched = run_training(tiny_config(**STEPS), "prefetched")
+    assert used == [False, True, True]
+    assert prefetched["state_sha256"] == plain["state_sha256"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_for_a_checkpoint_is_not_drawn(tied: bool, tiny_config: Callable[..., Config]) -> None:
+    config = tiny_config(model={"architecture": {"tie_word_embeddings": tied}})
+    drawn = put_on_devices(config, ALONE, torch.device("cpu")).model
+    before = torch.get_rng_state()
+    empty = put_on_devices(config, ALONE, torch.device("cpu"), draw=False).model
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (empty.lm_head.weight is empty.model.embed_tokens.weight) == tied
+    shapes = {name: value.shape for name, value in drawn.named_parameters()}
+    assert {name: value.shape for name, value in empty.named_parameters()} == shapes
+    for name, table in drawn.named_buffers():
+        assert torch.equal(empty.get_buffer(name), table)
+
+
+def read_badly(monkeypatch: pytest.MonkeyPatch, bad: dict[int, tuple[float, float]]) -> None:
+    """Let the loss and the gradient norm of some steps, counted from 1, be read as these values."""
+    read = Trainer._read
+
+    def read_step(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
+        return bad.get(step._state.step + 1) or read(step, *tensors)
+
+    monkeypatch.setattr(Trainer, "_read", read_step)
+
+
+NOT_FINITE = ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf))
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2, 3])
+@pytest.mark.parametrize("bad", [[1], [2, 3], [2, 4], [3, 4, 5], [6], [5, 6]])
+def test_so_many_bad_updates_in_a_row_are_skipped(
+    bad: list[int],
+    allowed: int,
+    tiny_config: Callable[..., Config],
+    run_training: RunTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    read_badly(monkeypatch, {step: NOT_FINITE[step % 4] for step in bad})
+    config = tiny_config(training={"max_steps": 6, "skip_bad_steps": allowed})
+    fails_at = next((s for s in bad if all(s - back in bad for back in range(allowed + 1))), None)
+    if fails_at is None:
+        assert run_training(config)["steps"] == 6
+    else:
+        with pytest.raises(TrainingFailedError, match=f"Step {fails_at}: .* is not finite in batch"):
+            run_training(config)
+    skipped = [step for step in bad if step < (fails_at or 7)]
+    assert skips(tmp_path / "run") == skipped
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, fails_at or 7))
+    assert [row["step"] for row in rows if row.get("skipped")] == skipped
+    for row in rows:
+        loss, norm = NOT_FINITE[row["step"] % 4] if row["step"] in bad else (0.0, 0.0)
+        assert ("loss" in row, "grad_norm" in row) == (math.isfinite(loss), math.isfinite(norm))
+
+
+def skips(run: Path) -> list[int]:
+    return [row["step"] for row in read_rows(run / "events.jsonl") if row["event"] == "step_skipped"]
+
+
+def test_a_skipped_update_leaves_the_state_as_it_is(
+    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"max_steps": 4, "skip_bad_steps": 1, "validation_steps": None}
+    short = run_training(
+        tiny_config(training=training | {"max_steps": 3, "lr_scheduler": "constant"}), "short"
+    )
+    read_badly(monkeypatch, {4: (math.nan, math.nan)})
+    skipped = run_training(tiny_config(training=training | {"lr_scheduler": "constant"}), "skipped")
+    assert skipped["state_sha256"] == short["state_sha256"]
+
+
+def test_a_process_skips_what_another_cannot_apply(
+    tiny_config: Callable[..., Config],
+    run_training: RunTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    votes: list[str | None] = []
+    vote = World.first_reason
+
+    def vote_with_another(world: World, reason: str | None) -> str | None:
+        """Stand in for a second process, whose gradient is not finite in the third step."""
+        if inspect.stack()[1].function != "_problem":
+            return vote(world, reason)
+        votes.append(reason)
+        return "gradient norm nan is not finite" if len(votes) == 3 else reason
+
+    monkeypatch.setattr(World, "first_reason", vote_with_another)
+    run_training(tiny_config(training={"max_steps": 5, "skip_bad_steps": 1}))
+    assert votes == [None] * 5
+    assert skips(tmp_path / "run") == [3]
+
+
+def test_a_spike_is_an_event_and_may_be_skipped_with_exact_resumes(
+    tiny_config: Callable[..., Config],
+    run_training: RunTraining,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stop_after: Callable[[int], dict[str, Any]],
+) -> None:
+    read_badly(monkeypatch, dict.fromkeys((20, 40, 41, 44), (1e4, 1.0)))
+
+    def config(allowed: int) -> Config:
+        training = {"max_steps": 46, "skip_bad_steps": allowed, "validation_steps": None}
+        return tiny_config(training=training, checkpointing={"save_steps": 100})
+
+    run_training(config(0), "shown")
+    shown = [row for row in read_rows(tmp_path / "shown" / "events.jsonl") if row["event"] == "loss_spike"]
+    assert [(row["step"], row["loss"]) for row in shown] == [(40, 1e4), (44, 1e4)]  # 20 is too early
+    complete = run_training(config(2), "complete")
+    assert skips(tmp_path / "complete") == [40, 41, 44]
+    for step in (35, 40, 41):
+        with pytest.raises(StoppedError):
+            run_training(config(2), "pieces", **stop_after(step))
+    assert run_training(config(2), "pieces")["state_sha256"] == complete["state_sha256"]
+    assert skips(tmp_path / "pieces") == [40, 41, 44]
+    with pytest.raises(
+        TrainingFailedError, match=r"Step 41: loss 1e.04 is far above the usual .* 1 in a row"
+    ):
+        run_training(config(1), "failed")

@@ -1,0 +1,663 @@
+import json
+import math
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.training.run.offline_wandb import records_of
+
+from trainyard.config.load import config_sha256, load_config
+from trainyard.config.schema import Config
+from trainyard.errors import (
+    CheckpointError,
+    ConfigError,
+    CostLimitError,
+    DataError,
+    IncompatibleCheckpointError,
+    RecordError,
+    StoppedError,
+    TrainingFailedError,
+)
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_retention import complete_steps
+from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import read_run
+from trainyard.run.records import read_rows
+from trainyard.training.checkpoint.stored_index import state_digests
+from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.runtime.stop_signals import StopRequest
+
+Build = Callable[..., Config]
+Run = Callable[..., dict[str, Any]]
+Stop = Callable[[int], dict[str, Any]]
+EXACT = ("step", "loss", "grad_norm", "val_loss", "learning_rate")
+
+
+def numbers(run: Path) -> list[tuple[Any, ...]]:
+    """Everything in the metrics that must repeat, to the bit."""
+    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
+
+
+def events(run: Path) -> list[str]:
+    return [row["event"] for row in read_rows(run / "events.jsonl")]
+
+
+def test_a_run_writes_the_files_of_the_contract(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    config = tiny_config()
+    outcome = run_training(config)
+    run = read_run(tmp_path / "run" / "run.json")
+    assert run["outcome"] == outcome
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("succeeded", 0, 12)
+    assert outcome["final_loss"] < outcome["first_loss"] - 0.5
+    assert outcome["bits_per_byte"] == pytest.approx(outcome["validation_loss"] / math.log(2))
+    assert len(outcome["sample"]) > 0
+    assert {len(digest) for digest in outcome["state_sha256"].values()} == {64}
+    assert run["run_id"] == "id-of-run"
+    saved = [
+        row for row in read_rows(tmp_path / "run" / "events.jsonl") if row["event"] == "checkpoint_saved"
+    ]
+    manifest = tmp_path / "run" / "checkpoints" / "step-00000012" / "manifest.json"
+    assert outcome["checkpoint"] == {"step": 12, "manifest_sha256": sha256_of_file(manifest)}
+    assert saved[-1]["manifest_sha256"] == outcome["checkpoint"]["manifest_sha256"]
+    assert run["plan"]["steps"] == 12
+    assert run["plan"]["tokens_per_step"] == 4 * 16
+    assert run["config_sha256"] == config_sha256(config)
+    assert run["data"]["train_files"] == 6
+    assert load_config(tmp_path / "run" / "config.yaml").config == config
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "val_loss" in row] == [
+        5,
+        10,
+        12,
+    ]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [8, 12]
+    assert events(tmp_path / "run") == [
+        "started",
+        *["checkpoint_saved"] * 3,
+        "checkpoint_removed",
+        "finished",
+    ]
+
+
+def test_only_logged_steps_have_rows_and_the_last_one_always(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(monitoring={"log_steps": 5}, training={"validation_steps": None}))
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [5, 10, 12]
+
+
+@pytest.mark.parametrize(("dtype", "accumulation"), [("float32", 4), ("bfloat16", 1)])
+def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
+    tiny_config: Build, run_training: Run, tmp_path: Path, dtype: str, accumulation: int, stop_after: Stop
+) -> None:
+    config = tiny_config(
+        model={"dtype": dtype},
+        training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
+    )
+    uninterrupted = run_training(config, "uninterrupted")
+    for step in range(1, 12):
+        with pytest.raises(StoppedError, match=f"Stopped at step {step} of 12"):
+            run_training(config, "pieces", **stop_after(step))
+    pieces = run_training(config, "pieces")
+    assert pieces["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
+    assert pieces["sample"] == uninterrupted["sample"]
+
+
+def test_another_seed_gives_another_run(tiny_config: Build, run_training: Run) -> None:
+    first = run_training(tiny_config(), "first")
+    other = run_training(tiny_config(training={"seed": 43}), "other")
+    again = run_training(tiny_config(), "again")
+    assert first["state_sha256"] == again["state_sha256"]
+    assert first["state_sha256"]["model"] != other["state_sha256"]["model"]
+
+
+def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, calls = StopRequest(), 0
+
+    def agree(_world: object, reason: str | None) -> str | None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            stop.reason = "SIGTERM received"
+        return reason
+
+    monkeypatch.setattr("trainyard.training.runtime.world.World.first_reason", agree)
+    with pytest.raises(StoppedError, match="Stopped at step 3 of 12: SIGTERM received"):
+        run_training(tiny_config(training={"validation_steps": None}), stop=stop)
+
+
+def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.training.model import loss
+    from trainyard.training.run import validation
+
+    uninterrupted = train_once("uninterrupted")
+    stop = StopRequest()
+    original = loss.summed_loss
+
+    def stop_while_running(*args: Any) -> Any:
+        stop.reason = "SIGTERM received"
+        return original(*args)
+
+    monkeypatch.setattr(validation, "summed_loss", stop_while_running)
+    with pytest.raises(StoppedError, match="step 5 of 12"):
+        run_training(tiny_config(), "pieces", stop=stop)
+    monkeypatch.undo()
+    assert [row["step"] for row in read_rows(tmp_path / "pieces" / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert run_training(tiny_config(), "pieces")["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
+
+
+def test_rows_written_after_the_checkpoint_are_written_once(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    """A SIGKILL between two saves leaves the rows, but no checkpoint of their steps."""
+    uninterrupted = train_once("uninterrupted")
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), "killed", **stop_after(7))
+    directory = RunDirectory(tmp_path / "killed")
+    (directory.checkpoint(7) / "manifest.json").unlink()
+    with directory.metrics_file.open("a") as file:
+        file.write('{"step": 8, "loss": 1.')
+    assert run_training(tiny_config(), "killed")["state_sha256"] == uninterrupted["state_sha256"]
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "uninterrupted")
+    rows = read_rows(directory.events_file)
+    assert [r["step"] for r in rows if r["event"] == "checkpoint_rejected"] == [7]
+    assert [(r["step"], r["dropped_rows"]) for r in rows if r["event"] == "resumed"] == [(4, 3)]
+
+
+def test_accumulation_gives_the_numbers_of_one_large_batch(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    for name, size, accumulation in (("large", 8, 1), ("small", 2, 4)):
+        training = {"batch_size": size, "gradient_accumulation_steps": accumulation, "validation_steps": None}
+        run_training(tiny_config(training=training), name)
+    for large, small in zip(numbers(tmp_path / "large"), numbers(tmp_path / "small"), strict=True):
+        assert small[1] == pytest.approx(large[1], rel=2e-5)
+        assert small[2] == pytest.approx(large[2], rel=2e-4)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4))
+    before = state_digests(RunDirectory(tmp_path / "run").checkpoint(4))
+    broken = tiny_config(training={"learning_rate": 1e30, "max_grad_norm": None})
+    with pytest.raises(TrainingFailedError, match=r"Step \d+: .* is not finite in batch \d+ of epoch 1"):
+        run_training(broken)
+    run = read_run(tmp_path / "run" / "run.json")
+    assert (run["outcome"]["status"], run["outcome"]["exit_code"]) == ("failed", 1)
+    assert "is not finite" in run["outcome"]["reason"]
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4) | {"stop": _stop_request()})
+    assert state_digests(RunDirectory(tmp_path / "run").checkpoint(4)) == before
+
+
+def _stop_request() -> StopRequest:
+    stop = StopRequest()
+    stop.reason = "before the first step"
+    return stop
+
+
+def test_a_stop_before_the_first_step_leaves_a_checkpoint_to_go_on_from(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(StoppedError, match="step 0 of 12"):
+        run_training(tiny_config(), stop=_stop_request())
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [0]
+    assert run_training(tiny_config())["steps"] == 12
+
+
+def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_lost(_state: TrainingState, **_: bool) -> dict[str, str]:
+        monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+
+    outcomes: list[Any] = []
+    monkeypatch.setattr(TrainingState, "digests", raise_lost)
+    with pytest.raises(TrainingFailedError, match="lost another process of this run"):
+        run_training(tiny_config(training={"max_steps": 2}), on_outcome=outcomes.append)
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert outcomes == [outcome]
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
+
+
+def test_a_signal_from_before_the_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.training.runtime.stop_signals.signal.signal", lambda *_: None)
+    stop = StopRequest()
+    stop.listen(lambda: None)
+    assert stop.reason is None
+    assert stop.seconds_left() == math.inf
+    stop.listen(lambda: "SIGTERM")
+    assert stop.reason == "SIGTERM received"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, None), (signal.SIGINT, "the deadline is near")]
+)
+def test_the_grace_period_counts_from_the_first_signal(
+    monkeypatch: pytest.MonkeyPatch, number: int, reason: str | None
+) -> None:
+    """Whether or not there was another reason to stop already."""
+    now = [100.0]
+    monkeypatch.setattr("trainyard.training.runtime.stop_signals.time.monotonic", lambda: now[0])
+    stop = StopRequest(grace=30)
+    stop.reason = reason
+    assert stop.seconds_left() == math.inf
+    for passed in (0.0, 12.0, 40.0):
+        now[0] = 100.0 + passed
+        if passed < 40:
+            stop._on_signal(signal.SIGTERM if passed else number, None)
+        assert stop.seconds_left() == 30 - passed
+
+
+def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainyard.training.runtime.stop_signals.time.monotonic", lambda: 100.0)
+    stop = StopRequest(grace=30)
+    assert stop.since_signal() is None
+    for seconds in (12.0, 20.0):
+        stop.adopt_signal(seconds)
+        assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
+
+
+def test_a_deadline_counts_from_a_start_that_is_past() -> None:
+    for seconds, gone, is_requested in ((60.0, 50.0, False), (60.0, 61.0, True), (None, 1e9, False)):
+        stop = StopRequest.after(seconds, gone=gone, grace=30)
+        stop.stop_before_deadline(1.0)
+        assert (stop.reason is not None) is is_requested
+
+
+def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError, match="the deadline is near"):
+        run_training(tiny_config(), stop=StopRequest(deadline=0.0))
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
+
+
+def test_the_limit_of_the_cost_stops_with_a_checkpoint_and_is_not_continued(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        CostLimitError, match=r"limits\.cost_usd is reached.*\nTo resume: raise the limit"
+    ) as caught:
+        run_training(tiny_config(), stop=StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0))
+    assert caught.value.exit_code == 1
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 1, 1)
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
+
+
+def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    outcome = run_training(tiny_config())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert run_training(tiny_config()) == outcome
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_finished_run_continues_when_more_steps_are_requested(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    created = run_training(tiny_config()) and read_run(tmp_path / "run" / "run.json")["created"]
+    assert run_training(tiny_config(training={"max_steps": 15}))["steps"] == 15
+    run = read_run(tmp_path / "run" / "run.json")
+    assert (run["created"], run["plan"]["steps"]) == (created, 15)
+
+
+def rates(run: Path) -> list[float]:
+    return [row["learning_rate"] for row in read_rows(run / "metrics.jsonl")]
+
+
+def changes(run: Path) -> list[tuple[int, dict[str, Any]]]:
+    found = [row for row in read_rows(run / "events.jsonl") if row["event"] == "settings_changed"]
+    return [(row["step"], row["changes"]) for row in found]
+
+
+@pytest.mark.parametrize(("mode", "scheduler"), [("keep", "linear"), ("stretch", "cosine")])
+def test_an_extended_run_follows_its_schedule_through_every_resume(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop, mode: str, scheduler: str
+) -> None:
+    def config(steps: int) -> Config:
+        training = {"schedule_on_extension": mode, "lr_scheduler": scheduler, "max_steps": steps}
+        return tiny_config(training=training)
+
+    run_training(config(8), "short")
+    short = rates(tmp_path / "short")
+    run_training(config(14), "long")
+    long = rates(tmp_path / "long")
+    with pytest.raises(StoppedError):
+        run_training(config(8), **stop_after(5))
+    spy = stop_after(10)
+    with pytest.raises(StoppedError):
+        run_training(config(14), **spy)
+    rate = [short[5], short[5] if mode == "keep" else long[5]]
+    lengths = {"total_steps": [8, 14], "training.max_steps": [8, 14]}
+    expected = lengths if mode == "keep" else {"learning_rate": rate, "schedule_steps": [8, 14], **lengths}
+    assert changes(tmp_path / "run") == [(5, expected)]
+    assert [name for name, _ in spy["listener"].events[:2]] == ["settings_changed", "started"]
+    run_training(config(14))
+    assert len(changes(tmp_path / "run")) == 1  # the second resume changed nothing
+    later = [short[-1]] * 6 if mode == "keep" else long[8:]
+    assert rates(tmp_path / "run") == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
+
+
+def test_epochs_end_a_run_before_max_steps(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    outcome = run_training(tiny_config(training={"epochs": 1, "max_steps": 10**6, "batch_size": 128}))
+    run = read_run(tmp_path / "run" / "run.json")
+    assert outcome["steps"] == run["plan"]["steps_per_epoch"] == run["plan"]["steps"] > 1
+    assert {row["epoch"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")} == {1}
+
+
+def test_resume_none_refuses_a_directory_that_holds_a_run(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config(), resume="none")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run_training(tiny_config(), resume="none")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_named_checkpoint_of_another_run_is_its_parent(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
+) -> None:
+    uninterrupted = train_once("uninterrupted")
+    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
+    child = run_training(tiny_config(), "child", resume=str(checkpoint))
+    assert child["state_sha256"] == uninterrupted["state_sha256"]
+    parent = read_run(tmp_path / "child" / "run.json")["parent"]
+    assert parent["checkpoint"] == str(checkpoint)
+    assert len(parent["manifest_sha256"]) == 64
+    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+
+
+def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
+) -> None:
+    uninterrupted = train_once("uninterrupted")
+    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
+    run_training(tiny_config(), "child", resume=str(parent))
+    shutil.rmtree(tmp_path / "child" / "checkpoints")
+    again = run_training(tiny_config(), "child")
+    assert again["state_sha256"] == uninterrupted["state_sha256"]
+    assert read_run(tmp_path / "child" / "run.json")["parent"]["checkpoint"] == str(parent)
+    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+
+
+def test_a_run_does_not_start_from_a_parent_that_has_changed(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
+) -> None:
+    train_once("uninterrupted")
+    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
+    run_training(tiny_config(), "child", resume=str(parent))
+    shutil.rmtree(tmp_path / "child" / "checkpoints")
+    manifest = parent / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="which has been replaced since"):
+        run_training(tiny_config(), "child")
+    shutil.rmtree(parent)
+    with pytest.raises(ConfigError, match="no such directory"):
+        run_training(tiny_config(), "child")
+
+
+def test_a_named_checkpoint_that_does_not_verify_is_refused(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
+) -> None:
+    train_once("uninterrupted")
+    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
+    (checkpoint / "trainer_state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="does not verify"):
+        run_training(tiny_config(), "child", resume=str(checkpoint))
+    with pytest.raises(ConfigError, match="no such directory"):
+        run_training(tiny_config(), "child", resume=str(tmp_path / "nowhere"))
+    assert not (tmp_path / "child" / "run.json").exists()
+
+
+def test_each_change_that_a_checkpoint_cannot_bear_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path, corpus: Path
+) -> None:
+    run_training(tiny_config())
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    (corpus / "train" / "new.txt").write_text("other data\n" * 50)
+    changed = tiny_config(
+        model={"architecture": {"hidden_size": 64}},
+        training={"max_steps": 20, "batch_size": 2, "seed": 1},
+        data={"sequence_length": 32},
+    )
+    with pytest.raises(IncompatibleCheckpointError) as failure:
+        run_training(changed)
+    for name in (
+        "model.architecture.hidden_size: the checkpoint has 32, this run has 64",
+        "data fingerprint",
+        "data.sequence_length: the checkpoint has 16, this run has 32",
+        "gradient_accumulation_steps × processes): the checkpoint has 4, this run has 2",
+        "training.seed: the checkpoint has 42, this run has 1",
+    ):
+        assert name in str(failure.value)
+    assert "max_steps" not in str(failure.value)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    class BrokenListener:
+        def on_row(self, row: dict[str, Any]) -> None:
+            raise ZeroDivisionError("a bug in a listener")
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    with pytest.raises(ZeroDivisionError):
+        run_training(tiny_config(), listener=BrokenListener())
+    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
+        "failed",
+        3,
+        "a bug in a listener",
+    )
+
+
+def test_a_missing_gpu_is_named_with_the_fix(tiny_config: Build, run_training: Run) -> None:
+    with pytest.raises(ConfigError, match=r"model.device: cuda:63 was requested.*model.device=auto"):
+        run_training(tiny_config(model={"device": "cuda:63"}))
+
+
+def test_too_little_data_for_a_step_is_named(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="fewer than the 100,000 of one step"):
+        run_training(tiny_config(training={"batch_size": 100_000}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_tracking_no_event_file_is_written(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config())
+    assert not list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_metrics_are_json_that_any_reader_takes(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    run_training(tiny_config())
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        assert row["tokens"] == row["step"] * 64
+        assert row["samples"] == row["step"] * 4
+        assert row["tokens_per_second"] == pytest.approx(64 / row["step_seconds"])
+        assert row["memory_peak_bytes"] > 1_000_000
+        assert not {"gpu_memory_bytes", "mfu", "gpu_utilization_percent"} & row.keys()
+
+
+def test_a_finished_run_whose_last_checkpoint_broke_makes_it_again(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    outcome = run_training(tiny_config())
+    directory = RunDirectory(tmp_path / "run")
+    broken = directory.checkpoint(12) / "__0_0.distcp"
+    content = bytearray(broken.read_bytes())
+    content[1000] ^= 1
+    broken.write_bytes(content)
+    again = run_training(tiny_config())
+    assert again["state_sha256"] == outcome["state_sha256"]
+    rejected = [r for r in read_rows(directory.events_file) if r["event"] == "checkpoint_rejected"]
+    assert [(r["step"], "__0_0.distcp" in r["reason"]) for r in rejected] == [(12, True)]
+
+
+def test_a_finished_run_is_no_answer_to_another_configuration(tiny_config: Build, run_training: Run) -> None:
+    run_training(tiny_config())
+    with pytest.raises(ConfigError, match=r"learning_rate: 0\.01, now 0\.001"):
+        run_training(tiny_config(training={"learning_rate": 1e-3}))
+
+
+def test_a_change_of_configuration_on_the_way_is_on_record(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(4))
+    run_training(tiny_config(training={"learning_rate": 1e-3}))
+    run = read_run(tmp_path / "run" / "run.json")
+    assert [(segment["until"], segment["config_sha256"]) for segment in run["history"]] == [
+        (4, config_sha256(tiny_config()))
+    ]
+
+
+def test_wandb_reads_the_rows_logged_offline(
+    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    config = tiny_config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
+    run_training(config)
+    (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
+    losses: dict[int, float] = {}
+    configured: dict[str, str] = {}
+    for record in records_of(path):
+        configured |= {u.key: u.value_json for u in (*record.config.update, *record.run.config.update)}
+        items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+        if "loss" in items:
+            losses[int(items["_step"])] = float(items["loss"])
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert losses == {row["step"]: row["loss"] for row in rows}
+    assert configured["training.seed"] == "4711"
+
+
+def test_two_trainers_in_one_directory_are_one_too_many(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    refused: list[str] = []
+
+    class SecondTraining:
+        """Starts a second training of the same run in the middle of the first."""
+
+        def on_row(self, row: dict[str, Any]) -> None:
+            if row["step"] == 2:
+                with pytest.raises(ConfigError, match="is being trained by process") as failure:
+                    run_training(tiny_config())
+                refused.append(str(failure.value))
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    assert run_training(tiny_config(), listener=SecondTraining())["steps"] == 12
+    assert len(refused) == 1
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
+
+
+def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    config = tiny_config(checkpointing={"keep_last": 9})
+    uninterrupted = run_training(config)
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(StoppedError):
+        run_training(config, resume=str(directory.checkpoint(4)), stop=_stop_request())
+    assert complete_steps(directory) == [4]
+    assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
+    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert [row["step"] for row in read_rows(directory.metrics_file)] == list(range(1, 13))
+
+
+def test_another_runs_checkpoint_does_not_go_into_a_used_directory(
+    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    uninterrupted = train_once("uninterrupted")
+    train_once("used")
+    checkpoint = str(tmp_path / "uninterrupted" / "checkpoints" / "step-00000008")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run_training(tiny_config(), "used", resume=checkpoint)
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), "child", resume=checkpoint, **stop_after(10))
+    assert (
+        run_training(tiny_config(), "child", resume=checkpoint)["state_sha256"]
+        == uninterrupted["state_sha256"]
+    )
+    rows = read_rows(tmp_path / "child" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [9, 10, 11, 12]
+
+
+def test_a_checkpoint_beyond_the_requested_steps_is_refused(
+    tiny_config: Build, run_training: Run, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(), **stop_after(6))
+    with pytest.raises(ConfigError, match="beyond the requested 5 steps"):
+        run_training(tiny_config(training={"max_steps": 5}))
+
+
+def test_weights_that_are_not_finite_never_replace_a_checkpoint(
+    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
+) -> None:
+    with pytest.raises(StoppedError):
+        run_training(tiny_config(checkpointing={"keep_last": 1}), **stop_after(4))
+    # One step with this rate overflows the weights, and no later loss would show it: it is the last step.
+    poison = tiny_config(
+        training={
+            "learning_rate": 3e38,
+            "max_steps": 5,
+            "validation_steps": None,
+            "lr_scheduler": "constant",
+        },
+        checkpointing={"keep_last": 1},
+    )
+    with pytest.raises(TrainingFailedError, match="not finite"):
+        run_training(poison)
+    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert read_run(tmp_path / "run" / "run.json")["outcome"]["exit_code"] == 1
+
+
+def test_a_record_that_cannot_be_written_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path
+) -> None:
+    class Spoiler:
+        """Puts a folder where the events belong."""
+
+        def on_row(self, row: dict[str, Any]) -> None:
+            (tmp_path / "run" / "events.jsonl").unlink()
+            (tmp_path / "run" / "events.jsonl").mkdir()
+
+        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
+
+    with pytest.raises(RecordError, match=r"events\.jsonl: cannot be written"):
+        run_training(tiny_config(checkpointing={"save_steps": 1}), listener=Spoiler())
+
+
+@pytest.mark.parametrize("path", ["/proc/nope", "a-file"])
+def test_a_run_directory_that_cannot_be_used_is_named(
+    tiny_config: Build, run_training: Run, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(ConfigError, match=r"--run-dir .* cannot be used"):
+        run_training(tiny_config(), path)
