@@ -34,7 +34,7 @@ from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
@@ -65,9 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    parser.add_argument(
-        "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
-    )
+    add_run(parser, text="the run's directory; need not exist")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"

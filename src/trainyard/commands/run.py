@@ -14,8 +14,9 @@ command, configuration, commit, lock or data a new run begins beside the one in 
 checkpoint; if that one ended with success, nothing is started. A run of another machine is continued from the
 store only with --resume. docs/what_a_run_owns.md has the table.
 
-`trainyard run -- python train.py` trains with any program, without a configuration file and without changes
-to the program. docs/bring_your_own.md says what it reads and what it proves.
+`trainyard run python train.py` trains with any program, without a configuration file and without changes to
+the program. The program begins at the first word that is no option; a KEY=VALUE before it is that of --set.
+docs/bring_your_own.md says what it reads and what it proves.
 
 Reads:      the configuration, the data, a checkpoint, the store; the variables that the steps read
 Writes:     the run directory, with the proof and the reports; the store; a Slack message; --json prints the
@@ -29,6 +30,7 @@ Example:    trainyard run --config configs/smoke.yaml --set training.max_steps=5
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 NEWEST = "newest"
 LOCAL_STORE = "trainyard-store"
+# A key of the configuration, with a dot except `recipe`, and its value. `NAME=1 python x` is no such word.
+_SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
 
 def make_parser() -> CommandParser:
@@ -95,18 +99,26 @@ def make_parser() -> CommandParser:
     parser.add_argument("--takeover", action="store_true", help=takeover)
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
-    parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
+    own_words = "the program and all of its words, such as python train.py; -- may stand before it"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=own_words)
+    parser.usage = f"{parser.prog} [options] [KEY=VALUE ...] [COMMAND ... | RUN]"
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:at])
-    args.command = words[at + 1 :]
-    if at < len(words) and not args.command:
+    given = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(given)
+    while args.words and _SETTING.match(args.words[0]):  # options may follow
+        args.set.append(args.words[0])
+        args = parser.parse_args(args.words[1:], args)
+    args.command = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if len(args.words) == 1 and args.run_dir is None and RunDirectory(Path(args.words[0])).run_file.is_file():
+        args.run_dir, args.command = Path(args.words[0]), []  # a folder is no program: it is a run to resume
+    if args.words == ["--"]:
         parser.error("-- COMMAND: name the program after --, such as -- python train.py")
+    if argv is None:  # the options of the program are none of ours: its --json is not
+        sys.argv = [sys.argv[0], *given[: len(given) - len(args.words)], "--", *args.command]
     return args
 
 
@@ -287,7 +299,7 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
         directory = newest_run(request.runs)
     if request.config is None and directory is None and not request.command:
         raise ConfigError(
-            "Name a program (-- python train.py), a configuration (--config FILE), or a run to resume "
+            "Name a program (python train.py), a configuration (--config FILE), or a run to resume "
             "(--run-dir DIR)."
         )
     run_dir = directory or request.runs / choose_run_id(None)

@@ -28,6 +28,10 @@ PRINT_STEPS = (
     "trainyard.log"
 )
 _NO_METRICS = f"no metrics were seen: {PRINT_STEPS}"
+UNCHANGED_WEIGHTS = (
+    "the training has changed no weight: check that the learning rate is not 0, that optimizer.step() is "
+    "called after backward() and before zero_grad(), and that the optimizer has the model's parameters"
+)
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
@@ -250,6 +254,7 @@ def note_checkpoint(
     facts |= {"complete": Source.GUESSED.value} if is_guess else {}
     facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
+    facts |= {"untrained": True} if taken.is_untrained else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
 
@@ -259,6 +264,12 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     Only a run that is complete (`is_complete`) must have changed them. An infinity counts only where an
     earlier save had none: masks may hold some.
     """
+    where = f"the checkpoint of step {taken.step:,}"
+    if taken.is_untrained:
+        return (
+            f"{where} has weights from before the training: check that what is saved is the model that the "
+            "optimizer has, and not a copy of it"
+        )
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
         for event in read_rows(directory.events_file)
@@ -269,7 +280,6 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
         return None
     (last, step), count = mine[-1], mine[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
-    where = f"the checkpoint of step {taken.step:,}"
     new = [name for name in last.infinite if any(name not in each.infinite for each in earlier)]
     if bad := list(last.nan) or new:
         more = f" and {len(bad) - 1:,} more tensors" if len(bad) > 1 else ""
