@@ -32,7 +32,7 @@ CI = {
     "sha": "3f2c1ab" + "0" * 33,
 }
 AROUND = Surroundings("gh-99", CI, "gpu-runner")
-REPORT = "<https://github.com/me/lab/actions/runs/99#artifacts|report>"
+REPORT = "<https://github.com/me/lab/actions/runs/99|run and report>"
 LINK = "<https://github.com/me/lab/actions/runs/99|run>"
 
 
