@@ -51,6 +51,7 @@ from trainyard.gateways.github import in_actions
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Pipeline, StepRunner, plan_record, plan_text, run_pipeline
 from trainyard.program_training import claim_places, require_idle, take_over
+from trainyard.programs.run_checkpoints import LOCAL_STORE, local_store
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
 
 NEWEST = "newest"
-LOCAL_STORE = "trainyard-store"
 # A key of the configuration, with a dot except `recipe`, and its value. `NAME=1 python x` is no such word.
 _SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
@@ -386,7 +386,3 @@ def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "
 def has_slack() -> bool:
     """Return whether there is a webhook or a token to post with."""
     return any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))
-
-
-def local_store() -> str:
-    return Path(LOCAL_STORE).absolute().as_uri()

@@ -96,6 +96,11 @@ class ResumePoint:
     """Whether its tensors have NaN: one without comes first, because training does not recover from NaN."""
 
 
+def local_store() -> str:
+    """Return the address of the store of a run for which none is named."""
+    return Path(LOCAL_STORE).absolute().as_uri()
+
+
 def own_folders(directory: RunDirectory) -> tuple[Path, ...]:
     """Return our own folders, in which checkpoints and metrics of the program are not searched."""
     return directory.path, Path(LOCAL_STORE).absolute()

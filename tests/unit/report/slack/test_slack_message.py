@@ -105,7 +105,7 @@ def test_a_proven_run(new_run: NewRun) -> None:
     )
     text = full_text(message)
     assert "✅ stored: 6 of 6 objects" in text
-    assert LINK in text
+    assert REPORT in text
     assert "Next" not in text
 
 
