@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.artifacts.store.store_address import names_a_store, open_store
+from trainyard.artifacts.store.store_address import local_store, names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
@@ -56,7 +56,6 @@ from trainyard.machine.checklist import items_of_setup
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
-from trainyard.programs.run_checkpoints import local_store
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run

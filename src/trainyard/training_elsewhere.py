@@ -144,7 +144,7 @@ def training_elsewhere(plan: Json) -> TrainingElsewhere | None:
     return TrainingElsewhere(plan, *found) if found else None
 
 
-def job_request(training: TrainingElsewhere) -> JobSpec:
+def requested_job(training: TrainingElsewhere) -> JobSpec:
     """Return the request for the job. Raises ConfigError for a variable that people typed wrong."""
     plan, cluster = training.plan, os.environ.get("TRAINYARD_EKS_CLUSTER", "")
     region = str(plan.get("region") or "us-east-1") if cluster else ""
@@ -163,7 +163,7 @@ def job_request(training: TrainingElsewhere) -> JobSpec:
 def send_job(training: TrainingElsewhere) -> int:
     """Check the cluster and send the job; a job of the same plan that exists is taken as it is."""
     config = load_config(Path(training.plan["config"]), training.changes).config
-    request = job_request(training)
+    request = requested_job(training)
     # The image is looked up later, with the plan.
     found, code = check_cluster(open_query(replace(request, image=""), config.cluster))
     output.print_result(found, lambda data, width: verdict_lines(data, width=width), as_json=False)
@@ -180,7 +180,7 @@ def send_job(training: TrainingElsewhere) -> int:
 
 def follow_pods(training: TrainingElsewhere) -> int:
     """Follow the job to its end, or as long as this job may; save the logs of its pods once it has ended."""
-    request = job_request(training)
+    request = requested_job(training)
     namespace, kind = (training.run_dir / "job").read_text().split()
     target = replace(request.target, namespace=namespace, kind=kind)
     api, name = open_api(target, read=read_yaml), str(training.plan["run_id"])

@@ -68,7 +68,7 @@ LINES = {
     "trainyard image build --context . --level ": ["full", "quick", "standard"],
     "trainyard cluster ca": ["capacity"],
     "trainyard cluster check --kind tr": ["trainjob"],
-    "trainyard job status llama --fol": ["--follow"],
+    "trainyard job status llama --wa": ["--wait"],
     "trainyard run --set a=b --conf": ["--config"],
     "trainyard job deploy --config ": ["here.yaml"],  # a file
     "trainyard skills install --for c": ["claude", "codex", "copilot", "cursor"],

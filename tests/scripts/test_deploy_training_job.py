@@ -51,6 +51,8 @@ def test_a_program_without_a_lock_is_named_before_it_is_sent(
     (tmp_path / ".git").mkdir()  # no folder above is searched
     given = ("recipe=command", "program.command=[python, train.py]")
     planned = plan(*given)
+    assert lock_warnings(config(*given), planned) == [], "the code is not in this folder"
+    (tmp_path / "train.py").touch()
     (warning,) = lock_warnings(config(*given), planned)
     assert warning.startswith("program.lock: not set") and "repeatable" in warning
     assert lock_warnings(config(*given, "program.lock=pins.txt"), planned) == []

@@ -69,7 +69,8 @@ def test_what_follows_a_job_that_was_sent(
     )
     args = deploy.parse_args(["--config", "c.yaml", "--auto-retry", retries, *given])
     there = replace(there, auto_retry=args.auto_retry)
-    assert deploy.deploy(there, nobody, cluster_target(args), wait_seconds=None)[1] == 0
+    manifests = KINDS[there.kind].render(there)
+    assert deploy.deploy(there, manifests, nobody, cluster_target(args), wait_seconds=None)[1] == 0
     (command,) = [text for phase, text in announced if phase == "follow"]
     assert shlex.split(command)[2] == ("status" if retries == "0" else "retry")
     told(given, command, namespace=there.namespace)

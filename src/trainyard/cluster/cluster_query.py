@@ -19,7 +19,7 @@ from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves
 from trainyard.cluster.object_path import path_part
 from trainyard.cluster.record import cluster_record, plan_record
 from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
-from trainyard.cluster.trial_objects import trial_job, trial_pod
+from trainyard.cluster.trial_objects import WrittenTrial, trial_job, trial_pod
 from trainyard.cluster.verdict import Verdict, judge_cluster
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
@@ -65,9 +65,18 @@ class ServedApis:
 class ClusterQuery:
     """Queries one cluster; `snapshot` sends the requests."""
 
-    def __init__(self, api: "Api", job: "JobSpec", kinds: Sequence[ServedKind] = ()) -> None:
-        """`kinds` are all kinds of jobs that are known, in the order in which auto tries them."""
-        self.api, self.job, self.kinds = api, job, tuple(kinds)
+    def __init__(
+        self,
+        api: "Api",
+        job: "JobSpec",
+        kinds: Sequence[ServedKind] = (),
+        written: "WrittenTrial | None" = None,
+    ) -> None:
+        """`kinds` are all kinds of jobs that are known, in the order in which auto tries them.
+
+        `written` is the job, if somebody else wrote its manifest.
+        """
+        self.api, self.job, self.kinds, self.written = api, job, tuple(kinds), written
 
     def judge(self, find_digest: Callable[..., str | None]) -> Verdict:
         """Read all that the checks need, and return their verdict. Raises ServiceError."""
@@ -134,7 +143,7 @@ class ClusterQuery:
             "flavors": lambda: self._list(kueue, "resourceflavors", api_objects.flavor_of),
             "hooks": self._hooks,
             "job_trial": lambda: self._job_trial(served),
-            "pod_trial": lambda: self._trial("a pod", f"{space}/pods", trial_pod(job)),
+            "pod_trial": lambda: self._pod_trial(f"{space}/pods"),
         }
 
     def _read(self, work: Callable[[], Answer]) -> Answer | MissingData:
@@ -239,8 +248,10 @@ class ClusterQuery:
         if not serves(kind.api, served.resources):
             unknown = served.groups if isinstance(served.groups, MissingData) else None
             return unknown or MissingData(NOT_SERVED.format(kind.api.name), absent=True)
-        runtime = ""
-        if kind.needs_runtime:
+        runtime, written = "", self.written
+        if written is not None and not written.has_runtime:
+            return MissingData(f"a {kind.api_kind} cannot be tried before its runtime exists", absent=True)
+        if kind.needs_runtime and written is None:
             trainer = served.path("trainer.kubeflow.org", "v1alpha1")
             found = self._read(lambda: self._list(trainer, "clustertrainingruntimes", _name_of))
             if not found or isinstance(found, MissingData):
@@ -249,8 +260,18 @@ class ClusterQuery:
                 )
             runtime = found[0]
         path = f"/apis/{kind.api.group}/{kind.api.version}/namespaces/{path_part(self.job.namespace)}"
-        body = trial_job(kind, self.job, runtime=runtime)
+        body = (
+            trial_job(kind, self.job, runtime=runtime)
+            if written is None
+            else written.trial_job(self.job.namespace)
+        )
         return self._trial(f"a {kind.api_kind}", f"{path}/{kind.api.resource}", body)
+
+    def _pod_trial(self, path: str) -> Trial | MissingData:
+        body = trial_pod(self.job) if self.written is None else self.written.trial_pod(self.job.namespace)
+        if body is None:
+            return MissingData("its pods are those of a runtime that is not seen", absent=True)
+        return self._trial("a pod", path, body)
 
     def _trial(self, what: str, path: str, body: Json) -> Trial:
         try:

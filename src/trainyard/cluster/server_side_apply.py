@@ -25,12 +25,14 @@ def apply_all(
     api: "Api",
     objects: Iterable[Mapping[str, Any]],
     *,
+    namespace: str = "default",
     seconds: float = SERVED_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[dict[str, Any]]:
     """Apply `objects` one after the other, up to the first refusal; return the API server's version of each.
 
+    `namespace` is that of objects that name none.
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is never served.
     """
     deadline = clock() + seconds
@@ -38,7 +40,7 @@ def apply_all(
     def apply(body: dict[str, Any]) -> dict[str, Any]:
         name = f"{body['kind']}/{(body.get('metadata') or {}).get('name')}"
         while True:
-            path = path_of(api, body)
+            path = path_of(api, body, namespace)
             status, answer = (404, {}) if path is None else api.apply(path, body)
             if status in (200, 201):
                 return answer
@@ -55,7 +57,7 @@ def apply_all(
     return [apply(dict(body)) for body in objects]
 
 
-def path_of(api: "Api", body: Mapping[str, Any]) -> str | None:
+def path_of(api: "Api", body: Mapping[str, Any], namespace: str = "default") -> str | None:
     """The path of the object; None while the cluster does not serve its kind."""
     version = str(body["apiVersion"])
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
@@ -63,7 +65,7 @@ def path_of(api: "Api", body: Mapping[str, Any]) -> str | None:
     for resource in served.get("resources") or ():
         if resource.get("kind") == body["kind"] and "/" not in str(resource.get("name")):
             meta = body.get("metadata") or {}
-            place = path_part(str(meta.get("namespace") or "default"))
+            place = path_part(str(meta.get("namespace") or namespace))
             space = f"/namespaces/{place}" if resource.get("namespaced") else ""
             return f"{root}{space}/{resource['name']}/{path_part(str(meta['name']))}"
     return None

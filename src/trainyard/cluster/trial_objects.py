@@ -1,5 +1,6 @@
 """The objects that try a cluster out in a dry run: a job of a kind, and a pod of the demanded shape."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.needed_apis import ServedKind
@@ -10,7 +11,36 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec
 
 TRIAL_NAME = "trainyard-preflight"
+Json = dict[str, Any]
 _ANY_IMAGE = "registry.invalid/trainyard-preflight"
+
+
+@dataclass(frozen=True)
+class WrittenTrial:
+    """A job that somebody else wrote: that object is tried, and a pod of it."""
+
+    job: Json
+    template: Json | None
+    """None if the pods are decided by a runtime that was not seen."""
+    has_runtime: bool = True
+    """Whether the cluster has the runtime of a TrainJob, without which it cannot be tried."""
+
+    def trial_job(self, namespace: str) -> Json:
+        metadata = {**self.job["metadata"], "name": TRIAL_NAME, "namespace": namespace}
+        return {**self.job, "metadata": metadata}
+
+    def trial_pod(self, namespace: str) -> Json | None:
+        if self.template is None:
+            return None
+        written = self.template.get("metadata") or {}
+        kept = {key: written[key] for key in ("labels", "annotations") if written.get(key)}
+        spec = {"restartPolicy": "Never", **self.template["spec"]}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**kept, "name": TRIAL_NAME, "namespace": namespace},
+            "spec": spec,
+        }
 
 
 def trial_job(kind: ServedKind, job: "JobSpec", *, runtime: str = "") -> dict[str, Any]:

@@ -28,7 +28,8 @@ _PLAN = (
 def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) -> None:
     """Add --kubeconfig, --context, --cluster, --region, the time limit of a call, and --kind of a job."""
     if kind:
-        parser.add_argument("--kind", choices=JOB_KINDS, help="default: that of the job which Trainyard made")
+        kinds = (*JOB_KINDS, *registries.FOREIGN_JOB_KINDS)
+        parser.add_argument("--kind", choices=kinds, help="default: that of the job which Trainyard made")
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
     group = add_target_options(parser)
     group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)

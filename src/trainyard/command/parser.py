@@ -175,6 +175,7 @@ def script_parser(
     doc: str | None,
     *,
     reads_config: bool = False,
+    needs_config: bool = True,
     reads_store: bool = False,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CommandParser:
@@ -188,7 +189,7 @@ def script_parser(
     result.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:
         result.add_argument(
-            "--config", type=arguments.path, required=True, metavar="FILE", help="the configuration"
+            "--config", type=arguments.path, required=needs_config, metavar="FILE", help="the configuration"
         )
         how = "change one value; may be repeated"
         result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)

@@ -36,6 +36,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Look at it": {
         "report": "Show a run: progress, figures, checkpoints, proof. With --write as a page.",
         "watch": "Watch a run or a job live, and report how it ended.",
+        "runs": "List the runs of a folder or a store.",
+        "metrics": "Print figures of a run by name.",
+        "note": "Write a note or tags on a run.",
         "explain": "Explain why a run or a job failed.",
         "debug-dump": "Collect records, logs and stacks of a run into one archive.",
         "notify": "Post the state of a run to Slack.",

@@ -42,7 +42,7 @@ from trainyard.gateways.kubernetes.eks import list_clusters
 from trainyard.gateways.kubernetes.sagemaker import HyperPod
 from trainyard.gateways.prometheus import Prometheus
 from trainyard.jobs.job_spec import JobSpec
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import kinds_of_cluster
 from trainyard.report.cluster.capacity_text import capacity_lines, node_lines
 from trainyard.report.cluster.verdict_text import (
     cluster_lines,
@@ -129,7 +129,7 @@ def open_query(job: JobSpec, settings: ClusterConfig, *, call_seconds: float = 2
     """Return a query of the cluster that the job names, for the job and the configuration."""
     api = open_api(job.target, read=read_yaml, call_seconds=call_seconds)
     job = job.with_settings(settings, namespace=api.access.namespace)
-    return ClusterQuery(api, job, tuple(KINDS.values()))
+    return ClusterQuery(api, job, kinds_of_cluster(job.kind))
 
 
 def find_clusters(region: str) -> tuple[Json, int]:

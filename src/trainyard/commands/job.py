@@ -1,7 +1,7 @@
 """Show and change training jobs on a cluster: state, cause of failure, logs and events.
 
-`ls` shows the jobs that Trainyard sent. `status` shows the state of a job; --follow waits for its end
-and can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
+`ls` shows the jobs that Trainyard sent. `status` shows the state of a job; --wait waits for its end, and
+can be started again at any time. `logs` prints or saves the logs of all pods. `events` shows the events
 of the cluster. `cancel` stops the pods, which may save first, and keeps the job. `delete` saves the logs and
 removes the job and its objects. `resubmit` sends the job again under the next name. `retry` follows a job
 that was sent with --auto-retry, and sends it again after failures that a retry can recover from. See
@@ -12,7 +12,7 @@ Writes:     with logs --save and with delete, files of logs; cancel, delete, res
             cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
 Exit codes: 0 done; 1 the job failed, or no longer exists; 2 wrong usage or no such job; 4 the cluster cannot
             be reached or refuses; 5 not ended, or not deleted, in time; 75 it stopped with a good checkpoint
-Example:    trainyard job status llama-2 --namespace team-a --follow --timeout 8h
+Example:    trainyard job status llama-2 --namespace team-a --wait --timeout 8h
 """
 
 import argparse
@@ -25,12 +25,10 @@ from trainyard.command.cluster_options import add_cluster_options, check_cluster
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import report_step
-from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import RetryLoop
-from trainyard.jobs.follow.log_follower import CONNECTIONS, LogFollower, write_log_files
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 from trainyard.jobs.job_reader import JobReader, event_records, list_entry
 from trainyard.jobs.state.state_machine import judge_job
@@ -39,7 +37,6 @@ from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines
 from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
-    from trainyard.jobs.follow.pod_logs import ContainerLog
     from trainyard.jobs.job_reader import FoundJob
     from trainyard.jobs.state.job_state import JobState
 
@@ -47,13 +44,13 @@ COMMANDS = ("ls", "status", "logs", "events", "cancel", "delete", "resubmit", "r
 VALUES = (
     ("--namespace", arguments.object_name_if_given, "NAME", "default: the context's, else `default`"),
     ("--pod", arguments.object_name, "NAME", "with logs: only those of this pod"),
-    ("--timeout", arguments.duration, "DURATION", "for --follow and retry (default: 24h) and delete (10m)"),
+    ("--timeout", arguments.duration, "DURATION", "for --wait and retry (default: 24h) and delete (10m)"),
     ("--tail", arguments.positive, "N", "with logs: the last N lines of each container"),
     ("--save", arguments.path, "DIR", "with logs, delete: where logs go; delete: runs/jobs/NS/JOB/logs"),
 )
 SWITCHES = (
     ("--all-namespaces", "with ls: in all namespaces"),
-    ("--follow", "with status, logs: until the job has ended"),
+    ("--wait", "with status: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
     ("--keep-claims", "with delete: keep the volume claims of the job"),
@@ -63,7 +60,7 @@ SWITCHES = (
 )
 ONLY_FOR = {
     "--all-namespaces": ("ls",),
-    "--follow": ("status", "logs"),
+    "--wait": ("status",),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
     **dict.fromkeys(("--no-logs", "--keep-claims", "--not-ours"), ("delete",)),
@@ -114,8 +111,17 @@ def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
 
 def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     target = cluster_target(args)
-    # The end is printed in full below.
-    state = follow(args, reader, job, ends=False) if args.follow else judge_job(reader.observe(job))
+
+    def show(state: "JobState") -> None:
+        if not state.ended:  # the end is printed in full below
+            output.announce("job", progress_line(state.record()))
+
+    seconds = args.timeout or 24 * 3600.0
+    state = (
+        follow_job(reader.api, **job.place, seconds=seconds, on_state=show)
+        if args.wait
+        else judge_job(reader.observe(job))
+    )
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
     report_step(
@@ -123,25 +129,10 @@ def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") ->
         state_markdown(data, target),
         error=state_error(data, exit_code=code),
     )
-    return code if state.ended or args.follow else ExitCode.DONE
-
-
-def follow(args: argparse.Namespace, reader: JobReader, job: "FoundJob", *, ends: bool = True) -> "JobState":
-    def show(state: "JobState") -> None:
-        if ends or not state.ended:
-            output.announce("job", progress_line(state.record()))
-
-    return follow_job(
-        reader.api,
-        **job.place,
-        seconds=args.timeout or 24 * 3600.0,
-        on_state=show,
-    )
+    return code if state.ended or args.wait else ExitCode.DONE
 
 
 def show_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    if args.follow:
-        return follow_logs(args, reader, job)
     pods = [p for p in reader.raw_pods(job) if args.pod in (None, p["metadata"]["name"])]
     if args.save:
         return save(reader, job, args.save, pods)
@@ -149,17 +140,6 @@ def show_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> i
         for line in read_log(reader.api, job.namespace, log, tail=args.tail):
             print(f"{log.title}  {line}")
     return ExitCode.DONE
-
-
-def follow_logs(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
-    def show(log: "ContainerLog", line: bytes) -> None:
-        if args.pod in (None, log.pod):
-            print(f"{log.title}  {line.decode(errors='replace')}", flush=True)
-
-    sink = write_log_files(args.save, show) if args.save else show
-    api = Api(reader.api.access, connections=CONNECTIONS)
-    with LogFollower(api, job.namespace, job.pod_selector, sink):
-        return follow(args, reader, job).exit_code
 
 
 def show_events(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:

@@ -7,7 +7,12 @@ proof (no artifacts.store, for example) is one of them, unless --accept names th
 network. A job that exists already with the same name and plan is not sent again. --dry-run queries a cluster
 only if one is named. A command of your own can follow after --.
 
-Reads:      --config; the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for the image
+--manifest sends the job of somebody else's manifest: a PyTorchJob, TrainJob, RayJob, HyperPodPyTorchJob,
+indexed Job, or a RayCluster with the entry point after --. That object is checked; only labels and a record
+are added to it, and --dry-run shows them as a diff. With --prove its command is wrapped by `trainyard pod`,
+which stores and proves the run; program settings and store come from --config.
+
+Reads:      --config, --manifest; the kubeconfig, or AWS for --cluster; the cluster's API; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
             Actions the outputs job, kind, namespace, image, store (--output writes them into a file), and
             for a dry run the job summary
@@ -19,11 +24,13 @@ Example:    trainyard job deploy --config configs/training_configuration.yaml --
 """
 
 import argparse
+import json
 import logging
 import os
+import re
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +40,7 @@ import trainyard
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.job_preflight import preflight
 from trainyard.cluster.server_side_apply import apply_all
+from trainyard.cluster.trial_objects import WrittenTrial
 from trainyard.cluster.verdict import require_checks, verdict_record
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
@@ -40,11 +48,15 @@ from trainyard.command.cluster_options import (
     add_cluster_options,
     add_plan_options,
     check_cluster_options,
+    cluster_target,
     job_values,
 )
 from trainyard.command.parser import CommandParser, script_parser
+from trainyard.config.cluster import ClusterConfig
 from trainyard.config.kind import kind_in_job
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.config.load import load_config
+from trainyard.config.registries import COMMAND
+from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import refusal_in_summary, report_step
 from trainyard.gateways.images.ecr import find_digest, image_or_newest
@@ -53,6 +65,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import RetryLoop
+from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_planning import (
     decides_the_end,
     load_job_config,
@@ -65,21 +78,24 @@ from trainyard.jobs.job_planning import (
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.job_submission import creator, find, refusals, submit
-from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.plan_problems import job_findings
-from trainyard.jobs.recipes import any_program, trainyard_trainer
-from trainyard.plan.finding import Severity
+from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
+from trainyard.jobs.manifest_proof import JobWrapper
+from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
+from trainyard.jobs.recipes import any_program
+from trainyard.jobs.recipes.trainyard_trainer import config_in_pods
+from trainyard.plan.environment.environment_lint import lint_objects
+from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
 from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
-from trainyard.report.jobs.job_text import kubernetes_yaml
+from trainyard.report.jobs.job_text import kubernetes_yaml, manifest_diff
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.run.suggested_commands import ClusterTarget
-from trainyard.run.untrusted_files import read_yaml
+from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text, read_yaml
 
 if TYPE_CHECKING:
     from trainyard.cluster.fix import Step
@@ -89,28 +105,47 @@ if TYPE_CHECKING:
     from trainyard.proof.reachable_parts import UnreachablePart
 
 Json = dict[str, Any]
+NOT_REQUESTED = "not requested"
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
     ("--ray-cluster", "NAME", "with raycluster: a cluster that several jobs share, or your own"),
+    ("--manifest", "FILE|DIR|-", "a job that somebody else wrote; - reads it from stdin"),
+    ("--prove-from", "IMAGE", "with --prove: an init container copies Trainyard from its /opt/trainyard"),
 )
 REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--env", arguments.variable, "NAME=VALUE", "an environment variable; may be repeated"),
     ("--program-set", arguments.text, "KEY=VALUE", "a setting of the program; may be repeated"),
     ("--accept", arguments.text, "NAME", "ignore this check or part of the proof; may be repeated"),
 )
+OF_A_MANIFEST = (
+    *(
+        "num_nodes",
+        "gpu_per_node",
+        "kind",
+        "tolerate",
+        "instance_type",
+        "image_uri",
+        "checkpoint_path",
+        "queue",
+    ),
+    *("volume", "priority_class", "secret", "recipe", "hf_token_secret", "ray_cluster", "env", "program_set"),
+    "nproc_per_node",
+)
+"""Options for values that a manifest has itself."""
 SWITCHES = (
     ("--wait", "wait for the end of the job"),
     ("--monitor", "the same as --wait; trainyard watch --job JOB shows the steps"),
-    ("--dry-run", "print the objects, send nothing"),
+    ("--prove", "with --manifest: store and prove the run; Trainyard must be in the image of the job"),
+    ("--dry-run", "print the objects, or the changes to the manifest; send nothing"),
     ("--json", "print plan, objects and state as JSON"),
 )
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True, needs_config=False)
     add_plan_options(parser)
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
@@ -132,8 +167,25 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
-    parser.check = check_cluster_options
+    parser.check = check_options
     return parser
+
+
+def check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    check_cluster_options(parser, args)
+    args.prove = args.prove or bool(args.prove_from)
+    if args.config is None and (args.prove or not args.manifest):
+        parser.error(
+            "--config is needed: its store and program settings prove the run"
+            if args.prove
+            else "--config FILE is needed, or --manifest FILE for a job that somebody else wrote"
+        )
+    if args.prove and not args.manifest:
+        parser.error("--prove is for --manifest; a job of --config is proven if it has a store")
+    given = [name for name in OF_A_MANIFEST if getattr(args, name) != parser.get_default(name)]
+    if args.manifest and given:
+        flag = given[0].replace("_", "-")
+        parser.error(f"--{flag} is not used with --manifest, which says it itself; change the manifest")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -147,6 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     data, code = answer(args)
     if args.json and data:
         output.print_json(data)
+    elif args.dry_run and "diff" in data:
+        print("\n".join(data["diff"]))
     elif args.dry_run and data:
         print(kubernetes_yaml(data["objects"]), end="")
     return code
@@ -154,14 +208,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def answer(args: argparse.Namespace) -> tuple[Json, int]:
     """Plan and send the job that the options describe; see `deploy_job`."""
+    wait_seconds = args.timeout if args.wait or args.monitor else None
     with refusal_in_summary("Nothing was sent"):
+        if args.manifest:
+            return deploy_manifest(args, wait_seconds=wait_seconds)
         config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
         data, code = deploy_job(
             config,
             requested_job(args),
             accept=args.accept,
             dry_run=args.dry_run,
-            wait_seconds=args.timeout if args.wait or args.monitor else None,
+            wait_seconds=wait_seconds,
             call_seconds=args.call_seconds,
         )
     if args.output and data:
@@ -207,21 +264,134 @@ def deploy_job(
     else:
         api = open_api(target, read=read_yaml, call_seconds=call_seconds)
         job = settle_job(job, config, namespace=api.access.namespace)
-        verdict = check_cluster(config, job, api, accepted=accepted, dry_run=dry_run)
+        query = ClusterQuery(api, job, kinds_of_cluster(job.kind))
+        verdict = check_cluster(query, config.cluster, accepted=accepted, dry_run=dry_run)
         code = verdict.exit_code_without(accepted)
         job = observe_cluster(job, verdict, creator=creator(api))
-    # The longest id has 128 characters.
-    run_id = job.run_id or f"{job.namespace}-{job.name}"[:119] + f"-{secrets.token_hex(4)}"
-    plan = make_plan(config, replace(job, run_id=run_id, provenance=code_origin()), accept)
+    plan = make_plan(
+        config, replace(job, run_id=job.run_id or new_run_id(job), provenance=code_origin()), accept
+    )
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
+    manifests = job_objects(plan, api)
     if api is None or dry_run:
-        return ({}, code) if code else show(plan, api=api)
+        return ({}, code) if code else show(plan, manifests, api=api)
     # If the job exists already, the cluster may be full with its own pods.
-    if code and not is_deployed(partial(find, api), plan):
+    if code and not is_deployed(partial(find, api), plan, manifests):
         return {}, code
     # A RayJob is followed, not its RayCluster.
-    return deploy(plan, api, replace(target, kind=""), wait_seconds=wait_seconds)
+    return deploy(plan, manifests, api, replace(target, kind=""), wait_seconds=wait_seconds)
+
+
+def new_run_id(job: JobSpec) -> str:
+    # The longest id has 128 characters.
+    return f"{job.namespace}-{job.name}"[:119] + f"-{secrets.token_hex(4)}"
+
+
+def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> tuple[Json, int]:
+    """Check, then send the job of a manifest; return its record and the exit code, as `deploy_job` does."""
+    target, api, code = cluster_target(args), None, ExitCode.DONE
+    accepted = [name for name in args.accept if name not in PARTS]
+    require_checks(accepted, others=PARTS)
+    written = find_job(read_objects(read_manifest(args.manifest), os.environ), args.job_name)
+    if not args.dry_run or target.kubeconfig or target.context or target.cluster:
+        api = open_api(target, read=read_yaml, call_seconds=args.call_seconds)
+    own = str(written.job["metadata"].get("namespace") or "")
+    if own and args.namespace not in ("", own):
+        raise ConfigError(f"--namespace {args.namespace}: the manifest names {own}. Nothing was sent")
+    space = own or args.namespace or (api.access.namespace if api else "") or "default"
+    asked = JobSpec(
+        name=args.job_name,
+        namespace=space,
+        auto_retry=args.auto_retry,
+        target=target,
+        provenance={"version": trainyard.__version__},
+    )
+    pods = written.pods(partial(find_runtime, api, space))
+    job = written.spec(asked, pods, tuple(args.own))
+    verdict = None
+    if api is not None:
+        trial = WrittenTrial(written.job, pods.template if pods.is_complete else None, pods.is_served)
+        query = ClusterQuery(api, written.without_own_claim(job), kinds_of_cluster(job.kind), trial)
+        verdict = check_cluster(query, ClusterConfig(), accepted=accepted, dry_run=True)
+        code = verdict.exit_code_without(accepted)
+        job = replace(job, creator=creator(api))
+    job = replace(job, run_id=new_run_id(job), owner=f"{space}/{job.creator}/{job.manifest[:16]}")
+    sent, plan = (written, job)
+    store = ""
+    if args.prove:
+        sent, plan, store = wrap_manifest(args, written, job)
+    for warning in warnings_of(plan):
+        _logger.warning("%s", warning)
+    log_findings(lint_objects("the manifest", [written.job], variable_scope(plan)))
+    manifests = sent.add_record(plan)
+    report_step(plan_outputs(plan.to_json(), store=store), "")
+    if args.output:
+        write_json_atomically(args.output, plan_outputs(plan.to_json(), store=store))
+    if api is None or args.dry_run:
+        data, refused = show(plan, manifests, api=api)
+        return {**data, "diff": manifest_diff(written.job, manifests.job, manifests.shared)}, code or refused
+    if code and not is_deployed(partial(find, api), plan, manifests):
+        return {}, code
+    return deploy(plan, manifests, api, replace(target, kind=""), wait_seconds=wait_seconds)
+
+
+def read_manifest(where: str) -> list[tuple[str, str]]:
+    """Return the names and texts of a manifest. Raises ConfigError."""
+    if where == "-":
+        return [("stdin", sys.stdin.read())]
+    path = Path(where)
+    for name, do in (("kustomization.yaml", "kustomize build"), ("Chart.yaml", "helm template")):
+        if (path / name).is_file():
+            raise ConfigError(f"{path} has a {name}: {do} {path} | trainyard job deploy --manifest -")
+    files = [path]
+    if path.is_dir():
+        files = sorted(
+            each for each in path.iterdir() if re.search(r"\.(ya?ml(-template)?|json)$", each.name)
+        )
+    try:
+        found = [(str(each), read_text(each, most=MOST_YAML_BYTES)) for each in files]
+    except (FileNotFoundError, DamagedFileError) as error:
+        raise ConfigError(f"--manifest: {error}") from None
+    if not found:
+        raise ConfigError(f"--manifest {path}: the folder has no file of YAML or JSON")
+    return found
+
+
+def find_runtime(api: Api | None, namespace: str, reference: Json) -> Json | None:
+    """Return the runtime that a TrainJob refers to; None if it, or the cluster, is not seen."""
+    body = {"apiVersion": train_job.API, "metadata": {"namespace": namespace, "name": reference["name"]}}
+    return None if api is None else find(api, {**body, "kind": reference["kind"]})
+
+
+def wrap_manifest(
+    args: argparse.Namespace, written: JobManifest, job: JobSpec
+) -> tuple[JobManifest, JobSpec, str]:
+    """Return the job with its commands wrapped, its plan, and its store. Raises ConfigError."""
+    config: Config | None = None
+
+    def config_for(command: Sequence[str]) -> "Config":
+        changes = [f"recipe={COMMAND}", f"program.command={json.dumps(command)}"]
+        changes += [f"cluster.pod.grace_seconds={max(30, job.grace_seconds)}"]
+        nonlocal config
+        config = config_in_pods(
+            load_config(args.config, [*args.set, *changes]).config, efa=job.resources.efa > 0
+        )
+        return config
+
+    sent, plan = JobWrapper(written, job, config_for, args.prove_from).wrap()
+    assert config is not None
+    plan = replace(plan, network=config.compute.network)
+    if problems := [*find_storage_problems(config, plan)]:
+        raise ConfigError("\n".join([*problems, "Nothing was sent."]))
+    check_provable(config, plan, args.accept)
+    source = (
+        f"an init container copies Trainyard from {args.prove_from}"
+        if args.prove_from
+        else (f"Trainyard must be in the image {plan.image}")
+    )
+    output.announce("prove", f"the command is wrapped by trainyard pod; {source}")
+    return sent, plan, config.artifacts.store or ""
 
 
 def code_origin() -> dict[str, str]:
@@ -232,15 +402,14 @@ def code_origin() -> dict[str, str]:
 
 
 def check_cluster(
-    config: "Config", job: JobSpec, api: Api, *, accepted: Sequence[str], dry_run: bool
+    query: ClusterQuery, settings: ClusterConfig, *, accepted: Sequence[str], dry_run: bool
 ) -> "Verdict":
     def apply(step: "Step") -> None:
         output.announce(step.check, step.what)
-        apply_all(api, step.objects)
+        apply_all(query.api, step.objects)
 
-    query = ClusterQuery(api, job, tuple(KINDS.values()))
     change = None if dry_run else apply
-    verdict = preflight(query, config.cluster, find_digest=find_digest, apply=change)
+    verdict = preflight(query, settings, find_digest=find_digest, apply=change)
     record = {**verdict_record(verdict), **query.record(verdict.facts.snapshot)}
     is_refused = verdict.exit_code_without(accepted)
     if is_refused:
@@ -256,17 +425,22 @@ def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
     check_provable(config, plan, accept)
     for warning in (*warnings_of(plan), *lock_warnings(config, plan)):
         _logger.warning("%s", warning)
-    for found in job_findings(plan):
-        value = f"={found.value}" if found.value else ""
-        level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
-        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.fix)
+    log_findings(job_findings(plan))
     return plan
 
 
+def log_findings(findings: "Iterable[Finding]") -> None:
+    for found in findings:
+        value = f"={found.value}" if found.value else ""
+        level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
+        _logger.log(level, "%s%s: %s; %s", found.subject, value, found.evidence, found.fix)
+
+
 def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
-    """Warn of a program without a lock; the image may have one beside the program, which is not seen here."""
+    """Warn of a program in the present folder without a lock; one that is in the image only is not seen."""
     folder = Path(config.program.directory).resolve()
-    if plan.program.name != any_program.NAME or config.program.lock or find_lock(folder) is not None:
+    is_here = any((folder / word).is_file() for word in config.program.command)
+    if plan.program.name != any_program.NAME or config.program.lock or not is_here or find_lock(folder):
         return []
     return [
         f"program.lock: not set, and {folder} has no uv.lock, requirements.txt or the like. If the image has "
@@ -299,7 +473,7 @@ def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, .
             kind=kind_in_job(config.recipe),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
-            network=trainyard_trainer.config_in_pods(config, efa=plan.resources.efa > 0).compute.network,
+            network=config_in_pods(config, efa=plan.resources.efa > 0).compute.network,
             store=config.artifacts.store or "",
             is_recorded=plan.program.keeps_run,
             keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
@@ -307,12 +481,12 @@ def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, .
     )
 
 
-def show(plan: JobSpec, *, api: Api | None) -> tuple[Json, int]:
+def show(plan: JobSpec, manifests: "Manifests", *, api: Api | None) -> tuple[Json, int]:
     """Return plan and objects; report what the API server would refuse."""
-    kind = KINDS[plan.kind]
-    manifests = job_objects(plan, api)
-    checked = manifests.before_job if kind.needs_runtime else manifests.all
-    problems = refusals(api, checked) if api else []
+    # The runtime of a TrainJob that is sent with it does not exist yet.
+    has_runtime = find_kind(plan.kind).needs_runtime and bool(manifests.before_job)
+    checked = manifests.before_job if has_runtime else manifests.all
+    problems = refusals(api, checked, namespace=plan.namespace) if api else []
     for problem in problems:
         _logger.error("%s", problem)
     data = {"plan": plan.to_json(), "objects": list(manifests.all)}
@@ -326,10 +500,12 @@ def job_objects(plan: JobSpec, api: Api | None) -> "Manifests":
     return replace(manifests, shared=shared)
 
 
-def deploy(plan: JobSpec, api: Api, target: ClusterTarget, *, wait_seconds: float | None) -> tuple[Json, int]:
+def deploy(
+    plan: JobSpec, manifests: "Manifests", api: Api, target: ClusterTarget, *, wait_seconds: float | None
+) -> tuple[Json, int]:
     """Send the job unless it exists already, and wait for its end if requested."""
-    manifests, kind = job_objects(plan, api), KINDS[plan.kind].followed
-    if there := is_deployed(partial(find, api), plan):
+    kind = find_kind(plan.kind).followed
+    if there := is_deployed(partial(find, api), plan, manifests):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
         submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
@@ -345,6 +521,9 @@ def deploy(plan: JobSpec, api: Api, target: ClusterTarget, *, wait_seconds: floa
         if is_running:
             late = f"{state.state.value}: not ended within --timeout, still running"
             output.announce("job", late, "failed" if code else "ok")
+        elif plan.manifest and not plan.program.keeps_run:
+            data["proof"] = NOT_REQUESTED
+            output.announce("proof", f"{NOT_REQUESTED}: --prove stores and proves the run")
         if state.failure is not None:
             if state.failure.cause:
                 output.announce("error", state.failure.cause)

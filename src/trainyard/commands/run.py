@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.artifacts.store.store_address import require_address
+from trainyard.artifacts.store.store_address import LOCAL_STORE, local_store, require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
@@ -51,12 +51,12 @@ from trainyard.gateways.github import in_actions
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Pipeline, StepRunner, plan_record, plan_text, run_pipeline
 from trainyard.program_training import claim_places, require_idle, take_over
-from trainyard.programs.run_checkpoints import LOCAL_STORE, local_store
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, new_run_id, newest_run, read_run
 from trainyard.run.run_advice import advice
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.run_choice import choose_directory
 
@@ -216,9 +216,19 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_COMMAND_LINE", shlex.join(["trainyard", "run", *words]))
+    announce_run(pipeline, request.command)
     with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
+
+
+def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:
+    """Print the first line of a run: its id, what trains, and how to watch it."""
+    known = identity_in(pipeline.run_dir)
+    what = shlex.join(command) if command else str(pipeline.config)
+    name = known.run_id if known else pipeline.run_dir.name
+    watch = trainyard_command(f"watch {shlex.quote(str(pipeline.run_dir))}")
+    output.announce("run", f"{name} · {what} · watch it: {watch}", copied=True)
 
 
 def hold_places(pipeline: Pipeline) -> AbstractContextManager[object]:

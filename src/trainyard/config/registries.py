@@ -146,6 +146,8 @@ JOB_KINDS = {
     "hyperpod": JobKindEntry("trainyard.jobs.kinds.hyperpod_pytorch_job", "HyperPod's HyperPodPyTorchJob"),
 }
 """In the order in which `auto` tries them."""
+FOREIGN_JOB_KINDS = {"job": JobKindEntry("trainyard.jobs.kinds.indexed_job", "Job of Kubernetes, indexed")}
+"""Kinds of jobs that are sent only from somebody else's manifest."""
 _ANY_KIND = JobKindEntry("", "the first that the cluster serves")
 JOB_KIND_CHOICES = ChainMap(dict[str, JobKindEntry](), JOB_KINDS, {"auto": _ANY_KIND})
 """The valid values of `cluster.kind`."""

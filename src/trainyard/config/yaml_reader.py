@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.errors import DamagedFileError
+from trainyard.errors import ConfigError, DamagedFileError
 
 MOST_BYTES = 4 << 20
 MOST_VALUES = 100_000
@@ -150,6 +150,16 @@ def _plain_kind(text: str) -> str:
 def plain_value(text: str) -> Any:
     """Return the value of `text` without quotes. Raises ValueError as `value_of` does."""
     return value_of(_PREFIX + _plain_kind(text), text)
+
+
+def parse_documents(content: bytes | str, name: str) -> list[Any]:
+    """Return the values of all documents that are not empty. Raises ConfigError with the line."""
+    try:
+        found = [values_of(root, {}) for root in compose(content)]
+    except YamlError as error:
+        place = f"{name}:{error.line}" if error.line else name
+        raise ConfigError(f"{place}: {error}") from None
+    return [value for value in found if value is not None]
 
 
 def parse_yaml(content: bytes | str, name: str) -> Any:

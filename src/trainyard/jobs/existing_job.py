@@ -12,7 +12,7 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_object import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import EVERY_KIND
 from trainyard.jobs.kinds.ray_cluster import find_misfits
 from trainyard.jobs.state.reading import annotations_of, name_of, read_labels
 
@@ -23,12 +23,11 @@ _BY_CHECKOUT = ("commit", "dirty", "version")
 """Facts of the checkout: the same configuration, sent from another checkout, is the same job."""
 
 
-def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec) -> bool:
+def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> bool:
     """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
 
     Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
     """
-    manifests = KINDS[plan.kind].render(plan)
     found = find(manifests.job)
     if found is not None:
         _require_same_plan(found, plan)
@@ -66,7 +65,7 @@ def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifest
     Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
     """
     own = {(part["kind"], part["metadata"]["name"]) for part in manifests.all}
-    for kind in KINDS.values():
+    for kind in EVERY_KIND.values():
         metadata = {"name": plan.name, "namespace": plan.namespace}
         other = {"apiVersion": kind.api.group_version, "kind": kind.api_kind, "metadata": metadata}
         if (kind.api_kind, plan.name) not in own and find(other) is not None:

@@ -57,15 +57,20 @@ class OwnedObjects:
     """Kueue may have a Workload for each of them."""
 
 
+def refuse_to_make(plan: JobSpec) -> Manifests:
+    """Raise ConfigError: jobs of the kind are only followed."""
+    raise ConfigError(f"--kind {plan.kind}: no such job is made here; send a manifest of one with --manifest")
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobKind(ServedKind, PodReading):
     """A kind of job."""
 
     longest_name: int
     """Longest name of a job in characters, so that names derived by the operator stay valid."""
-    find_problems: Callable[[JobSpec], Iterator[str]]
+    find_problems: Callable[[JobSpec], Iterator[str]] = lambda _plan: iter(())
     """Yields the reasons why this kind cannot run a plan."""
-    render: Callable[[JobSpec], Manifests]
+    render: Callable[[JobSpec], Manifests] = refuse_to_make
     """Returns the objects for a plan without problems."""
     read_status: Callable[["Observed"], Reading]
     """Returns the common form of the job's status."""
@@ -80,8 +85,12 @@ class JobKind(ServedKind, PodReading):
     """The path of the field that stops the pods and keeps the object; empty if none is known."""
     why_not_suspended: Callable[[Json], str] = lambda _job: ""
     """The reason why a job cannot be suspended; empty if it can."""
-    of_one_run: tuple[str, ...] = ()
-    """Fields of `spec` in which the operator keeps facts of one run; a copy of the job must not have them."""
+    why_not_sent: Callable[[Json], str] = lambda _job: ""
+    """The reason why a job of somebody's manifest cannot be followed; empty if it can."""
+    why_not_renamed: Callable[[Json], str] = lambda _job: ""
+    """The reason why a copy of the job under another name would not work; empty if it would."""
+    of_one_run: tuple[tuple[str, ...], ...] = ()
+    """Paths of fields with facts of one run, which a copy of the job must not have."""
     on_ray: bool = False
     """A command runs once, on the head of a RayCluster, whose pods run before the command does."""
     agent: str = ""
@@ -112,8 +121,9 @@ class JobKind(ServedKind, PodReading):
         return dict(patch)
 
     def pod_selector(self, job: Json) -> str:
-        """Return the label selector of the job's pods: our label if the job has it, else the operator's."""
-        own = read_labels(job).get(JOB_LABEL)
+        """Return the label selector of the job's pods: our label if we made the job, else the operator's."""
+        labels = read_labels(job)
+        own = labels.get(JOB_LABEL) if KIND_LABEL in labels else None
         # A job of another kind may have the same name. The pods of a RayJob may be those of a RayCluster.
         kinds = "rayjob,raycluster" if self.on_ray else self.name
         ours = f"{JOB_LABEL}={own},{KIND_LABEL} in ({kinds})"

@@ -50,21 +50,30 @@ def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
     """Return the job's own object: its labels, its queue, and a record of its plan and origin."""
     body = part_object(plan, api_version, kind, name=plan.name, spec=spec)
     labels = body["metadata"]["labels"]
-    if creator := "".join(plan.owner.split("/")[1:2]):
-        labels["trainyard.dev/creator"] = creator
+    labels |= record_labels(plan)
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
     if plan.workload_priority:
         labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
-    body["metadata"]["annotations"] = {
-        **plan.annotations,
+    body["metadata"]["annotations"] = {**plan.annotations, **record_annotations(plan)}
+    return body
+
+
+def record_labels(plan: JobSpec) -> dict[str, str]:
+    """Return the label that names who sent the job; nothing if that is not known."""
+    creator = "".join(plan.owner.split("/")[1:2])
+    return {"trainyard.dev/creator": creator} if creator else {}
+
+
+def record_annotations(plan: JobSpec) -> dict[str, str]:
+    """Return the record of the job's plan, its retries and its origin."""
+    return {
         PLAN: json.dumps(plan.record(), sort_keys=True, separators=(",", ":")),
         RETRIES: "0",
         AUTO_RETRY: str(plan.auto_retry),
         NETWORK: plan.network,
         **{f"trainyard.dev/{name}": value for name, value in plan.provenance.items() if value},
     }
-    return body
 
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:

@@ -24,7 +24,7 @@ from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE, PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import JobSpec, PodResources
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
 from trainyard.jobs.recipes import any_program, find_job_recipe, own_command, trainyard_trainer
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
@@ -133,7 +133,7 @@ def decides_the_end(part: str, plan: JobSpec, *, store: str) -> bool:
 def warnings_of(plan: JobSpec) -> list[str]:
     """Warn about settings that are allowed but may be unintended."""
     found = []
-    if "@sha256:" not in plan.image:
+    if plan.image and "@sha256:" not in plan.image:
         found.append(
             f"{plan.image}: named by a tag, which may be moved: pods that start later may run another image. "
             "Name the image with its digest (@sha256:…)"
@@ -143,7 +143,7 @@ def warnings_of(plan: JobSpec) -> list[str]:
         found.append(
             "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
         )
-    kind, is_own = KINDS[plan.kind], not plan.program.keeps_run
+    kind, is_own = find_kind(plan.kind), not plan.program.keeps_run
     if is_own and own_command.lacks_agent(plan.program.command, kind):
         found.append(
             f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
@@ -156,7 +156,7 @@ def warnings_of(plan: JobSpec) -> list[str]:
             "have ended. Make it an init container with restartPolicy Always, which ends with the training"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
-    if plan.program.name == any_program.NAME and processes < gpus:
+    if plan.program.name == any_program.NAME and processes < gpus and not plan.manifest:
         found.append(
             f"{gpus} GPUs per pod, and {processes} started by Trainyard: the program must use them itself, "
             f"as accelerate launch does. Set program.processes={gpus} for torchrun to start one per GPU"

@@ -18,9 +18,9 @@ from trainyard.cluster.object_path import path_part
 from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects
-from trainyard.jobs.job_object import JOB_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_object import JOB_LABEL, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
-from trainyard.jobs.kinds import KINDS, find_kind
+from trainyard.jobs.kinds import EVERY_KIND, KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import (
@@ -61,8 +61,8 @@ class FoundJob:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether Trainyard made it. A manifest that somebody copied has the name of another job."""
-        return {**MANAGED_BY, JOB_LABEL: self.name}.items() <= read_labels(self.raw).items()
+        """Return whether Trainyard sent it. A manifest that somebody copied has the name of another job."""
+        return read_labels(self.raw).get(JOB_LABEL) == self.name
 
     @property
     def place(self) -> dict[str, Any]:
@@ -99,13 +99,13 @@ class JobReader:
         self._zone_of: dict[str, str] = {}
 
     def find_job(self, namespace: str, name: str, kind: str | None = None) -> FoundJob:
-        """Return the job of this name that Trainyard made, or the one of `kind`, whoever made it.
+        """Return the job of this name that Trainyard sent, or the one of `kind`, whoever made it.
 
         If a RayJob runs on a RayCluster of the same name, it is the RayJob. Raises ConfigError if there is
         none, or if only `kind` can say which is meant; ServiceError if that cannot be known.
         """
         found, refused = list[FoundJob](), None
-        for each in [find_kind(kind)] if kind else KINDS.values():
+        for each in [find_kind(kind)] if kind else EVERY_KIND.values():
             try:
                 raw = self.api.get(each.path(path_part(namespace), path_part(name)))
             except CredentialsRefusedError:
@@ -115,12 +115,12 @@ class JobReader:
                 continue
             if raw is not None:
                 found.append(FoundJob(each, namespace, name, raw))
-        ours = [*_without_clusters_of_jobs([job for job in found if job.is_ours])]
+        ours = [*_without_parts_of_jobs([job for job in found if job.is_ours])]
         if len(ours) == 1 or (kind and found):
             return (ours or found)[0]
         if found:
             kinds = " and ".join(f"a {job.kind.api_kind}" for job in ours or found)
-            maker = "that Trainyard made" if ours else "that Trainyard did not make"
+            maker = "that Trainyard sent" if ours else "that Trainyard did not send"
             options = " or ".join(f"--kind {job.kind.name}" for job in ours or found)
             raise ConfigError(f"{name} in {namespace} is {kinds} {maker}. Add what is meant: {options}")
         if refused is not None:
@@ -142,15 +142,14 @@ class JobReader:
 
     def jobs(self, namespace: str) -> list[FoundJob]:
         """Return the jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""
-        selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
         space, found = path_part(namespace) if namespace else "", list[FoundJob]()
-        for kind in filter(self._serves, KINDS.values()):
+        for kind in filter(self._serves, EVERY_KIND.values()):
             with _skip_invisible(f"{kind.api_kind}s are not listed", logging.WARNING):
-                raws = self.api.list_all(kind.path(space), dict, labelSelector=selector)
+                raws = self.api.list_all(kind.path(space), dict, labelSelector=JOB_LABEL)
                 found += [
                     FoundJob(kind, str(raw["metadata"]["namespace"]), name_of(raw), raw) for raw in raws
                 ]
-        return list(_without_clusters_of_jobs(found))
+        return list(_without_parts_of_jobs(found))
 
     def observe(self, job: FoundJob) -> Observed:
         """Read the job again, with everything about it. Raises ServiceError if the job cannot be seen."""
@@ -266,7 +265,7 @@ class JobReader:
 def _is_about_another_job(event: Json, observed: Observed, owned: Iterable[Json]) -> bool:
     """Return whether an event is about another job of this name: an earlier one, or one of another kind."""
     about, uids = event.get("involvedObject") or {}, {uid_of(raw) for raw in (observed.job or {}, *owned)}
-    is_of_a_job = about.get("kind") in {kind.api_kind for kind in KINDS.values()}
+    is_of_a_job = about.get("kind") in {kind.api_kind for kind in EVERY_KIND.values()}
     return is_of_a_job and observed.job is not None and about.get("uid", "") not in {"", *uids}
 
 
@@ -281,11 +280,13 @@ def _skip_invisible(message: str, level: int = logging.DEBUG) -> Iterator[None]:
         _logger.log(level, "%s: %s", message, error)
 
 
-def _without_clusters_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
-    """Leave out the RayClusters on which our RayJobs run."""
+def _without_parts_of_jobs(found: list[FoundJob]) -> Iterator[FoundJob]:
+    """Leave out the RayClusters on which our RayJobs run, and the Jobs that operators make of our jobs."""
     jobs = {(job.kind.name, read_labels(job.raw).get(JOB_LABEL)) for job in found}
     for job in found:
-        if (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
+        owners = job.raw["metadata"].get("ownerReferences") or ()
+        is_of_operator = job.kind.name not in KINDS and any(owner.get("controller") for owner in owners)
+        if not is_of_operator and (job.kind.submitted_as, read_labels(job.raw).get(JOB_LABEL)) not in jobs:
             yield job
 
 

@@ -169,6 +169,8 @@ class JobSpec:
     """Whose run it is: NAMESPACE/CREATOR/COMMAND, the last one as a digest. `run.json` has it too."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """commit, dirty, lock-sha256, config-sha256, version; unknown facts are absent."""
+    manifest: str = ""
+    """The SHA-256 of the objects of somebody else's manifest; empty for a job that Trainyard made itself."""
     gpus_per_node: SkipJsonSchema[int | None] = None
     """None: all GPUs of a node of this type; 0: no GPU is needed."""
     room: SkipJsonSchema[NodeRoom | None] = field(default=None, compare=False)

@@ -51,19 +51,22 @@ def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterabl
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
     """
     needed = list(parts)
-    apply_all(api, [*shared, *needed])
+    apply_all(api, [*shared, *needed], namespace=job["metadata"]["namespace"])
     made = apply_all(api, [job])[0]
     owner = reference_to(made)
     apply_all(api, [with_owner(part, owner) for part in needed])
     return made
 
 
-def refusals(api: "Api", objects: Iterable[Json]) -> list[str]:
-    """Return the API server's refusals, in its own words: every object is sent as a dry run."""
+def refusals(api: "Api", objects: Iterable[Json], *, namespace: str = "default") -> list[str]:
+    """Return the API server's refusals, in its own words: every object is sent as a dry run.
+
+    `namespace` is that of objects that name none.
+    """
     found = []
     for body in objects:
         name = f"{body['kind']}/{body['metadata']['name']}"
-        path = path_of(api, body)
+        path = path_of(api, body, namespace)
         if path is None:
             found.append(f"{name}: the cluster does not serve {body['apiVersion']} {body['kind']}")
             continue

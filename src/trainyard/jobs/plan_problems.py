@@ -91,7 +91,7 @@ def find_plan_problems(
     kind = KINDS[plan.kind]
     yield from find_name_problems(plan, longest=kind.longest_name)
     yield from _room_problems(config, requested, plan, room)
-    yield from _storage_problems(config, plan)
+    yield from find_storage_problems(config, plan)
     yield from _network_problems(plan, room)
     yield from _variable_problems(requested, plan)
     yield from _secret_problems(config, requested, plan)
@@ -223,17 +223,17 @@ def _size_problems(config: Config, plan: JobSpec) -> Iterator[str]:
         )
 
 
-def _storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
+def find_storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
+    """Yield why the run of the plan would be lost with its pods."""
     apart = (
         plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
     )
     if apart:
         yield from _problems_apart(config, plan)
     elif plan.several_nodes and not plan.claim and plan.program.keeps_run:
-        yield (
-            f"{plan.nodes} nodes need a volume that all of them share for checkpoints: name its claim with "
-            "--volume, or set cluster.volume.claim"
-        )
+        own = "name its claim with --volume, or set cluster.volume.claim"
+        do = "mount its claim in the manifest" if plan.manifest else own
+        yield f"{plan.nodes} nodes need a volume that all of them share for checkpoints: {do}"
     if plan.claim:
         yield from _mount_problems(config)
     store = config.artifacts.store or ""

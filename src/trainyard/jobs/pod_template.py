@@ -87,7 +87,7 @@ def _container(plan: JobSpec, name: str, *, command: bool) -> Json:
     container: Json = {
         "name": name,
         "image": plan.image,
-        "env": _environment(plan),
+        "env": container_environment(plan),
         "resources": resources_of(plan.resources),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -122,7 +122,7 @@ def resources_of(resources: PodResources) -> dict[str, dict[str, str]]:
     return {"requests": amounts, "limits": dict(amounts)}
 
 
-def _environment(plan: JobSpec) -> list[Json]:
+def container_environment(plan: JobSpec) -> list[Json]:
     """Return the container's variables, sorted by name; secrets are references."""
     plain = {
         "HOME": SCRATCH,  # a user without an entry in the image's /etc/passwd has no home

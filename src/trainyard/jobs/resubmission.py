@@ -34,7 +34,7 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.pod_template import set_zone
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.reading import annotations_of, name_of
+from trainyard.jobs.state.reading import annotations_of, field_of, name_of
 from trainyard.run.identity import JOB_FILE
 from trainyard.watch.retry_decision import AvoidedNode
 
@@ -95,8 +95,11 @@ def make_resubmission(
 ) -> Resubmission:
     """The job and its parts under the new name; `retries` is the number of times it was submitted again.
 
-    `zone` replaces the zone of a job that is kept in one; None leaves it.
+    `zone` replaces the zone of a job that is kept in one; None leaves it. Raises ConfigError for a job that
+    works under its own name only.
     """
+    if why := kind.why_not_renamed(job):
+        raise ConfigError(f"{name_of(job)} cannot be sent again under another name: {why}")
     old = name_of(job)
     names = {old: name, **{name_of(part): _new_name(name_of(part), old, name) for part in parts}}
     body = _clean(job, names)
@@ -156,13 +159,9 @@ def _change_plan(plan: str, changes: Mapping[str, str]) -> str:
 
 def _resume(kind: JobKind, body: dict[str, Any]) -> None:
     """Remove a suspension, whoever made it, and the fields of the earlier run."""
-    inner: Any = body
-    for part in kind.suspend[:-1]:
-        inner = inner.get(part) if isinstance(inner, dict) else None
-    if isinstance(inner, dict) and kind.suspend:
-        inner.pop(kind.suspend[-1], None)
-    for name in kind.of_one_run:
-        (body.get("spec") or {}).pop(name, None)
+    for *place, name in filter(None, (kind.suspend, *kind.of_one_run)):
+        if isinstance(inner := field_of(body, *place), dict):
+            inner.pop(name, None)
 
 
 def avoid_nodes(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:

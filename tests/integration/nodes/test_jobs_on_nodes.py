@@ -96,32 +96,6 @@ def test_each_end_of_a_real_container_is_told_as_what_it_is(nodes: Nodes) -> Non
     assert nodes.manage("status", "stops", code=75).startswith("stops (pytorchjob) in default: Failed")
 
 
-def test_the_logs_of_pods_that_died_are_kept(nodes: Nodes, tmp_path: Path) -> None:
-    """A worker is killed; the operator deletes and recreates it while its log is followed."""
-    mark = tmp_path / "mark"
-    mark.mkdir(mode=0o777)
-    command = (
-        "echo begin $RANK; sleep 4; [ $RANK = 0 ] && sleep 14 && exit 0; "
-        "[ -e /mark/died ] && sleep 60; touch /mark/died; echo dying; sleep 2; exit 137"
-    )
-    body = job("dies", command, workers=1, volumeMounts=[{"name": "mark", "mountPath": "/mark"}])
-    for replica in body["spec"]["pytorchReplicaSpecs"].values():
-        replica["template"]["spec"]["volumes"] = [{"name": "mark", "hostPath": {"path": str(mark)}}]
-    nodes.create("pytorchjob", body)
-    saved = tmp_path / "logs"
-    line = [sys.executable, str(SCRIPT), "logs", "dies", "--follow", "--save", str(saved), "--timeout", "90s"]
-    done = subprocess.run(
-        [*line, "--kubeconfig", str(nodes.plane.kubeconfig)], capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-    assert "dies-worker-0/pytorch  dying" in done.stdout
-    files = sorted(path.name for path in saved.glob("dies-worker-0.*.pytorch.log"))
-    assert len(files) >= 2, files
-    assert all((saved / name).read_text().startswith("begin 1\n") for name in files)
-    state = nodes.follow("pytorchjob", "dies", 20.0)
-    assert state.state is State.SUCCEEDED
-
-
 def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_path: Path) -> None:
     command = (
         "n=$(cat /count/n 2>/dev/null || echo 0); echo $((n+1)) > /count/n; echo run $n; "
@@ -171,7 +145,7 @@ def test_a_follower_that_is_killed_is_followed_by_another(nodes: Nodes) -> None:
         str(SCRIPT),
         "status",
         "watched",
-        "--follow",
+        "--wait",
         "--kubeconfig",
         str(nodes.plane.kubeconfig),
     ]
@@ -207,17 +181,8 @@ def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: Node
         "pytorchjob", job("gentle", "trap 'echo saving; exit 75' TERM; echo up; while :; do sleep 1; done")
     )
     nodes.running("gentle", 1)
-    line = [sys.executable, str(SCRIPT), "logs", "gentle", "--follow", "--timeout", "60s"]
-    line += ["--kubeconfig", str(nodes.plane.kubeconfig)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as logs:
-        assert logs.stdout is not None
-        assert logs.stdout.readline().endswith("up\n")
-        refused = nodes.manage("resubmit", "gentle", code=2)
-        assert refused == ""
-        assert nodes.manage("cancel", "gentle") == "suspended pytorchjobs/gentle\n"
-        rest, _ = logs.communicate(timeout=90)
-    assert "saving" in rest
-    assert logs.returncode == 1
+    assert nodes.manage("resubmit", "gentle", code=2) == ""
+    assert nodes.manage("cancel", "gentle") == "suspended pytorchjobs/gentle\n"
     eventually(lambda: not nodes.pods("gentle"), "the pods to go")
     assert nodes.manage("resubmit", "gentle") == "created pytorchjobs/gentle-2\n"
     nodes.running("gentle-2", 1)

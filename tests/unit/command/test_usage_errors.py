@@ -62,11 +62,11 @@ def test_the_help_of_one_command_has_its_own_usage_and_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
-    some = ("--all-namespaces", "--follow", "--tail", "--to")
+    some = ("--all-namespaces", "--wait", "--tail", "--to")
     for words, options in (
-        ("job status", ["--follow"]),
+        ("job status", ["--wait"]),
         ("job ls", ["--all-namespaces"]),
-        ("job", ["--all-namespaces", "--follow", "--tail"]),
+        ("job", ["--all-namespaces", "--wait", "--tail"]),
         ("job checkpoints copy", ["--to"]),
     ):
         with pytest.raises(SystemExit):

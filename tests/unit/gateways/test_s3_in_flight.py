@@ -138,7 +138,7 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     reading = store.stream("k", 0, len(server.content))
     next(reading)
     reading.close()
-    assert store._ranges._value == RANGES_IN_MEMORY  # type: ignore[attr-defined]
+    assert store._ranges._value == RANGES_IN_MEMORY
 
 
 def test_small_files_go_by_as_many_connections_as_there_are_threads(
@@ -162,7 +162,7 @@ def test_readings_that_fail_leave_their_memory_to_those_that_wait(
         patch.setattr("trainyard.artifacts.restore.download._write", full)
         with pytest.raises(OSError, match="full"):
             downloader.download(entries)
-    assert store._ranges._value == RANGES_IN_MEMORY  # type: ignore[attr-defined]
+    assert store._ranges._value == RANGES_IN_MEMORY
 
 
 def full(_file: object, _chunk: object) -> None:

@@ -10,10 +10,10 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs.existing_job import is_deployed
+from trainyard.jobs import existing_job
 from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
-from trainyard.jobs.job_spec import spec_from_json
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 
@@ -174,6 +174,10 @@ def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
     assert name_from(text) == name
 
 
+def is_deployed(find: Any, made: JobSpec) -> bool:
+    return existing_job.is_deployed(find, made, KINDS[made.kind].render(made))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_of_the_same_plan_is_taken_up_and_another_one_left_alone(kind: str) -> None:
     instance = "ml.p5.48xlarge" if kind == "hyperpod" else "p5.48xlarge"
@@ -229,7 +233,7 @@ def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
         for changed in ({}, labels):
             found = {**part, "metadata": {**part["metadata"], "labels": changed}}
             with pytest.raises(ConfigError, match="is not a part of this job"):
-                is_deployed(lambda body, p=part, f=found: f if body == p else None, made)  # type: ignore[misc]
+                is_deployed(lambda body, p=part, f=found: f if body == p else None, made)
     assert not is_deployed(lambda body: body if body in parts else None, made)
 
 

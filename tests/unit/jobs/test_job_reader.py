@@ -70,7 +70,9 @@ def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_that_they_run_o
     plant(cluster, "rayjob", "b")
     plant(cluster, "raycluster", "b")
     plant(cluster, "raycluster", "c")
-    cluster.put(find_kind("pytorchjob").path("team", "foreign"), job("pytorchjob"))
+    foreign = job("pytorchjob")
+    foreign["metadata"]["labels"] = {"team": "b"}
+    cluster.put(find_kind("pytorchjob").path("team", "foreign"), foreign)
     for namespace in ("team", ""):
         told = [(found.kind.name, found.name) for found in look(cluster).jobs(namespace)]
         assert told == [("pytorchjob", "a"), ("rayjob", "b"), ("raycluster", "c")]

@@ -156,7 +156,9 @@ def _sign(
 ) -> str:
     """Sign the bytes of a manifest; without `content`, sign the equivalent ones that the store has."""
     if signer is None:
-        _logger.info("%s is not signed: there is no signing key", key)
+        # A run without a key is the usual one: said once, for the manifest that ends it.
+        if not manifest.is_open:
+            _logger.info("%s is not signed: there is no signing key", key)
         return ""
     if content is None and (content := store.read_object(key)) is None:
         return ""

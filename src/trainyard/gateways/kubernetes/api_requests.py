@@ -64,12 +64,10 @@ Kept = TypeVar("Kept")
 class ApiRequests:
     """One cluster, accessed with one identity. Several threads may use it."""
 
-    def __init__(
-        self, access: Access, *, call_seconds: float = CALL_SECONDS, connections: int = CONNECTIONS
-    ) -> None:
+    def __init__(self, access: Access, *, call_seconds: float = CALL_SECONDS) -> None:
         """Send nothing yet. Raises ConfigError for certificates that cannot be used."""
         self.access, self._seconds = access, call_seconds
-        self._pool = pool_of(access, connections)
+        self._pool = pool_of(access, CONNECTIONS)
         self._token, self._lock = "", threading.Lock()
         self.server_time: float | None = None
         """The server's time in its last answer, in Unix seconds."""

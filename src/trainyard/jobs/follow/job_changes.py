@@ -35,7 +35,7 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import reference_to, with_owner
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import EVERY_KIND
 from trainyard.jobs.resubmission import (
     Resubmission,
     avoid_nodes,
@@ -211,7 +211,7 @@ class JobEditor:
     @property
     def _kinds(self) -> list[JobKind]:
         """The kinds of the job's plan: its own, and those that are submitted as it, as a RayCluster is."""
-        return [kind for kind in KINDS.values() if self._job.kind.name in (kind.name, kind.submitted_as)]
+        return [kind for kind in EVERY_KIND.values() if self._job.kind.name in (kind.name, kind.submitted_as)]
 
     @property
     def _part_kinds(self) -> list[tuple[str, str]]:
@@ -225,7 +225,7 @@ class JobEditor:
     def _labels(self) -> str:
         """The selector of objects with the label of the job, except those of a job of another kind."""
         own = self._kinds
-        others = ",".join(name for name, kind in KINDS.items() if kind not in own)
+        others = ",".join(name for name, kind in EVERY_KIND.items() if kind not in own)
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
         return f"{equal},{KIND_LABEL} notin ({others})"
 

@@ -2,7 +2,7 @@
 
     pods ──containers that have started──> one request each ──> a file each, or lines
 
-The log of a deleted pod is lost; `log_follower` reads logs while the pods exist.
+The log of a deleted pod is lost, except what its run directory has.
 """
 
 import os
@@ -110,12 +110,8 @@ def _save_log(api: "Api", namespace: str, log: ContainerLog, folder: Path) -> Pa
     return path
 
 
-def log_path(
-    namespace: str, log: ContainerLog, *, tail: int | None = None, follow: bool = False, since: str = ""
-) -> str:
+def log_path(namespace: str, log: ContainerLog, *, tail: int | None = None) -> str:
     query = {"container": log.container}
     query |= {"previous": "true"} if log.previous else {}
     query |= {"tailLines": str(tail)} if tail is not None else {}
-    query |= {"follow": "true", "timestamps": "true"} if follow else {}
-    query |= {"sinceTime": since} if since else {}
     return f"/api/v1/namespaces/{path_part(namespace)}/pods/{path_part(log.pod)}/log?{urlencode(query)}"

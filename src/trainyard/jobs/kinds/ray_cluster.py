@@ -59,7 +59,7 @@ INSTALLS = "the KubeRay operator"
 CONTROLLER = Controller("KubeRay operator", ("kuberay-operator",))
 _INVALID = ("InvalidRayClusterSpec", "InvalidRayClusterMetadata", "InvalidRayClusterStatus")
 _SUBMITTER = {"cpu": "500m", "memory": "1Gi"}
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def find_problems(plan: JobSpec) -> Iterator[str]:
@@ -77,7 +77,7 @@ def find_problems(plan: JobSpec) -> Iterator[str]:
 def find_entrypoint_problems(plan: JobSpec) -> Iterator[str]:
     """Yield words of the command that two shells would change."""
     for word in _words(plan):
-        if not _PLAIN.fullmatch(word):
+        if not PLAIN.fullmatch(word):
             yield (
                 f"{word[:60]!r}: Ray hands a command through two shells, so its words may have only letters, "
                 "digits and _@%+=:,./-; put what you want to run into a script in the image"

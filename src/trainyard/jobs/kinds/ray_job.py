@@ -161,6 +161,6 @@ KIND = JobKind(
     is_helper=is_helper,
     owned=(OwnedObjects("/apis/ray.io/v1", "rayclusters", "RayCluster", name_in=cluster_in, in_queue=True),),
     why_not_suspended=why_not_suspended,
-    of_one_run=("jobId",),
+    of_one_run=(("spec", "jobId"),),
     on_ray=True,
 )

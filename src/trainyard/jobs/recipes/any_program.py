@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from trainyard.config.schema import Config
 from trainyard.jobs.job_spec import JobSpec, Program
-from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.recipes.wrapped_program import pod_program
 
 NAME = "program"
@@ -17,7 +17,7 @@ NAME = "program"
 
 def ray_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield why a program that uses one node cannot run on several nodes of Ray."""
-    if KINDS[plan.kind].on_ray and plan.nodes > 1:
+    if find_kind(plan.kind).on_ray and plan.nodes > 1:
         yield (
             f"recipe {config.recipe}: on Ray it runs once, on the head, so {plan.nodes - 1} of "
             f"{plan.nodes} nodes would do nothing; use --kind pytorchjob or trainjob"
@@ -34,4 +34,4 @@ def problems(config: Config, plan: JobSpec) -> Iterator[str]:
 
 def program(config: Config, plan: JobSpec) -> Program:
     """The program that runs the command in a run directory of the job's name."""
-    return pod_program(NAME, config, plan, once=KINDS[plan.kind].on_ray)
+    return pod_program(NAME, config, plan, once=find_kind(plan.kind).on_ray)

@@ -104,16 +104,6 @@ def join_path(folder: str, name: str) -> str:
     return name if folder == "." else f"{folder}/{name}"
 
 
-def list_checkpoint_folder(folder: Path) -> VolumeListing:
-    """Return the files below a folder of this machine, listed as in a pod.
-
-    Links are left out, and a folder that does not exist has no files.
-    """
-    return VolumeListing(
-        tuple(validate_record(VolumeFile, entry) for entry in volume_agent.entries_below(folder))
-    )
-
-
 class FolderReader:
     """Lists files of this machine, and what torch.save and JSON files hold; an unchanged one is read once."""
 

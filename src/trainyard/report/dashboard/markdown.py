@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import (
@@ -21,13 +20,12 @@ from trainyard.report.facts.config_changes import (
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
-from trainyard.report.facts.next_commands import restore_command
+from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.quantities import format_count, format_loss, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import alert_lines, degradation
 from trainyard.run.failure import next_command, read_failure
-from trainyard.run.identity import run_address
 from trainyard.run.suggested_commands import changed_command, is_command
 
 CHART_POINTS = 60
@@ -81,15 +79,8 @@ def _name(facts: RunFacts) -> str:
 
 def _links(facts: RunFacts) -> str:
     """Links to the commit, the workflow run and its artifacts, and the place in the store."""
-    ci, parts = facts.section("ci"), []
-    address = run_address({str(key): str(value) for key, value in ci.items()})
-    if address and facts.commit:
-        place = address.rpartition("/actions/")[0]
-        parts.append(
-            f"[commit {escape_markdown(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})"
-        )
-    if address:
-        parts += [f"[workflow run]({address})", f"[artifacts]({address}#artifacts)"]
+    links = run_links(facts, is_beside=False)
+    parts = [f"[{escape_markdown(words)}]({address})" for words, address in links]
     proof = facts.proof
     if proof is not None and proof.store and proof.run_number is not None:
         stored = f"{proof.store.rstrip('/')}/run-{proof.run_number}".replace("`", "'")
@@ -189,7 +180,9 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {format_size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    parts = (table, _resume_command(facts, shown[-1].path), _restore(facts, shown[-1].step))
+    command, how = restore_newest(facts), "Restore it on any machine; for another checkpoint change --step"
+    restore = f"{how}:\n\n{fence_code(command, 'sh')}" if command else ""
+    parts = (table, _resume_command(facts, shown[-1].path), restore)
     return _details(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
 
 
@@ -205,15 +198,6 @@ def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
     if failure is not None and failure.changes:
         command = changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
     return f"Resume from the newest:\n\n{fence_code(command, 'sh')}"
-
-
-def _restore(facts: RunFacts, step: int) -> str:
-    """The command that restores the newest checkpoint on any machine; empty while it is not stored."""
-    proof = facts.proof
-    if proof is None or not proof.store or proof.run_number is None:
-        return ""
-    command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
-    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fence_code(command, 'sh')}"
 
 
 def _sample(facts: RunFacts) -> str:

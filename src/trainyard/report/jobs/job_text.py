@@ -1,5 +1,6 @@
 """Show jobs on a terminal: the result, the cause, the last output, the next command, checkpoints, objects."""
 
+import difflib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ def _next_words(data: Json) -> tuple[str, ...]:
         return ("events", job)
     if data["status"] == "Succeeded":
         return ("logs", job, "--tail", "20")
-    return () if data["status"] == "Unknown" else ("status", job, "--follow")
+    return () if data["status"] == "Unknown" else ("status", job, "--wait")
 
 
 def _has_not_started(failure: Json) -> bool:
@@ -228,6 +229,16 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+def manifest_diff(written: Json, sent: Json, others: Sequence[Json]) -> list[str]:
+    """Return the lines in which the job that is sent differs from the one that was written."""
+    before = kubernetes_yaml([written]) if written.get("kind") == sent.get("kind") else ""
+    name = f"{sent['kind']} {sent['metadata']['name']}"
+    texts = before.splitlines(), kubernetes_yaml([sent]).splitlines()
+    lines = [*difflib.unified_diff(*texts, f"{name}, as written", f"{name}, as sent", lineterm="")]
+    names = ", ".join(f"{body['kind']} {(body.get('metadata') or {}).get('name')}" for body in others)
+    return [*lines, *([f"# applied unchanged before it: {names}"] if names else [])]
 
 
 def kubernetes_yaml(objects: Iterable[Mapping[str, Any]]) -> str:

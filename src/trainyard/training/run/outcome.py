@@ -14,7 +14,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.failure import failure_of
 from trainyard.run.identity import write_outcome
-from trainyard.run.records import append_event, read_rows
+from trainyard.run.records import append_event, ending_event, read_rows
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.world import explain_lost_peers
 
@@ -69,7 +69,7 @@ class OutcomeRecorder:
         if not self._context.world.is_main:
             return
         try:
-            event = "preempted" if status == "stopped" else "finished"
+            event = ending_event(status, int(exit_code))
             append_event(
                 self._directory.events_file, event, step=self._state.step, status=status, reason=reason
             )

@@ -332,8 +332,8 @@ def _has(labels: Json, wanted: str) -> bool:
         return labels.get(among[1]) not in among[2].split(",")
     if among := re.fullmatch(r"(\S+) in \((.*)\)", wanted):
         return labels.get(among[1]) in among[2].split(",")
-    key, _, value = wanted.partition("=")
-    return bool(labels.get(key) == value)
+    key, is_equal, value = wanted.partition("=")
+    return bool(labels.get(key) == value) if is_equal else key in labels
 
 
 def _is_at(raw: Json, wanted: str) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
+from trainyard.programs.checkpoints import volume_agent
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
 from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
@@ -28,8 +29,9 @@ from trainyard.programs.checkpoints.program_checkpoints import (
     newest_first,
 )
 from trainyard.programs.checkpoints.volume_agent import counts_in
-from trainyard.programs.checkpoints.volume_listing import list_checkpoint_folder
+from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing
 from trainyard.programs.presets.preset import load_preset
+from trainyard.run.record_models import validate_record
 
 Plant = Callable[[Path, int, int], Path]
 """Folder of the run, step, world size -> the checkpoint."""
@@ -51,6 +53,12 @@ class Writer:
     """Whether it is a folder, which is found on a volume, too."""
     one_rank: bool = False
     """Only one process writes."""
+
+
+def list_checkpoint_folder(folder: Path) -> VolumeListing:
+    """The files below a folder of this machine, listed as in a pod."""
+    entries = volume_agent.entries_below(folder)
+    return VolumeListing(tuple(validate_record(VolumeFile, entry) for entry in entries))
 
 
 def megatron(run: Path, step: int, world: int) -> Path:

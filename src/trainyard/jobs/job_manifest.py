@@ -1,0 +1,332 @@
+"""Read a job that somebody else wrote, so that it is checked, sent and followed like one of our own.
+
+    texts ──read_objects──> objects ──find_job──> JobManifest ──spec──> JobSpec ──add_record──> Manifests
+
+The job's object gets our labels and a record, and nothing else is changed. The other objects of the manifest,
+such as a Service, a claim or a TrainingRuntime, are applied as they are, and stay when the job is deleted.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
+from trainyard.config.yaml_reader import parse_documents
+from trainyard.errors import ConfigError
+from trainyard.jobs.job_kind import JobKind, Manifests
+from trainyard.jobs.job_object import JOB_LABEL, record_annotations, record_labels
+from trainyard.jobs.job_spec import JobSpec, PodResources, Program, SecretVariable
+from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
+from trainyard.jobs.pod_template import INSTANCE_TYPE
+from trainyard.jobs.state.reading import field_of, name_of, read_labels
+from trainyard.plan.instances import EFA, GPU
+
+Json = dict[str, Any]
+NAME = "manifest"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+_MIB = 1000 * 2**20
+_COUNTS = ("replicas", "parallelism", "completions")
+_DEFAULT_GRACE = 30
+"""Kubernetes' grace period in seconds."""
+
+
+@dataclass(frozen=True)
+class TrainingPods:
+    """The pods of a job that train."""
+
+    count: int
+    template: Json
+    container: Json
+    """The container that trains, or for Ray the one that its pods run."""
+    is_complete: bool = True
+    """False for a TrainJob whose runtime was not seen: then the template is a part of the real one."""
+    is_served: bool = True
+    """False for a TrainJob whose runtime is only in the manifest."""
+
+
+@dataclass(frozen=True)
+class JobManifest:
+    """A job of a manifest."""
+
+    kind: JobKind
+    job: Json
+    others: tuple[Json, ...] = ()
+    """The other objects, in their order."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all objects."""
+        return sha256(json.dumps([self.job, *self.others], sort_keys=True).encode()).hexdigest()
+
+    def pods(self, find_runtime: Callable[[Json], Json | None]) -> TrainingPods:
+        """Return the pods with the most GPUs. Raises ConfigError for a job without pods.
+
+        `find_runtime` returns the cluster's object for the reference of a TrainJob; None if it is not seen.
+        """
+        if self.kind.needs_runtime:
+            return self._trainer_pods(find_runtime)
+        groups = [
+            TrainingPods(count, template, training_container(template, self.kind))
+            for count, template in pod_groups(self.job.get("spec"))
+        ]
+        if not groups:
+            raise ConfigError(f"{self.title}: it has no template of pods with containers. Nothing was sent.")
+        most = max(_amount(group.container, GPU) for group in groups)
+        equal = [group for group in groups if _amount(group.container, GPU) == most]
+        return replace(equal[0], count=sum(group.count for group in equal))
+
+    def _trainer_pods(self, find_runtime: Callable[[Json], Json | None]) -> TrainingPods:
+        spec = self.job.get("spec") or {}
+        trainer, reference = spec.get("trainer") or {}, spec.get("runtimeRef") or {}
+        kind, name = str(reference.get("kind") or "ClusterTrainingRuntime"), reference.get("name")
+        own = next((o for o in self.others if (o.get("kind"), name_of(o)) == (kind, name)), None)
+        runtime = own or find_runtime({"kind": kind, "name": name}) or {}
+        templates = [template for _, template in pod_groups(runtime.get("spec"))]
+        named = (t for t in templates if _container_called(t, self.kind.container))
+        template = deepcopy(next(named, {"spec": {"containers": [{"name": self.kind.container}]}}))
+        container = training_container(template, self.kind)
+        container.update({key: trainer[key] for key in ("image", "command", "args") if trainer.get(key)})
+        if resources := trainer.get("resourcesPerNode"):
+            container["resources"] = resources
+        container["env"] = [*(container.get("env") or ()), *(trainer.get("env") or ())]
+        nodes = trainer.get("numNodes") or field_of(runtime, "spec", "mlPolicy", "numNodes")
+        return TrainingPods(_whole("numNodes", nodes), template, container, bool(templates), own is None)
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.api_kind} {name_of(self.job)}"
+
+    def spec(self, asked: JobSpec, pods: TrainingPods, own: tuple[str, ...] = ()) -> JobSpec:
+        """Return the job as one value: what the preflight judges and what is put on record.
+
+        `asked` has the namespace, the cluster and the retries of the command line. `own` is the command after
+        `--`, which a RayCluster needs and no job may have; `asked` names its job. Raises ConfigError.
+        """
+        if bool(own) is not (self.kind is ray_cluster.KIND):
+            do = "remove the command after --" if own else "add the entry point: -- python train.py"
+            raise ConfigError(f"{self.title}: {do}. Nothing was sent.")
+        container, pod = pods.container, field_of(pods.template, "spec") or {}
+        selector = dict(pod.get("nodeSelector") or {})
+        claim, mount_path = _claim_of(pod, container)
+        entrypoint = " ".join(own) or str(field_of(self.job, "spec", "entrypoint") or "")
+        command = tuple(entrypoint.split()) if self.kind.on_ray else container_command(container)
+        gpus = _amount(container, GPU)
+        return replace(
+            asked,
+            name=(asked.name or f"{name_of(self.job)}-job") if own else name_of(self.job),
+            kind=self.kind.name,
+            image=str(container.get("image") or ""),
+            program=Program(NAME, command, once=self.kind.on_ray),
+            nodes=pods.count,
+            processes_per_node=1,
+            gpus_per_node=gpus,
+            resources=PodResources(
+                cpu_millis=_amount(container, "cpu", scale=1),
+                memory_mib=_amount(container, "memory", scale=_MIB),
+                gpus=gpus,
+                efa=_amount(container, EFA),
+                hugepages_mib=_amount(container, "hugepages-2Mi", scale=_MIB),
+            ),
+            instance_type=str(selector.pop(INSTANCE_TYPE, "")),
+            node_selector=selector,
+            zone=None,
+            environment=_network_variables(container),
+            secrets=tuple(_secrets(container)),
+            secret_environment=next(_secret_environments(container), ""),
+            claim=claim,
+            mount_path=mount_path,
+            queue=str(read_labels(self.job).get(_QUEUE) or ""),
+            priority_class=str(pod.get("priorityClassName") or ""),
+            service_account=str(pod.get("serviceAccountName") or ""),
+            tolerations=tuple(str(each.get("key") or "") for each in pod.get("tolerations") or ()),
+            grace_seconds=int(pod.get("terminationGracePeriodSeconds") or _DEFAULT_GRACE),
+            manifest=self.digest,
+        )
+
+    def without_own_claim(self, plan: JobSpec) -> JobSpec:
+        """Return the plan for the preflight, which cannot find a claim that the manifest makes."""
+        made = any(b["kind"] == "PersistentVolumeClaim" and name_of(b) == plan.claim for b in self.others)
+        return replace(plan, claim="") if made else plan
+
+    def add_record(self, plan: JobSpec) -> Manifests:
+        """Return the objects to send: the job with our labels and record, the others as they are."""
+        if self.kind is ray_cluster.KIND:
+            sent = ray_cluster.render(replace(plan, ray_cluster=name_of(self.job))).job
+            return Manifests(sent, shared=(*self.others, self.job))
+        body = deepcopy(self.job)
+        metadata = body["metadata"]
+        metadata["namespace"] = plan.namespace
+        metadata["labels"] = {**(metadata.get("labels") or {}), JOB_LABEL: plan.name, **record_labels(plan)}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **record_annotations(plan)}
+        return Manifests(body, shared=self.others)
+
+
+def read_objects(texts: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> list[Json]:
+    """Return the objects of named texts of YAML or JSON; the items of a List are objects too.
+
+    In a text whose name ends in `-template` variables are filled in, as envsubst does. Raises ConfigError.
+    """
+    found = list[Json]()
+    for name, text in texts:
+        filled = _fill_variables(name, text, environment) if name.endswith("-template") else text
+        for document in parse_documents(filled, name):
+            listed = document.get("items") if isinstance(document, dict) else None
+            for body in listed if isinstance(listed, list) else [document]:
+                if not (isinstance(body, dict) and body.get("kind") and body.get("apiVersion")):
+                    raise ConfigError(f"{name}: not an object of Kubernetes, which has apiVersion and kind")
+                found.append(body)
+    return found
+
+
+def _fill_variables(name: str, text: str, environment: Mapping[str, str]) -> str:
+    missing = dict[str, int]()
+
+    def value(number: int, match: re.Match[str]) -> str:
+        variable = match[1] or match[2]
+        if variable not in environment:
+            missing.setdefault(variable, number)
+        return environment.get(variable, "")
+
+    lines = [
+        line if line.lstrip().startswith("#") else _PLACEHOLDER.sub(partial(value, number), line)
+        for number, line in enumerate(text.splitlines(), 1)
+    ]
+    if missing:
+        places = ", ".join(f"{variable} (line {line})" for variable, line in missing.items())
+        raise ConfigError(
+            f"{name}: not set: {places}. Export them, or pass the finished manifest: "
+            "envsubst < FILE | trainyard job deploy --manifest -"
+        )
+    return "\n".join(lines)
+
+
+def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
+    """Return the one job among the objects; of several the one called `name`. Raises ConfigError.
+
+    A job with `generateName` gets the name.
+    """
+    objects = list(objects)
+    kinds = {(kind.api.group_version, kind.api_kind): kind for kind in EVERY_KIND.values()}
+    jobs = [body for body in objects if (body["apiVersion"], body["kind"]) in kinds]
+    named = [body for body in jobs if name_of(body) == name] if len(jobs) > 1 else jobs
+    if len(named) != 1:
+        found = ", ".join(f"{body['kind']} {name_of(body)}" for body in jobs or objects) or "nothing"
+        known = ", ".join(kind.api_kind for kind in EVERY_KIND.values())
+        do = "Choose one with --job-name" if jobs else f"Known kinds of jobs: {known}"
+        raise ConfigError(f"--manifest: one job is needed, and it has: {found}. {do}. Nothing was sent.")
+    job, kind = named[0], kinds[named[0]["apiVersion"], named[0]["kind"]]
+    if not (name_of(job) or name):
+        raise ConfigError(
+            f"--manifest: the {kind.api_kind} has no name; add one with --job-name. Nothing was sent."
+        )
+    if reason := kind.why_not_sent(job):
+        raise ConfigError(f"{kind.api_kind} {name_of(job)}: {reason}. Nothing was sent.")
+    others = tuple(body for body in objects if body is not job)
+    if not name_of(job):
+        metadata = {key: value for key, value in job["metadata"].items() if key != "generateName"}
+        job = {**job, "metadata": {"name": name, **metadata}}
+    return JobManifest(kind, job, others)
+
+
+def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
+    """Yield the number and the template of each group of pods below `value`.
+
+    A RayJob's `submitterPodTemplate` is not one of them.
+    """
+    if isinstance(value, list):
+        for entry in value:
+            yield from pod_groups(entry)
+    elif isinstance(value, dict):
+        template = value.get("template")
+        if isinstance(template, dict) and isinstance(field_of(template, "spec", "containers"), list):
+            key = next((key for key in _COUNTS if value.get(key) is not None), "replicas")
+            yield _whole(key, value.get(key)), template
+        for entry in value.values():
+            yield from pod_groups(entry)
+
+
+def training_container(template: Json, kind: JobKind) -> Json:
+    """Return the container that trains: that of the kind's name, else the first."""
+    containers: list[Json] = field_of(template, "spec", "containers") or [{}]
+    return _container_called(template, kind.container) or containers[0]
+
+
+def _container_called(template: Json, name: str) -> Json | None:
+    containers: list[Json] = field_of(template, "spec", "containers") or []
+    return next((each for each in containers if each.get("name") == name), None)
+
+
+def container_command(container: Json) -> tuple[str, ...]:
+    """Return the command of a container with its arguments."""
+    return tuple(map(str, (*(container.get("command") or ()), *(container.get("args") or ()))))
+
+
+def _whole(key: str, value: object) -> int:
+    """Return a number of pods; 1 if none is written. Raises ConfigError for anything else."""
+    if value is None:
+        return 1
+    if not isinstance(value, int):
+        raise _not_finished(f"{key}: {value!r} is not a number")
+    return value
+
+
+def _amount(container: Json, resource: str, *, scale: int = 1000) -> int:
+    """Return the limit, else the request, of a resource; `scale` is a unit of it in thousandths."""
+    resources = container.get("resources") or {}
+    limit, request = ((resources.get(key) or {}).get(resource) for key in ("limits", "requests"))
+    try:
+        return thousandths(limit or request or 0) // scale
+    except NotAQuantityError as error:
+        raise _not_finished(f"{resource}: {error}") from None
+
+
+def _not_finished(what: str) -> ConfigError:
+    return ConfigError(
+        f"--manifest: {what}. A template is filled in first: envsubst < FILE | trainyard job deploy "
+        "--manifest -. Nothing was sent."
+    )
+
+
+def _claim_of(pod: Json, container: Json) -> tuple[str, str]:
+    """Return claim and path of the volume for checkpoints: one that the command names, else the first."""
+    claims = {
+        each.get("name"): str(field_of(each, "persistentVolumeClaim", "claimName"))
+        for each in pod.get("volumes") or ()
+        if each.get("persistentVolumeClaim")
+    }
+    mounts = [
+        (claims[mount.get("name")], str(mount.get("mountPath")))
+        for mount in container.get("volumeMounts") or ()
+        if mount.get("name") in claims and not mount.get("readOnly")
+    ]
+    text = " ".join(container_command(container))
+    return min(mounts, key=lambda mount: mount[1] not in text, default=("", ""))
+
+
+def _network_variables(container: Json) -> dict[str, str]:
+    """Return the variables that decide the network and its log; others may be secrets."""
+    return {
+        str(each["name"]): str(each["value"])
+        for each in container.get("env") or ()
+        if "value" in each and str(each.get("name")).startswith(("NCCL_", "FI_"))
+    }
+
+
+def _secrets(container: Json) -> Iterator[SecretVariable]:
+    for each in container.get("env") or ():
+        reference = field_of(each, "valueFrom", "secretKeyRef")
+        if reference and not reference.get("optional"):
+            yield SecretVariable(str(each["name"]), str(reference["name"]), str(reference["key"]))
+
+
+def _secret_environments(container: Json) -> Iterator[str]:
+    for each in container.get("envFrom") or ():
+        reference = each.get("secretRef")
+        if reference and not reference.get("optional"):
+            yield str(reference["name"])
