@@ -203,7 +203,7 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
-            for pid, content in exit_codes(self._events.path):
+            for pid, content in exit_codes(self._events.path) if self._is_first else ():
                 self.observations.note_exit_code(pid, content)
             self._write(is_over=True)
             self._note_first(self.merged.first)
