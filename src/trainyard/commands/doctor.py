@@ -9,14 +9,14 @@ after Ctrl-C. If the role may not delete, three objects remain: their names star
 and the next check replaces them. Nothing else is changed.
 
 With --all, or without --store and --config, it also checks everything else that a deployment needs: the
-machine, the configuration, the code, the workflows, the settings and runners of the repository, the cluster,
-the repository of images, W&B and Slack. What it cannot check is listed as such.
+machine, the configuration, the code, its tools and README, the workflows, the settings and runners of the
+repository, the cluster, the repository of images, W&B and Slack. What it cannot check is listed as such.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*;
             TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough). --all: trainyard.yaml, or
-            configs/training_configuration.yaml, if no --config is given; gh, actionlint; SLACK_*, WANDB_*,
-            TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY
+            in this repository configs/training_configuration.yaml, if no --config is given; gh, actionlint;
+            SLACK_*, WANDB_*, TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY
 Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
             with --all the checklist on stdout, and --sign-off's file
@@ -169,13 +169,13 @@ def check_all(wanted: Checklist, *, sign_off: Path | None = None, as_json: bool 
     return ExitCode.DONE if is_ready(items) else ExitCode.NO
 
 
-def facts_to_sign(config: Path) -> dict[str, str]:
+def facts_to_sign(config: Path | None) -> dict[str, str]:
     """Return what a signature refers to: the commit, the configuration, the machine and the time."""
     facts = git_facts(Path.cwd())
     changed = ", with changes" if facts.get("dirty") else ""
     return {
         "commit": f"{facts['commit']}{changed}" if facts else "unknown",
-        "configuration": str(config),
+        "configuration": str(config or "none"),
         "machine": platform.node(),
         "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.artifacts.store.store_address import require_address
+from trainyard.artifacts.store.store_address import LOCAL_STORE, local_store, require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
 
 NEWEST = "newest"
-LOCAL_STORE = "trainyard-store"
 # A key of the configuration, with a dot except `recipe`, and its value. `NAME=1 python x` is no such word.
 _SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
@@ -397,7 +396,3 @@ def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "
 def has_slack() -> bool:
     """Return whether there is a webhook or a token to post with."""
     return any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))
-
-
-def local_store() -> str:
-    return Path(LOCAL_STORE).absolute().as_uri()
