@@ -28,7 +28,7 @@ from trainyard.config.section import MOST
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.report.dashboard.json_report import SCHEMA_VERSION
 from trainyard.report.facts.figures import FigureGroup, figure_values
-from trainyard.report.facts.history import CURVES, MetricsHistory
+from trainyard.report.facts.history import MetricsHistory
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import RunState, Status
@@ -145,7 +145,7 @@ def dashboard_schema() -> dict[str, Any]:
         **{
             str(group): _object(dict.fromkeys(figure_values(unknown, group), number)) for group in FigureGroup
         },
-        "curves": _object(dict.fromkeys(CURVES, curve)),
+        "curves": {"type": "object", "additionalProperties": curve},
         "checkpoints": {"type": "array", "items": _object(checkpoint, list(checkpoint))},
         "proof": _object(
             {

@@ -9,7 +9,10 @@ what it wrote.
 
 import contextlib
 import os
+import re
 import shutil
+import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -17,12 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.artifacts.store.store_address import names_a_store, open_store
+from trainyard.artifacts.store.store_address import local_store, names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
 from trainyard.commands.step_environment import find_on_machine
+from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import (
     ConfigError,
@@ -37,7 +41,9 @@ from trainyard.gateways.git import git_facts
 from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
+from trainyard.gateways.local_machine import free_bytes
 from trainyard.gateways.model_signing import METHOD, signer_from
+from trainyard.gateways.nvidia import query_gpus
 from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
 from trainyard.gateways.time_limit import within
@@ -49,6 +55,8 @@ from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.checklist import items_of_setup
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
+from trainyard.programs.inputs import find_lock
+from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run
 from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
@@ -56,6 +64,7 @@ from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
     from trainyard.artifacts.store_probe import StoreAnswer
+    from trainyard.config.schema import Config
 
 # A line of 1 Mbit/s sends 5 MiB in SECONDS. CALL_SECONDS limits each small call, which shows a store that
 # hangs; a call that sends a file has the time limit of a sync.
@@ -66,9 +75,11 @@ GRACE_SECONDS = 30.0
 # An area of the checklist may import torch on a busy machine.
 AREA_SECONDS = 180.0
 SERVICE_SECONDS = 10.0
+# The files by which a repository sets up a linter, a type checker or tests.
+QUALITY_FILES = (".pre-commit-config.yaml", "ruff.toml", ".flake8", "mypy.ini", "tox.ini", "tests")
 # The areas of the checklist, in the order in which a person would repair them.
 AREAS = (
-    *("machine", "store", "configuration", "code", "workflows"),
+    *("machine", "store", "configuration", "code", "quality", "documentation", "workflows"),
     *("github", "cluster", "image", "wandb", "slack"),
 )
 
@@ -187,7 +198,8 @@ def _query_signer(seconds: float) -> dict[str, Any]:
 class Checklist:
     """The configuration, store and run directory of a deployment to check."""
 
-    config: Path
+    config: Path | None
+    """None in the folder of a program that has no configuration, which needs none."""
     overrides: Sequence[str] = ()
     store: str | None = None
     run_dir: Path | None = None
@@ -195,14 +207,22 @@ class Checklist:
     skipped: tuple[str, ...] = ()
     """Areas that are not checked, and listed as not used."""
 
+    def read_config(self) -> "Config":
+        """Return the configuration. Raises ConfigError if it cannot be used."""
+        if self.config is None:  # the defaults of a program
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "trainyard.yaml")
+                file.write_text('recipe: command\nprogram: {command: ["true"]}\n')
+                return load_config(file).config
+        return load_config(self.config, self.overrides).config
 
-def default_config() -> Path:
-    """Return the configuration of the folder, or of this repository. Raises ConfigError without one."""
-    files = (Path("trainyard.yaml"), REPOSITORY_ROOT / "configs" / "training_configuration.yaml")
-    for file in files:
-        if file.is_file():
-            return file
-    raise ConfigError("No configuration: add --config FILE, or run this where trainyard.yaml is.")
+
+def default_config() -> Path | None:
+    """Return the configuration of the folder: a program's, or in a checkout that of our trainer."""
+    if (own := Path("trainyard.yaml")).is_file():
+        return own
+    file = REPOSITORY_ROOT / "configs" / "training_configuration.yaml"
+    return file if file.is_file() and Path.cwd().is_relative_to(REPOSITORY_ROOT) else None
 
 
 def collect_items(wanted: Checklist) -> list[Finding]:
@@ -211,7 +231,9 @@ def collect_items(wanted: Checklist) -> list[Finding]:
         "machine": lambda: machine_items(wanted),
         "store": lambda: store_items(wanted),
         "configuration": lambda: configuration_items(wanted),
-        "code": lambda: code_items(Path.cwd()),
+        "code": lambda: [*code_items(Path.cwd()), *program_items(wanted, Path.cwd())],
+        "quality": lambda: quality_items(Path.cwd()),
+        "documentation": lambda: documentation_items(Path.cwd()),
         "workflows": lambda: workflow_items(Path.cwd()),
         "github": github_items,
         "cluster": lambda: cluster_items(wanted, os.environ),
@@ -240,11 +262,21 @@ def collect_items(wanted: Checklist) -> list[Finding]:
 def machine_items(wanted: Checklist) -> list[Finding]:
     """Return items: can this machine run the configuration?"""
     folder = wanted.run_dir or Path("runs")
-    return list(find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)[0])
+    if wanted.config is None:
+        names = [gpu.name for gpu in query_gpus().gpus]
+        gpus = f"{len(names)} × {names[0]}" if names else "no GPU"
+        text = f"{gpus}, {free_bytes(folder) / 1e9:,.0f} GB free; its program decides what it needs"
+        return [Finding("machine", Severity.PASSED, text)]
+    findings, line = find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)
+    return [*findings] or [Finding("machine", Severity.PASSED, line)]
 
 
 def store_items(wanted: Checklist) -> list[Finding]:
     """Return items: can a run be stored?"""
+    config = wanted.read_config()
+    if config.kind is not RunKind.TRAINER and not (wanted.store or config.artifacts.store):
+        text = f"none is named, so runs are stored in {local_store()}, on this machine only"
+        return [Finding("store", Severity.PASSED, text)]
     answers = query_readiness(
         wanted.config,
         wanted.overrides,
@@ -256,9 +288,13 @@ def store_items(wanted: Checklist) -> list[Finding]:
 
 
 def configuration_items(wanted: Checklist) -> Iterator[Finding]:
+    if wanted.config is None:
+        text = "none is needed: trainyard run COMMAND; trainyard init program writes one"
+        yield Finding("trainyard.yaml", Severity.UNUSED, text)
+        return
     place = os.path.relpath(wanted.config)
     try:
-        load_config(wanted.config, wanted.overrides)
+        wanted.read_config()
     except ConfigError as error:
         yield Finding(place, Severity.ERROR, str(error))
     else:
@@ -287,6 +323,47 @@ def code_items(folder: Path) -> Iterator[Finding]:
     else:
         text = f"{commit} is not pushed: GitHub trains an older one"
         yield Finding("commit", Severity.WARNING, text, "git push")
+
+
+def program_items(wanted: Checklist, folder: Path) -> Iterator[Finding]:
+    """Yield items about a program: what its runs cannot be proven without, as their start reports it."""
+    config = wanted.read_config()
+    if config.kind is RunKind.TRAINER:
+        return
+    lock = folder / config.program.lock if config.program.lock else find_lock(folder)
+    known = {"lock": lock is not None and lock.is_file(), "data": config.program.data is not None}
+    for name, is_known in known.items():
+        if is_known:
+            yield Finding(name, Severity.PASSED, "the configuration or the repository names it")
+        else:
+            yield Finding(name, Severity.WARNING, "not on record: no run is proven", FIXES_OF_PROGRAMS[name])
+
+
+def quality_items(folder: Path) -> Iterator[Finding]:
+    """Yield an item: is the code checked by a tool that the repository sets up?"""
+    found = sorted({file.name for name in QUALITY_FILES for file in folder.glob(name)})
+    settings = folder / "pyproject.toml"
+    if settings.is_file():
+        tools = tomllib.loads(settings.read_text(encoding="utf-8")).get("tool", {})
+        found += sorted({"ruff", "mypy", "pytest", "pyright", "black"} & tools.keys())
+    if found:
+        yield Finding("tools", Severity.PASSED, f"set up: {', '.join(found)}")
+    else:
+        text = "no linter, type checker or test is set up here"
+        yield Finding("tools", Severity.WARNING, text, "add one, such as ruff and pytest, to pyproject.toml")
+
+
+def documentation_items(folder: Path) -> Iterator[Finding]:
+    """Yield an item: does a README say how to train?"""
+    file = next((each for each in sorted(folder.glob("README*")) if each.is_file()), None)
+    if file is None:
+        fix = "write README.md: the command, the data, the store, and who is called"
+        yield Finding("readme", Severity.WARNING, "there is none", fix)
+    elif not re.search(r"\btrain", file.read_text(encoding="utf-8", errors="replace"), re.I):
+        text = f"{file.name} does not say how to train"
+        yield Finding("readme", Severity.WARNING, text, f"name the command in {file.name}")
+    else:
+        yield Finding("readme", Severity.PASSED, f"{file.name} says how to train")
 
 
 def workflow_items(folder: Path) -> Iterator[Finding]:
@@ -323,7 +400,7 @@ def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[Fin
     if not name and not environment.get("KUBECONFIG"):
         text = "neither TRAINYARD_EKS_CLUSTER nor KUBECONFIG is set"
         return [Finding("cluster", Severity.UNUSED, text)]
-    settings = load_config(wanted.config, wanted.overrides).config.cluster
+    settings = wanted.read_config().cluster
     query = open_query(JobSpec(target=ClusterTarget(cluster=name)), settings)
     target = query.job.target
     return [replace(each, fix=target.in_text(each.fix)) for each in query.judge(find_digest).findings]
@@ -347,7 +424,7 @@ def image_items(environment: Mapping[str, str]) -> Iterator[Finding]:
 def tracker_items(wanted: Checklist) -> Iterator[Finding]:
     """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
     try:
-        is_wanted = load_config(wanted.config, wanted.overrides).config.monitoring.wandb.enabled
+        is_wanted = wanted.read_config().monitoring.wandb.enabled
     except ConfigError:
         return  # `configuration_items` reports it
     key = api_key(os.environ)

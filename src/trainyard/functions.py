@@ -91,7 +91,7 @@ def deploy_training_job(
     hf_token: str = "",
     **options: object,
 ) -> Json:
-    """Send a training job, and with `monitor=True` follow it to its end; `state` is then its final state.
+    """Send a training job, and with `monitor=True` follow it to its end; `status` is then its final one.
 
     `image_uri`, `num_nodes`, `gpu_per_node`, `instance_type` and every other option of the command are
     keywords; model, tokenizer and steps are keys of `config`: `set=["training.max_steps=100"]`.

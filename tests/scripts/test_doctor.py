@@ -1,6 +1,7 @@
 """`trainyard doctor`: each item on real parts, with a loopback server as W&B and Slack."""
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -197,3 +198,32 @@ def test_skip_is_for_areas_of_the_checklist(words: list[str], capsys: pytest.Cap
         doctor.main(words)
     assert ended.value.code == 2
     assert "--skip" in capsys.readouterr().err
+
+
+def test_in_the_folder_of_a_program_it_asks_for_no_more_than_a_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+
+    def statuses() -> dict[str, str]:
+        assert doctor.main(["--skip", "github", "--json"]) == 0
+        items = json.loads(capsys.readouterr().out)["items"]
+        return {f"{item['area']} {item['name']}": item["status"] for item in items}
+
+    found = statuses()
+    assert {found[name] for name in ("machine machine", "store store", "code lock")} == {"ok"}
+    assert found["code data"] == found["quality tools"] == found["documentation readme"] == "degraded"
+    assert not (tmp_path / "trainyard-store").exists(), "nothing is written"
+    config = "recipe: command\nprogram: {command: [python, train.py], data: []}\n"
+    (tmp_path / "trainyard.yaml").write_text(config)
+    (tmp_path / "README.md").write_text("Train it: trainyard run python train.py\n")
+    (tmp_path / "tests").mkdir()
+    names = ("machine machine", "store store", "code data", "quality tools", "documentation readme")
+    assert {statuses()[name] for name in names} == {"ok"}

@@ -61,7 +61,7 @@ def test_a_lesser_depth_says_what_it_compared(
 
 def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDirectory, store: str) -> None:
     done = program("prove", "--run-dir", stored_run.path, "--store", store, "--json")
-    assert json.loads(done.stdout) == proof_of(stored_run)
+    assert json.loads(done.stdout) == {"schema_version": 1, **proof_of(stored_run)}
 
 
 def test_the_exit_code_may_speak_of_some_parts(

@@ -157,7 +157,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
         (["one", "two", "--compare", "--json"], "--compare takes two runs, or one with --last-green"),
         ([], "name run directories, or a --store"),
         (["one", "--store", "file:///s"], "name run directories, or a --store"),
-        (["--store", "file:///s", "--watch"], "--store takes --format and --output only"),
+        (["--store", "file:///s", "--watch"], "takes --format and --output only"),
         (["one", "--watch", "--github-summary"], "--watch excludes --github-summary"),
     ],
 )
@@ -196,19 +196,67 @@ def test_a_run_is_watched_until_it_is_over(
     assert "refresh" not in page.read_text().split("<style>")[0]
 
 
-@pytest.mark.parametrize("form", ["html", "json", "text"])
-def test_a_store_has_an_index_of_all_its_runs(finished_run: RunDirectory, tmp_path: Path, form: str) -> None:
-    store = f"file://{tmp_path}/my store"
+def test_a_store_and_a_folder_have_an_index_of_their_runs(
+    called: Call, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    store, folder = f"file://{tmp_path}/my store", finished_run.path.parent
     sync_run(open_store(store), finished_run, 7)
-    target = tmp_path / f"index.{form}"
-    assert report.main(["--store", store, "--output", str(target), "--format", form]) == 0
-    text = target.read_text()
-    if form == "json":
-        (run,) = json.loads(text)["runs"]
-        assert (run["run_number"], run["steps"], run["final_loss"]) == (7, 20, 0.25)
-    else:
-        assert "proven" in text
-        assert "succeeded" in text
-    if form == "html":
-        assert ">7</th>" in text
-        assert 'data-label="loss">0.25</td>' in text
+    for place, run in ((("--store", store), "7"), ((folder,), str(finished_run.path))):
+        value = json.loads(called("report", *place, "--json").stdout)
+        (entry,) = value["runs"]
+        assert (value["schema_version"], entry["run"]) == (1, run)
+        assert (entry["steps"], entry["loss"], entry["status"]) == (20, 0.25, "succeeded")
+        assert called("report", *place).stdout.splitlines()[1].startswith(run)
+        assert called("report", *place, "--output", "index.html").returncode == 0
+        page = (tmp_path / "index.html").read_text()
+        data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+        assert data["rows"][0][data["fields"].index("loss")] == 0.25
+        assert called("report", *place, "--format", "markdown").returncode == 2
+
+
+def test_runs_are_listed_sorted_and_annotated(
+    called: Call, finished_run: RunDirectory, tmp_path: Path
+) -> None:
+    folder, store = finished_run.path.parent, f"file://{tmp_path}/my store"
+    other = folder / "other run"
+    shutil.copytree(finished_run.path, other)
+    record = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps(record | {"created": 1.0, "outcome": {"final_loss": 0.1}}))
+
+    def names(*words: object) -> list[str]:
+        return [run["run"] for run in json.loads(called("runs", folder, "--json", *words).stdout)["runs"]]
+
+    assert names() == [str(finished_run.path), str(other)]
+    assert names("--sort", "loss") == [str(other), str(finished_run.path)]
+    assert names("--sort", "loss", "--limit", 1) == [str(other)]
+    assert called("note", other, "warm-up too short", "--tag", "baseline", "--tag", "x").returncode == 0
+    assert called("note", other, "--untag", "x", "--dry-run").stdout.startswith("tags  baseline\n")
+    assert called("note", other, "--untag", "x").returncode == 0
+    assert names("--tag", "baseline") == [str(other)] and names("--tag", "x") == []
+    assert "baseline  warm-up too short" in called("runs", folder).stdout
+
+    sync_run(open_store(store), finished_run, 7)
+    before = called("store ls", "--store", store, "--json").stdout
+    for text in ("first", "second"):
+        assert called("note", 7, text, "--store", store).returncode == 0
+    note = json.loads((tmp_path / "my store" / "notes" / "run-7.json").read_text())
+    assert [each["text"] for each in note["notes"]] == ["first", "second"]
+    after = json.loads(called("store ls", "--store", store, "--json").stdout)["runs"][0]
+    assert after["note"] == "second" and after["objects"] == json.loads(before)["runs"][0]["objects"]
+    assert called("store verify", "--store", store, "--run-number", 7).returncode == 0
+    for words in (("note", other), ("note", other, "--tag", "two words"), ("note", tmp_path / "none", "x")):
+        assert called(*words).returncode == 2, words
+
+
+def test_figures_are_printed_by_name(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:
+    run, store = finished_run.path, f"file://{tmp_path}/my store"
+    sync_run(open_store(store), finished_run, 7)
+    for words in ((run,), (7, "--store", store)):
+        value = json.loads(called("metrics", *words, "lo*", "--json").stdout)
+        assert value["metrics"]["loss"]["steps"] == list(range(1, 21)), words
+        assert value["last"]["loss"] == value["metrics"]["loss"]["values"][-1]
+    assert called("metrics", run, "loss").stdout.splitlines()[0].split("\t")[:2] == ["loss", "1"]
+    assert len(called("metrics", run, "loss", "--points", 8).stdout.splitlines()) <= 8
+    assert "loss" in called("metrics", run).stdout
+    missing = called("metrics", run, "accuracy")
+    assert missing.returncode == 1 and "it has: loss" in missing.stderr

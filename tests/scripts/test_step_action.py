@@ -18,6 +18,7 @@ from trainyard import pipeline
 from trainyard.commands import notify, step_action, step_notify, step_wait
 from trainyard.commands.run import RunRequest
 from trainyard.errors import ConfigError, ExitCode
+from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
 
@@ -428,6 +429,18 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
     assert "has waited for 15 minutes" in told.out and reported in told.out
     assert "::warning title=No runner has taken the job::" in told.err
     assert reported in (world.folder / "summary").read_text()
+
+
+def test_of_several_calls_each_watches_its_own_job(serve_github: Callable[..., str]) -> None:
+    jobs = [
+        {"name": "a / Report", "status": "in_progress", "runner_name": "r1"},
+        {"name": "b / Report", "status": "in_progress", "runner_name": "r2"},
+        {"name": "b / Train and prove", "status": "in_progress", "runner_name": "gpu-1"},
+        {"name": "a / Train and prove", "status": "queued", "runner_name": ""},
+    ]
+    api = GitHub("o/r", "t", server=serve_github(lambda *_: (200, {"jobs": jobs})))
+    for runner, status in (("r1", "queued"), ("r2", None)):
+        assert step_wait.wait_for_start(api, "1", "Train and prove", seconds=0, runner=runner) == status
 
 
 def test_git_of_a_container_job_trusts_its_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ FOLDERS = ("src", "scripts", "configs", "docs", "tests", "benchmarks", "native",
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
+# Of all pages below docs/, decisions and generated references included.
+MOST_WORDS = 38_000
 WORDS = "|".join(sorted(COMMANDS, key=len, reverse=True))
 CALL = re.compile(
     rf"(?<![\w/])(?:scripts/(?P<script>\w+)\.py|(?:\.venv/bin/|-m )?trainyard (?P<words>{WORDS})\b)"
@@ -99,6 +101,7 @@ def calls(text: str) -> Iterator[tuple[str, list[str]]]:
     """The module of each command that a text names, with the flags that follow it on its line."""
     for found in CALL.finditer(re.sub(r"\\\n\s*", " ", text)):
         rest = found["rest"].partition("scripts/")[0].partition(" #")[0].partition(" -- ")[0]
+        rest = re.split(r" \S*(?:python|torchrun|accelerate) ", rest)[0]  # the rest is the program's
         if found["script"]:
             file = ROOT / "scripts" / f"{found['script']}.py"
             name = re.findall(r"commands\.(\w+) import", text_of(file))[0] if file.exists() else "no script"
@@ -281,6 +284,15 @@ def test_what_the_runner_keeps_between_jobs_is_ignored_by_git() -> None:
     assert len(folders) >= 4
     ignored = text_of(ROOT / ".gitignore").splitlines()
     assert [folder for folder in folders if folder not in ignored] == []
+
+
+def test_pages_stay_as_short_as_their_readers_need() -> None:
+    words = {path: len(text_of(path).split()) for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")}
+    limits = {"workflows.md": 1_200, "operations_card.md": 650, "jobs.md": 1_700}
+    assert {
+        name: words[ROOT / "docs" / name] for name in limits if words[ROOT / "docs" / name] > limits[name]
+    } == {}
+    assert sum(words.values()) <= MOST_WORDS
 
 
 @every_document

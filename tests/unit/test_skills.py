@@ -26,9 +26,9 @@ NAMES = {
     *("training-job-deployer", "k8s-cluster-manager", "ray-cluster-manager", "pytorchjob-manager"),
     *("checkpoint-manager", "training-monitor", "hyperpod-manager", "docker-image-builder"),
     *("docker-image-tester", "ecr-image-pusher", "eks-cluster-manager"),
-    "training-failure",
+    *("training-run", "training-failure"),
 }
-"""The names of source document 000, and how an agent looks for a cause.
+"""The names of source document 000, and two for agents: to train, and to find a cause.
 
 The format has no underscore, so `k8s_cluster_manager` has hyphens."""
 FIELDS = {"name": 64, "description": 1024, "license": 500, "compatibility": 500}

@@ -17,6 +17,7 @@ from trainyard.artifacts.promotion import Promotion, list_promotions
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
+from trainyard.artifacts.record.run_notes import notes_in_store
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.layout import (
     checkpoint_step_of,
@@ -86,6 +87,9 @@ class ListedRun:
     """Basis of the verdict: `names and sizes`, `names` for an older run whose records were not read, or the
     depth of the verification."""
     problems: tuple[str, ...]
+    note: str
+    """The newest note that somebody gave to the run."""
+    tags: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -103,17 +107,24 @@ def price_for(url: str, given: float | None) -> float | None:
 
 
 def list_runs(
-    store: Store, numbers: Iterable[int], *, judge: Judge, price: float | None, depth: Depth | None = None
+    store: Store,
+    numbers: Iterable[int],
+    *,
+    judge: Judge,
+    price: float | None,
+    depth: Depth | None = None,
+    most_read: int = MOST_READ,
+    most_judged: int = MOST_JUDGED,
 ) -> list[ListedRun]:
     """Return the runs, oldest first.
 
     `judge` returns the parts of its proof that a run in the store fails. It restores the run's records, so it
-    is asked for the newest runs only; of older ones only the manifest and the claim are read, and of still
-    older ones nothing. With a `depth`, all are read and judged. Raises ServiceError when the store cannot be
-    reached.
+    is asked for the newest `most_judged` runs only; of older ones only the manifest and the claim are read,
+    and beyond the newest `most_read` nothing. With a `depth`, all are read and judged. Raises ServiceError
+    when the store cannot be reached.
     """
     wanted, store = sorted(numbers), snapshot(store)
-    read, judged = (frozenset(wanted if depth else wanted[-most:]) for most in (MOST_READ, MOST_JUDGED))
+    read, judged = (frozenset(wanted if depth else wanted[-most:]) for most in (most_read, most_judged))
     judge_run, names = partial(judge, store), list(list_promotions(store))
 
     def one(number: int) -> ListedRun:
@@ -143,6 +154,7 @@ def _list_run(
         problems = list(verify_run(store, number, depth=depth).problems)
     elif manifest is not None:
         problems = problems + _missing(manifest, listed) + _archive_problems(store, manifest, listed)
+    notes = notes_in_store(store, number)
     size = sum(found.size for found in (*listed.values(), *manifests.values()))
     put = max((found.modified for found in manifests.values()), default=0.0)
     return ListedRun(
@@ -159,6 +171,8 @@ def _list_run(
         usd_per_month=None if price is None else round(size / _GB * price, 6),
         depth=str(depth) if depth else NAMES_AND_SIZES if is_read else NAMES_ONLY,
         problems=tuple(problems),
+        note=notes.text,
+        tags=notes.tags,
     )
 
 

@@ -53,7 +53,7 @@ def exit_code_of(main: Callable[[], int]) -> int:
         atexit.register(gc.freeze)
     with _failure_as_json(sys.argv[1:]) as stdout:
         code = code_of(main)
-        if stdout is not None and code and not stdout.has_written:
+        if stdout is not None and code and not stdout.has_written and _asks_for_json(sys.argv[1:]):
             output.print_json({"error": stdout.error or _NO_REASON, "exit_code": int(code)})
     for stream in (sys.stdout, sys.stderr):
         if (problem := _flush(stream)) is not None:
@@ -85,10 +85,8 @@ def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
 
     Only the first worker of a training prints the failure; the process that started them does if it cannot.
     """
-    own = words[: words.index("--")] if "--" in words else words
-    is_json = "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
     is_further_worker = "LOCAL_RANK" in os.environ and os.environ.get("RANK") != "0"
-    if not is_json or is_further_worker or isinstance(sys.stdout, _JsonOutput):
+    if not _asks_for_json(words) or is_further_worker or isinstance(sys.stdout, _JsonOutput):
         yield None
         return
     before, stdout = sys.stdout, _JsonOutput(sys.stdout)
@@ -97,6 +95,12 @@ def _failure_as_json(words: Sequence[str]) -> Iterator[_JsonOutput | None]:
         yield stdout
     finally:
         sys.stdout = before
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    """Return whether the options of a command ask for JSON; the words after `--` are those of a program."""
+    own = words[: words.index("--")] if "--" in words else words
+    return "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
 
 
 def _have_streams() -> None:

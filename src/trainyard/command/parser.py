@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
     check: "Callable[[CommandParser, argparse.Namespace], None] | None" = None
     """Refuses options that contradict each other, and completes those that are open."""
 
-    def parse_args(self, args: Any = None, namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         return self._apply_check(super().parse_args(args, namespace))
 
     def _apply_check(self, found: argparse.Namespace) -> argparse.Namespace:
@@ -137,18 +137,19 @@ class CommandParser(argparse.ArgumentParser):
     def _short_usage(self) -> str:
         """One line: the command, what it needs, and where the rest is."""
         words = [self.prog]
+        required = [group._group_actions for group in self._mutually_exclusive_groups if group.required]
+        chosen = [action for group in required for action in group]
         for action in self._actions:
             if action.required and action.option_strings:
                 words.append(f"{action.option_strings[-1]} {action.metavar or action.dest.upper()}")
-            elif not action.option_strings and action.nargs != "...":
+            elif not action.option_strings and action.nargs != "..." and action not in chosen:
                 name = str(action.metavar or action.dest.upper())
                 words.append(f"[{name}]" if action.nargs in ("*", "?") else name)
-        for group in self._mutually_exclusive_groups:
-            if group.required:
-                flags = (
-                    action.option_strings[-1] for action in group._group_actions if action.option_strings
-                )
-                words.append(f"({' | '.join(flags)})")
+        for group in required:
+            names = [each.option_strings[-1] if each.option_strings else str(each.metavar) for each in group]
+            if "RUN" in names:
+                names.remove("--run-dir")  # the same
+            words.append(f"({' | '.join(names)})" if names[1:] else names[0])
         return f"usage: {' '.join(words)} … (--help lists all)"
 
 
@@ -202,6 +203,38 @@ def script_parser(
     level = "how much to log on stderr, default info"
     result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
     return result
+
+
+class _Position(argparse.Action):
+    """A position that may be left out because an option sets the same; then it keeps the option's value."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
+        if values is not None:
+            setattr(namespace, self.dest, values)
+
+
+def add_run(place: Any, *, required: bool = False, text: str = "the run's directory") -> None:
+    """Add the position RUN and the option --run-dir, which name the same.
+
+    `place` is a parser, or a group of options of which one is taken.
+    """
+    if isinstance(place, argparse.ArgumentParser):
+        place = place.add_mutually_exclusive_group(required=required)
+    place.add_argument("run_dir", metavar="RUN", nargs="?", type=arguments.path, action=_Position, help=text)
+    place.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the same as RUN")
+
+
+def add_run_number(parser: argparse.ArgumentParser, *, text: str) -> None:
+    """Add the position N and the option --run-number of a command that takes runs from a store alone."""
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("run_number", metavar="N", nargs="?", action=_Position, help=text)
+    place.add_argument("--run-number", metavar="N", help="the same as the position")
+
+
+def take_run_number(args: argparse.Namespace) -> None:
+    """Read a RUN that is a number as that of a run in --store."""
+    if args.store and args.run_dir is not None and args.run_number is None and args.run_dir.name.isdecimal():
+        args.run_number, args.run_dir = str(args.run_dir), None
 
 
 def refuse_options_of_other_commands(

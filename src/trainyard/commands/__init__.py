@@ -4,6 +4,7 @@ A new command is one module here and one line in the registry. The thirteen file
 that documents use; each calls the module of its command.
 """
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from trainyard.errors import ConfigError, ExitCode
 # The words of a command -> what it does. Its module has the same name: `store sync` is `store_sync`. The
 # longest match counts: `job status` is `job` with `status` as its first argument.
 GROUPS: Mapping[str, Mapping[str, str]] = {
-    "Train a model": {
+    "Set up and train": {
         "run": "Train, store and prove a model: the pipeline.",
         "train": "Train from a configuration.",
         "prepare": "Prepare the data of a configuration before training.",
@@ -29,10 +30,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "init aws": "Create what training and image builds need in AWS.",
         "config show": "Print the resolved configuration.",
         "config check": "Check configuration files.",
+        "skills install": "Install the skills for coding agents.",
+        "completion": "Print the script that completes commands in a shell.",
     },
     "Look at it": {
         "report": "Show a run: progress, figures, checkpoints, proof. With --write as a page.",
         "watch": "Watch a run or a job live, and report how it ended.",
+        "runs": "List the runs of a folder or a store.",
+        "metrics": "Print figures of a run by name.",
+        "note": "Write a note or tags on a run.",
         "explain": "Explain why a run or a job failed.",
         "debug-dump": "Collect records, logs and stacks of a run into one archive.",
         "notify": "Post the state of a run to Slack.",
@@ -62,10 +68,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "network measure": "Measure the bandwidth between processes.",
         "lint-environment": "Check requirements files for known conflicts.",
     },
-    "Also": {
-        "skills install": "Install the skills for coding agents.",
-        "completion": "Print the script that completes commands in a shell.",
-    },
+}
+# Families of commands, which have one line in the list of all; `trainyard store --help` lists its own.
+FAMILIES = {
+    "init": "Set up a program, a repository on GitHub, or an account in AWS",
+    "config": "Show or check the configuration",
+    "store": "Keep runs in a store",
+    "image": "Make images to train in",
 }
 # What workflows and pods call; not listed.
 INTERNAL = (
@@ -104,7 +113,7 @@ def run_command(words: Sequence[str]) -> int:
     if first in _HELP:
         if words[1:] and words[1] not in _HELP:  # `help store sync` is `store sync --help`
             return run_command([*words[1:], "--help"])
-        sys.stdout.write(command_list(GROUPS))
+        sys.stdout.write(command_list({title: one_line_each(names) for title, names in GROUPS.items()}))
         return ExitCode.DONE if words else ExitCode.USAGE
     if first in ("version", "--version"):
         sys.stdout.write(f"trainyard {__version__}\n")
@@ -139,13 +148,27 @@ def explain_unknown(words: Sequence[str]) -> str:
     return f"trainyard has no command {visible_line(words[0])[:60]!r}.{meant} See trainyard --help."
 
 
+def one_line_each(names: Mapping[str, str]) -> dict[str, str]:
+    """Return a group with one line for each family instead of one for each of its commands."""
+    lines: dict[str, str] = {}
+    for name, text in names.items():
+        family, _, rest = name.partition(" ")
+        if family in FAMILIES:
+            before = lines.get(family, f"{FAMILIES[family]}:").removesuffix(".")
+            lines[family] = f"{before}{',' if family in lines else ''} {rest}."
+        else:
+            lines[name] = text
+    return lines
+
+
 def command_list(groups: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the help text: each group's title, and its commands with what they do, in 80 columns."""
-    width = max(len(name) for names in groups.values() for name in names) + 4
+    """Return the help text: each group's title, and its commands, for the terminal's width."""
+    indent = max(len(name) for names in groups.values() for name in names) + 4
+    columns = max(shutil.get_terminal_size().columns - 1, 2 * indent)
     lines = ["usage: trainyard COMMAND [options]; trainyard help COMMAND explains one"]
     for title, names in groups.items():
         lines += ["", f"{title}:"]
         for name, text in names.items():
-            line = f"  {name:<{width - 2}}{text}"
-            lines.append(textwrap.fill(line, 80, subsequent_indent=" " * width))
+            line = f"  {name:<{indent - 2}}{text}"
+            lines.append(textwrap.fill(line, columns, subsequent_indent=" " * indent))
     return "\n".join([*lines, ""])

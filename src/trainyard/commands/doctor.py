@@ -9,14 +9,14 @@ after Ctrl-C. If the role may not delete, three objects remain: their names star
 and the next check replaces them. Nothing else is changed.
 
 With --all, or without --store and --config, it also checks everything else that a deployment needs: the
-machine, the configuration, the code, the workflows, the settings and runners of the repository, the cluster,
-the repository of images, W&B and Slack. What it cannot check is listed as such.
+machine, the configuration, the code, its tools and README, the workflows, the settings and runners of the
+repository, the cluster, the repository of images, W&B and Slack. What it cannot check is listed as such.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
             TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*;
             TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough). --all: trainyard.yaml, or
-            configs/training_configuration.yaml, if no --config is given; gh, actionlint; SLACK_*, WANDB_*,
-            TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY
+            in this repository configs/training_configuration.yaml, if no --config is given; gh, actionlint;
+            SLACK_*, WANDB_*, TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY
 Writes:     three temporary objects in the store; with --json every finding on stdout; in GitHub
             Actions, if a check failed, an annotation, the job summary, and the step output `reason`;
             with --all the checklist on stdout, and --sign-off's file
@@ -34,7 +34,7 @@ from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
@@ -65,9 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
-    parser.add_argument(
-        "--run-dir", type=arguments.path, metavar="DIR", help="the run's directory; need not exist"
-    )
+    add_run(parser, text="the run's directory; need not exist")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
     grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"
@@ -171,13 +169,13 @@ def check_all(wanted: Checklist, *, sign_off: Path | None = None, as_json: bool 
     return ExitCode.DONE if is_ready(items) else ExitCode.NO
 
 
-def facts_to_sign(config: Path) -> dict[str, str]:
+def facts_to_sign(config: Path | None) -> dict[str, str]:
     """Return what a signature refers to: the commit, the configuration, the machine and the time."""
     facts = git_facts(Path.cwd())
     changed = ", with changes" if facts.get("dirty") else ""
     return {
         "commit": f"{facts['commit']}{changed}" if facts else "unknown",
-        "configuration": str(config),
+        "configuration": str(config or "none"),
         "machine": platform.node(),
         "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

@@ -32,7 +32,7 @@ from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser, take_run_number
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter, restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
@@ -58,7 +58,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     with_secrets = "the configuration of the run, if evaluation.command has secrets, which no record has"
     parser.add_argument("--config", type=arguments.path, metavar="FILE", help=with_secrets)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
-    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
+    add_run(parser, text="the run's directory, or its number in --store")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"
@@ -69,8 +69,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     args = parser.parse_args(argv)
+    take_run_number(args)
     if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):
-        parser.error("give --run-dir, or --store with --run-number")
+        parser.error("give RUN, a directory, or --store with the number of a run")
     if args.run_dir and (args.allow_command or args.public_key):
         parser.error("--allow-command and --public-key need --store")
     if args.set and args.config is None:

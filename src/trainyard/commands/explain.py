@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
@@ -86,7 +86,6 @@ class FailureEvidence:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     places = parser.add_mutually_exclusive_group(required=True)
-    places.add_argument("run", type=arguments.path, nargs="?", metavar="RUN", help="the run's directory")
     places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="logs; - is stdin")
     add_places(places)
     parser.add_argument(
@@ -98,14 +97,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     add_job_options(parser)
     args = parser.parse_args(argv)
-    args.run_dir = args.run_dir or args.run
     check_cluster_options(parser, args)
     return args
 
 
 def add_places(group: Any) -> None:
     """Add the options that name something that failed."""
-    group.add_argument("--run-dir", type=arguments.path, metavar="DIR", help="the run's directory")
+    add_run(group)
     group.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job on the cluster")
     group.add_argument("--github-run", metavar="ID", help="a workflow run of GITHUB_REPOSITORY")
     group.add_argument("--build", metavar="ID", help="a build in CodeBuild")

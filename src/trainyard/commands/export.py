@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.report.facts.quantities import format_count, format_scaled, format_size
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="the run's directory"
-    )
+    add_run(parser, required=True)
     which = "the checkpoint; newest, the default, is the newest that verifies"
     parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
     parser.add_argument(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.config.schema import ProgramConfig
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.programs.inputs import find_data, find_lock
@@ -39,7 +39,7 @@ _EXAMPLE = {"lock": "requirements.txt", "data": ["data/*"]}
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     run = "the run whose command is taken; default: the newest one in runs"
-    parser.add_argument("--run-dir", type=arguments.path, metavar="DIR", help=run)
+    add_run(parser, text=run)
     reads = parser.add_mutually_exclusive_group()
     data = "files that it reads, such as data/*.txt; may be repeated"
     reads.add_argument("--data", action="append", metavar="PATTERN", help=data)

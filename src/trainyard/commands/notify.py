@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command import output, terminal
+from trainyard.command.parser import add_run, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
@@ -63,13 +63,7 @@ _logger = logging.getLogger("trainyard.notify_slack")
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
-    parser.add_argument(
-        "--run-dir",
-        metavar="DIR",
-        type=arguments.path,
-        required=True,
-        help="the run's directory; need not exist",
-    )
+    add_run(parser, required=True, text="the run's directory; need not exist")
     parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
     parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")

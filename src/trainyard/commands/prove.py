@@ -22,7 +22,7 @@ from trainyard.artifacts.store.store_settings import store_settings
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
@@ -56,9 +56,7 @@ def part_names(text: str) -> tuple[str, ...]:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--run-dir", metavar="DIR", type=arguments.path, required=True, help="the run's directory"
-    )
+    add_run(parser, required=True)
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"

@@ -2,9 +2,9 @@
 
 Several runs share their charts, with a table of their figures and of the settings that differ; a run and the
 one that it continues are reported as one. With --compare only this comparison is written, as
-Markdown. With --store the report is an index of all runs of a store. A run may be running, done, stopped, cut
-off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's figures to
-the comparison, which always shows the thresholds of the last run.
+Markdown. The report of a folder of runs, or of a --store, is an index of them. A run may be running, done,
+stopped, cut off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's
+figures to the comparison, which always shows the thresholds of the last run.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);
@@ -20,29 +20,29 @@ Example: trainyard report runs/20261120-214501-7c1f --format markdown
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.artifacts import inventory
-from trainyard.artifacts.record.run_numbers import runs_in_question
-from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.command.visible_text import escape_controls
+from trainyard.commands.runs import folder_entries, index_record, store_entries
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import append_summary
-from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, format_of, render_dashboards
 from trainyard.report.dashboard.html import html_index
 from trainyard.report.dashboard.run_comparison import comparison_report
 from trainyard.report.facts.run_facts import read_facts
+from trainyard.report.facts.run_list import entry_lines, sort_entries
 from trainyard.report.terminal.closing_lines import closing_lines, is_copied
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
+from trainyard.run.suggested_commands import trainyard_command
 
 if TYPE_CHECKING:
     from trainyard.report.facts.run_facts import RunFacts
@@ -54,7 +54,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "runs", type=arguments.path, nargs="*", metavar="RUN_DIR", help="the directory of a run"
+        "runs", type=arguments.path, nargs="*", metavar="RUN", help="a run, or a folder of runs"
     )
     parser.add_argument(
         "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
@@ -81,8 +81,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if bool(args.runs) == bool(args.store):
         parser.error("name run directories, or a --store")
-    if args.store and (args.write or args.watch or args.compare or args.github_summary):
-        parser.error("--store takes --format and --output only")
+    args.place = args.store or folder_of_runs(args.runs)
+    if args.place and (args.write or args.watch or args.compare or args.github_summary):
+        parser.error("a --store, or a folder of runs, takes --format and --output only")
     least = 1 if args.last_green else 2
     if args.compare and (len(args.runs) < least or args.write or args.format not in (None, "markdown")):
         parser.error(
@@ -98,8 +99,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    if args.store:
-        publish(args, store_index(args.store, format_of_output(args)))
+    if args.place:
+        publish(args, index_of(args.place, format_of_output(args), args.output))
         return 0
 
     shown = ""
@@ -139,6 +140,14 @@ def report(
     return text
 
 
+def folder_of_runs(paths: Sequence[Path]) -> Path | None:
+    """Return the one path if it is a folder with runs, and no run itself."""
+    folder = paths[0] if len(paths) == 1 else None
+    if folder is None or not folder.is_dir() or (folder / "run.json").exists():
+        return None
+    return folder if next(folder.glob("*/run.json"), None) else None
+
+
 def last_green_run(folder: Path | None) -> "RunFacts | None":
     """Return the newest run whose records are in `folder` or in a folder below it; None without one."""
     if folder is None:
@@ -166,23 +175,28 @@ def publish(args: argparse.Namespace, text: str) -> None:
     sys.stdout.flush()
 
 
-def store_index(url: str, form: Format) -> str:
-    """Return the index of all runs of a store. Raises ServiceError when the store cannot be reached."""
+def index_of(place: str | Path, form: Format, output_file: Path | None) -> str:
+    """Return the index of all runs of a folder, or of the store of this address.
 
-    store = open_store(url)
-    numbers = runs_in_question(store, None)
-    runs = inventory.list_runs(store, numbers, judge=failing_parts, price=inventory.price_for(url, None))
+    Raises ConfigError for Markdown, ServiceError when the store cannot be reached.
+    """
+    is_folder = isinstance(place, Path)
+    entries = sort_entries(
+        folder_entries(place) if isinstance(place, Path) else store_entries(place), "created"
+    )
     match form:
         case Format.HTML:
-            return html_index(store.url, runs, now=time.time())
+            here = (output_file.parent if output_file else Path()).resolve()
+            pages = [(entry.run, Path(entry.run, "report", "index.html")) for entry in entries if is_folder]
+            links = {run: os.path.relpath(page.resolve(), here) for run, page in pages if page.is_file()}
+            command = trainyard_command("report") if is_folder else ""
+            return html_index(str(place), entries, links, now=time.time(), command=command)
         case Format.JSON:
-            return output.json_text({"store": store.url, "runs": [run.to_json() for run in runs]}) + "\n"
+            return output.json_text(index_record(str(place), entries)) + "\n"
         case Format.TEXT:
-            return inventory.inventory_table(runs) + "\n"
+            return "\n".join([*entry_lines(entries, width=terminal.width()), ""])
         case Format.MARKDOWN:
-            raise ConfigError(
-                "The index of a store is written as html, json or text: choose one with --format."
-            )
+            raise ConfigError("The index of runs is written as html, json or text: choose one with --format.")
 
 
 def write_report(run_dir: Path) -> int:

@@ -14,8 +14,9 @@ command, configuration, commit, lock or data a new run begins beside the one in 
 checkpoint; if that one ended with success, nothing is started. A run of another machine is continued from the
 store only with --resume. docs/what_a_run_owns.md has the table.
 
-`trainyard run -- python train.py` trains with any program, without a configuration file and without changes
-to the program. docs/bring_your_own.md says what it reads and what it proves.
+`trainyard run python train.py` trains with any program, without a configuration file and without changes to
+the program. The program begins at the first word that is no option; a KEY=VALUE before it is that of --set.
+docs/bring_your_own.md says what it reads and what it proves.
 
 Reads:      the configuration, the data, a checkpoint, the store; the variables that the steps read
 Writes:     the run directory, with the proof and the reports; the store; a Slack message; --json prints the
@@ -29,6 +30,7 @@ Example:    trainyard run --config configs/smoke.yaml --set training.max_steps=5
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -39,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.artifacts.store.store_address import require_address
+from trainyard.artifacts.store.store_address import LOCAL_STORE, local_store, require_address
 from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
@@ -54,6 +56,7 @@ from trainyard.run.atomic_files import make_folder
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, new_run_id, newest_run, read_run
 from trainyard.run.run_advice import advice
+from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.run_choice import choose_directory
 
@@ -61,7 +64,8 @@ if TYPE_CHECKING:
     from trainyard.config.schema import Config
 
 NEWEST = "newest"
-LOCAL_STORE = "trainyard-store"
+# A key of the configuration, with a dot except `recipe`, and its value. `NAME=1 python x` is no such word.
+_SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
 
 def make_parser() -> CommandParser:
@@ -94,18 +98,26 @@ def make_parser() -> CommandParser:
     parser.add_argument("--takeover", action="store_true", help=takeover)
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
-    parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
+    own_words = "the program and all of its words, such as python train.py; -- may stand before it"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=own_words)
+    parser.usage = f"{parser.prog} [options] [KEY=VALUE ...] [COMMAND ... | RUN]"
     return parser
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
-    args = parser.parse_args(words[:at])
-    args.command = words[at + 1 :]
-    if at < len(words) and not args.command:
+    given = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(given)
+    while args.words and _SETTING.match(args.words[0]):  # options may follow
+        args.set.append(args.words[0])
+        args = parser.parse_args(args.words[1:], args)
+    args.command = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if len(args.words) == 1 and args.run_dir is None and RunDirectory(Path(args.words[0])).run_file.is_file():
+        args.run_dir, args.command = Path(args.words[0]), []  # a folder is no program: it is a run to resume
+    if args.words == ["--"]:
         parser.error("-- COMMAND: name the program after --, such as -- python train.py")
+    if argv is None:  # the options of the program are none of ours: its --json is not
+        sys.argv = [sys.argv[0], *given[: len(given) - len(args.words)], "--", *args.command]
     return args
 
 
@@ -204,9 +216,19 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
     os.environ.setdefault("TRAINYARD_COMMAND_LINE", shlex.join(["trainyard", "run", *words]))
+    announce_run(pipeline, request.command)
     with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
+
+
+def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:
+    """Print the first line of a run: its id, what trains, and how to watch it."""
+    known = identity_in(pipeline.run_dir)
+    what = shlex.join(command) if command else str(pipeline.config)
+    name = known.run_id if known else pipeline.run_dir.name
+    watch = trainyard_command(f"watch {shlex.quote(str(pipeline.run_dir))}")
+    output.announce("run", f"{name} · {what} · watch it: {watch}", copied=True)
 
 
 def hold_places(pipeline: Pipeline) -> AbstractContextManager[object]:
@@ -276,7 +298,7 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
         directory = newest_run(request.runs)
     if request.config is None and directory is None and not request.command:
         raise ConfigError(
-            "Name a program (-- python train.py), a configuration (--config FILE), or a run to resume "
+            "Name a program (python train.py), a configuration (--config FILE), or a run to resume "
             "(--run-dir DIR)."
         )
     run_dir = directory or request.runs / choose_run_id(None)
@@ -374,7 +396,3 @@ def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "
 def has_slack() -> bool:
     """Return whether there is a webhook or a token to post with."""
     return any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))
-
-
-def local_store() -> str:
-    return Path(LOCAL_STORE).absolute().as_uri()

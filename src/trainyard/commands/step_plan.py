@@ -21,6 +21,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from trainyard.command.parser import script_parser
 from trainyard.config.kind import kind_in_job
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.parameters import count_parameters
+from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.git import is_cleaned
@@ -257,14 +259,14 @@ def local_run(environment: Mapping[str, str]) -> dict[str, str]:
 
 def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
     """Plan the run, for the runner's machine if it is known."""
-    figures = plan_on(plan.machine, config)
+    figures, is_program = plan_on(plan.machine, config), config.recipe == COMMAND
     target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
     return RunPreview(
         plan.outputs(),
         target=target,
         labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
-        model=config.model.name,
-        parameters=count_parameters(config.model.architecture).total,
+        model=shlex.join(config.program.command or ()) if is_program else config.model.name,
+        parameters=None if is_program else count_parameters(config.model.architecture).total,
         config_sha256=config_sha256(config),
         **dataclasses.asdict(figures),
         usd_per_hour=usd_per_hour(os.environ.get("TRAINYARD_USD_PER_HOUR", "")),

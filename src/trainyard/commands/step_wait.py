@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
-    status = wait_for_start(github_from(), run, args.job, seconds=60 * args.minutes)
+    runner = os.environ.get("RUNNER_NAME", "")
+    status = wait_for_start(github_from(), run, args.job, seconds=60 * args.minutes, runner=runner)
     if status is None:
         output.announce("runner", "the training job has a runner", "ok")
         return ExitCode.DONE
@@ -80,24 +81,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
+def _is_on(job: Mapping[str, Any], runner: str) -> bool:
+    return bool(runner) and job.get("runner_name") == runner and job.get("status") == "in_progress"
+
+
 def wait_for_start(
     api: "GitHub",
     run: str,
     name: str,
     *,
     seconds: float,
+    runner: str = "",
 ) -> str | None:
-    """Return None as soon as a runner has taken the job, else the status of the job after `seconds`."""
+    """Return None as soon as a runner has taken the job, else the status of the job after `seconds`.
+
+    Several calls of train.yml in one run each have a job of this name; that of the call to which the job on
+    `runner`, this one, belongs is meant.
+    """
     until = time.monotonic() + seconds
     while True:
-        job: Mapping[str, Any] = next(
-            (
-                each
-                for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
-                if str(each["name"]).split(" / ")[-1] == name
-            ),
-            {},
-        )
+        jobs = {
+            str(each["name"]): each
+            for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+        }
+        callers = (key.rpartition(" / ")[0] for key, each in jobs.items() if _is_on(each, runner))
+        caller = next(callers, "")
+        named = [key for key in jobs if key.rpartition(" / ")[2] == name]
+        own = f"{caller} / {name}" if caller else next(iter(named), "")
+        job: Mapping[str, Any] = jobs.get(own, {})
         status = str(job.get("status") or "")
         if status in ("in_progress", "completed"):
             return None

@@ -26,7 +26,7 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run_number, script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.proof.checkpoint_gates import REQUIREMENTS, require_learned
 
@@ -46,7 +46,7 @@ def requirements(text: str) -> tuple[str, ...]:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_store=True)
-    parser.add_argument("--run-number", metavar="N", help="the run's number")
+    add_run_number(parser, text="the run's number")
     parser.add_argument("--step", metavar="S|newest", help="a step, or newest")
     parser.add_argument(
         "--withdraw", action="store_true", help="take the name from the checkpoint that has it"
@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
     if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
-        parser.error("give --run-number and --step of the checkpoint that gets the name, or --withdraw alone")
+        parser.error("give the number and --step of the checkpoint that gets the name, or --withdraw alone")
     return args
 
 

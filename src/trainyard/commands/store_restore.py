@@ -24,7 +24,7 @@ from trainyard.artifacts.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run_number, script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
 from trainyard.gateways.github import in_actions, refusal_in_summary, set_outputs
 from trainyard.gateways.model_signing import KeyVerifier
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", metavar="N", help="the run's number; not needed with a promoted name")
+    add_run_number(parser, text="the run's number; not needed with a promoted name")
     parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
     parser.add_argument("--step", metavar="S|newest", help=step)

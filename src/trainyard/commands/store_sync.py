@@ -40,7 +40,7 @@ from trainyard.checkpoint_functions import (
     verify_s3_upload,
 )
 from trainyard.command import arguments, output, signals, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
@@ -67,7 +67,7 @@ def _encryption(text: str) -> str:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
-    what.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the run's directory")
+    add_run(what)
     loose = "a checkpoint file or directory outside of a run directory"
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"

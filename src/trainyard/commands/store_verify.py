@@ -28,7 +28,7 @@ from trainyard.artifacts.store.object_store import with_progress
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser, take_run_number
 from trainyard.errors import ExitCode
 from trainyard.gateways.model_signing import KeyVerifier
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -45,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
     )
-    parser.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="the run's directory")
+    add_run(parser, text="the run's directory, or its number in --store")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
     parser.add_argument(
@@ -61,8 +61,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
+    take_run_number(args)
     if args.store is None and args.run_dir is None:
-        parser.error("nothing to verify: give --store and --run-number, or --run-dir")
+        parser.error("nothing to verify: give RUN, a directory, or --store with the number of a run")
     if (args.run_number is not None or args.public_key) and args.store is None:
         parser.error("--run-number and --public-key need --store")
     return args

@@ -130,7 +130,7 @@ def run(argv: Sequence[str] | None) -> int:
             return launch_workers(args, argv, place, processes=processes)
 
     display = ProgressDisplay(live=terminal.can_redraw())
-    display.begin("reading the configuration")
+    display.begin("importing torch")
     with terminal.show_live(display) if IS_MAIN else nullcontext():
         outcome = run_training(args, display, arrived_signal)
     if args.dry_run:
@@ -227,6 +227,7 @@ def run_training(
     before_torch()
     from trainyard.training.weights.starting_weights import require_weights
 
+    display.begin("reading the configuration")
     config = config_of_run(args.config, args.set, args.run_dir)
     if IS_MAIN and not args.dry_run:
         warn_of_secrets(load_config(args.config, args.set).given)

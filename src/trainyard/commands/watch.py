@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.cluster.check_definition import list_names
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_run, script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.local_machine import has_nvidia_driver
@@ -63,7 +63,7 @@ POD_SECONDS = 20.0
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("run", nargs="?", type=arguments.path, metavar="RUN_DIR", help="directory of a run")
+    add_run(what)
     what.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job of a cluster instead")
     parser.add_argument("--once", action="store_true", help="poll once; the exit code is the health")
     parser.add_argument("--json", action="store_true", help="print one line of JSON for each poll")
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-"))
             watched = stack.enter_context(JobWatch(args, folder))
         else:
-            watched = RunWatch(args.run)
+            watched = RunWatch(args.run_dir)
         return watch(args, watched)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.kind import RunKind
-from trainyard.config.registries import store_examples, store_pattern
+from trainyard.config.registries import COMMAND, store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.github.job_times import deadline_of, job_minutes_of
@@ -323,7 +323,7 @@ class Figures:
 
 def plan_on(machine: Machine, config: Config) -> Figures:
     """Plan `config` on `machine`. Raises ConfigError for an unknown instance type."""
-    steps, each = config.training.max_steps, None
+    steps, each = config.program.steps if config.recipe == COMMAND else config.training.max_steps, None
     if config.compute.strategy == "single" and config.recipe == "pretrain":
         sequences = config.training.batch_size * config.training.gradient_accumulation_steps
         each = sequences * config.data.sequence_length

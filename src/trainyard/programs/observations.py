@@ -24,6 +24,8 @@ _MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
 _WORKER_OF_RAY = "default_worker.py"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
+_EXIT_CODE = re.compile(rb"\x0e\x33(.).*", re.DOTALL)
+"""The first number that srand48_r of glibc always stores, and the exit code behind it."""
 _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?$")
 
 
@@ -89,7 +91,17 @@ class _Process:
     error_at: int = -1
     ended_at: int = -1
     exit_code: int = 0
-    """That with which it ended itself."""
+    """That with which it ended."""
+    weights_changed: bool | None = None
+    began_at: int = 0
+    began: float = 0.0
+    """When it was started or forked, in Unix seconds, as of the next."""
+    seen: float = 0.0
+    """When it last reported anything."""
+    is_killed: bool = False
+    """Whether its parent reports that a signal has ended it."""
+    is_stopped: bool = False
+    """Whether that signal was its parent's own."""
 
 
 @dataclass
@@ -102,6 +114,8 @@ class Observations:
     """Why Pythons of the program had no observer, a reason each."""
     reads: list[ReadFile | None] = field(default_factory=list)
     """What torch.load has read before the second step; None for another thing than a path."""
+    leader: int | None = None
+    """The process whose training counts: it has saved the checkpoint. None: the one with the most steps."""
     _processes: dict[int, _Process] = field(default_factory=dict)
     _waiting: set[int] = field(default_factory=set)
     _count: int = 0
@@ -121,6 +135,7 @@ class Observations:
                 parents = facts.get("parents")
                 process.script = _text(facts.get("script"))
                 process.parents = tuple(parents) if isinstance(parents, list) else ()
+                process.began = began if isinstance(began := facts.get("began"), float) else 0.0
             case "machine":
                 process.machine = facts
             case "modules" if isinstance(facts.get("files"), dict):
@@ -137,46 +152,76 @@ class Observations:
                 device, moment = changed if isinstance(changed, list) and len(changed) == 2 else (0, 0)
                 numbers = (each if isinstance(each, int) else 0 for each in (device, moment))
                 self.reads.append(ReadFile(Path(path), *numbers) if path else None)
+            case "killed" if isinstance(child := facts.get("child"), int) and child in self._processes:
+                ended = self._processes[child]
+                ended.is_stopped = facts.get("stopped") is True
+                ended.is_killed = not ended.is_stopped
             case "exit":
                 process.ended_at = self._count
                 process.exit_code = code if isinstance(code := facts.get("code"), int) else 0
+                changed = facts.get("weights_changed")
+                process.weights_changed = changed if isinstance(changed, bool) else None
+
+    def note_exit_code(self, pid: int, content: bytes) -> None:
+        """Take the file in which the C library of a process has stored its exit code, if it has."""
+        if (found := _EXIT_CODE.fullmatch(content)) and pid in self._processes:
+            self._processes[pid].exit_code = found[1][0]
 
     def _note_step(self, event: LoggedFigures | WrittenCheckpoint | ObservedFact) -> None:
         self._count += 1
-        process, step = self._processes.setdefault(event.pid, _Process()), event.step
-        process.rank = event.rank
+        new, step = _Process(began_at=self._count), event.step
+        process = self._processes.setdefault(event.pid, new)
+        process.rank, process.seen = event.rank, event.time or 0.0
         if step is not None and process.of_passes and not event.of_passes:
             process.steps, process.of_passes = 0, False
         if step is not None and step > process.steps and process.of_passes == event.of_passes:
             process.steps, process.last_step = step, self._count
 
+    @property
+    def _leaders(self) -> list[_Process]:
+        """The processes whose steps are those of the run: the leader, else those that have as many as any."""
+        if (leader := self._processes.get(self.leader or 0)) is not None:
+            return [leader]
+        every = self._processes.values()
+        counting = [each for each in every if each.of_passes == all(one.of_passes for one in every)]
+        most = max((each.steps for each in counting), default=0)
+        return [each for each in counting if each.steps == most]
+
     def leads(self, pid: int) -> bool:
-        """Return whether this process has as many steps as any: its rows are those of the run."""
-        process = self._processes.setdefault(pid, _Process())
-        return process.steps == (self.steps or 0) and process.of_passes == self.are_passes
+        """Return whether the rows of this process are those of the run."""
+        return self._processes.setdefault(pid, _Process()) in self._leaders
 
     @property
     def are_passes(self) -> bool:
-        """Whether the steps are backward passes: no optimizer has stepped in any process."""
-        return all(each.of_passes for each in self._processes.values())
+        """Whether the steps are backward passes: no optimizer has stepped."""
+        return all(each.of_passes for each in self._leaders)
 
     @property
     def steps(self) -> int | None:
-        """The steps of the process that has the most; None if none was observed."""
-        counts = (each.steps for each in self._processes.values() if each.of_passes == self.are_passes)
-        return max(counts, default=0) or None
+        """The steps of the training; None if none was observed."""
+        return max((each.steps for each in self._leaders), default=0) or None
+
+    @property
+    def weights_changed(self) -> bool | None:
+        """Whether the training has changed the weights; None if that is not known."""
+        known = {each.weights_changed for each in self._processes.values() if each.steps}
+        leaders = {each.weights_changed for each in self._leaders}
+        return True if True in known else False if False in leaders else None
 
     @property
     def machine(self) -> dict[str, Any]:
         """The machine, and the `world` that joined it, as the first rank of those that trained has them."""
-        ranks = sorted(self._processes.values(), key=lambda each: (-each.steps, each.rank))
+        leaders = self._leaders
+        ranks = sorted(
+            self._processes.values(), key=lambda each: (each not in leaders, -each.steps, each.rank)
+        )
         return next((each.machine for each in ranks if each.machine), {})
 
     def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program: the first one of those that trained, else of any.
 
-        Of a program that ended with 0 (not `has_failed`), one that a process survived does not count, and an
-        exit code that was hidden, such as by a shell, does.
+        Of a program that ended with 0 (not `has_failed`), one that a process survived does not count, and the
+        exit code of a process that trained does: a shell, or a parent, may have hidden it.
         """
         failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
         failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
@@ -184,33 +229,28 @@ class Observations:
             first, error = failed[0][1], failed[0][1].error
             others = {each.rank for each in self._processes.values() if each.steps} - {first.rank}
             return error and (replace(error, rank=first.rank) if others and first.steps else error)
-        codes = [each.exit_code for each in self._processes.values() if self._is_code_hidden(each)]
-        return ProgramError("SystemExit", str(codes[0])) if codes and not has_failed else None
+        every = () if has_failed else self._processes.values()
+        lost = [each for each in every if each.exit_code and each.steps and not self._is_made_good(each)]
+        return ProgramError("SystemExit", str(lost[0].exit_code)) if lost else None
 
-    def _is_code_hidden(self, ended: _Process) -> bool:
-        """Return whether the training ended with a code that no process above knew and no other made good."""
-        others = [each for each in self._processes.values() if each is not ended]
-        is_last = not any(each.last_step > ended.ended_at for each in others)
-        is_seen = any(
-            self._processes[pid].ended_at > ended.ended_at
-            for pid in self._processes.keys() & {*ended.parents}
-        )
-        return (
-            bool(ended.exit_code and ended.steps)
-            and is_last
-            and not is_seen
-            and ended.script != _WORKER_OF_RAY
-        )
+    def _is_made_good(self, ended: _Process) -> bool:
+        """Return whether a training was started again after one has ended, or Ray takes care of it."""
+        at = max(ended.ended_at, ended.error_at, ended.last_step)
+        later = (each for each in self._processes.values() if each.began_at > at and each.steps)
+        is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
+        return is_again or ended.script == _WORKER_OF_RAY
 
     def _is_survived(self, failed: _Process) -> bool:
-        """Return whether a process above ended later without an exception, or others trained on.
+        """Return whether others made up for a process that raised an exception.
 
-        Ranks step on for a moment after one of them has failed, so that says nothing.
+        For one that trained, that is a later training. A helper is none of it: a process above it, which
+        ended later without an exception, or others that trained on, do without it.
         """
+        if failed.steps:
+            return self._is_made_good(failed)
         above = [each for pid, each in self._processes.items() if pid in failed.parents]
-        if any(each.ended_at > failed.error_at and each.error is None for each in above):
-            return True
-        return not failed.steps and any(each.last_step > failed.error_at for each in self._processes.values())
+        is_known = any(each.ended_at > failed.error_at and each.error is None for each in above)
+        return is_known or any(each.last_step > failed.error_at for each in self._processes.values())
 
     @property
     def has_clean_end(self) -> bool:
@@ -220,11 +260,19 @@ class Observations:
 
     @property
     def vanished(self) -> str | None:
-        """The script of the process that trained, if it was not seen to end: it was killed, or still runs."""
-        trained = [each for each in self._processes.values() if each.steps and each.steps == self.steps]
-        if not trained or any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in trained):
-            return None
-        return trained[0].script or "the process that trained"
+        """The script of a process that trained, if it was not seen to end: it was killed, or still runs.
+
+        Of several processes each rank counts, and each that a signal has ended; others may be daemons, which
+        their parent ends.
+        """
+        leaders = self._leaders
+        is_ended = any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in leaders)
+        for each in self._processes.values():
+            counts = each.is_killed or _world_size(each) > 1 or (each in leaders and not is_ended)
+            is_open = each.ended_at < 0 and not each.is_stopped
+            if each.steps and is_open and counts and not self._is_made_good(each):
+                return each.script or "a process that trained"
+        return None
 
     def check(self, running: Sequence[RunningPython]) -> None:
         """Note why the Pythons that run now are not observed.
@@ -304,6 +352,12 @@ def last_traceback(output: str) -> ProgramError | None:
     frames = list(filter(None, map(_FRAME.match, lines[at:end])))
     place = f"{Path(frames[-1][1]).name}:{frames[-1][2]}" if frames else ""
     return ProgramError(found[1], (found[2] or "")[:_MOST_TEXT], place)
+
+
+def _world_size(process: _Process) -> int:
+    world = process.machine.get("world")
+    size = world.get("size") if isinstance(world, dict) else None
+    return size if isinstance(size, int) else 1
 
 
 def _text(value: object) -> str:

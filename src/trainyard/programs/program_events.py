@@ -8,28 +8,34 @@
 Steps are optimizer steps done: the first row has 1. `trainyard.log` and the callbacks in `integrations/`
 write the file, and so does the observer, whose lines have `"source": "observed"`, `"pid"` and `"rank"`:
 
-    {"event": "loaded", "python": "3.11.7", "script": "train.py", "parents": [PID, …]}  an interpreter began
+    {"event": "loaded", "python": "3.11.7", "script": "train.py", "parents": [PID, …],
+     "began": 1700000000.0}  an interpreter began
     {"event": "machine", "torch": "2.13.0", "seed": 1, "world": {"rank": 0, "size": 1}, …}  at the first step
     {"event": "row", "step": 7, "loss": 2.5, "learning_rate": 0.1, "accumulated": 4}
     {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
-     "files": {NAME: [size, mtime_ns, device, inode]}}
+     "files": {NAME: [size, mtime_ns, device, inode]}, "weights_changed": true}
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
-    {"event": "exit", "step": 7}
+    {"event": "killed", "child": PID, "stopped": false}  a process of multiprocessing; stopped: by its parent
+    {"event": "exit", "step": 7, "weights_changed": true}
 
 An observed row is of the optimizer steps of its process, or, with `"passes": true`, of its backward passes,
 as long as no optimizer has stepped. `accumulated` counts the passes between two steps, if several: then
 `loss` is that of the last one, times their number if the program divides it by that. `nan_steps` says that
 another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
-not stepped has events without a step. A save of joblib has `"nan": true` if an array in it has a NaN.
+not stepped has events without a step. `weights_changed` is false if all numbers of the parameters that were
+compared are those from before the first step, or if those in a save are, and absent if that is not known. A
+save of joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the exit code of a
+process that stepped.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -45,7 +51,7 @@ _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
-_FACTS = ("loaded", "machine", "modules", "exception", "read", "exit")
+_FACTS = ("loaded", "machine", "modules", "exception", "read", "killed", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
 
 
@@ -100,6 +106,8 @@ class WrittenCheckpoint:
     of_passes: bool = False
     has_nan: bool = False
     """Whether an array in it has a NaN, of a format that cannot be read afterwards."""
+    weights_changed: bool | None = None
+    """Whether it has the weights that the program trained, or those from before; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class ProgramEvents:
     """Reads the events of a file that grows."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._inode = self._offset = 0
         self._rest = b""
         self.bad_lines = 0
@@ -137,7 +145,7 @@ class ProgramEvents:
         events.
         """
         try:
-            with open_regular(self._path, links=False) as file:
+            with open_regular(self.path, links=False) as file:
                 facts = os.fstat(file.fileno())
                 if facts.st_ino != self._inode or facts.st_size < self._offset:
                     self._inode, self._offset, self._rest = facts.st_ino, 0, b""
@@ -162,6 +170,14 @@ class ProgramEvents:
         self._rest = (self._rest + rest)[: MOST_LINE_BYTES + 1]
 
 
+def exit_codes(events: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield processes and the files into which the C library has written their exit codes; remove these."""
+    for path in events.parent.glob(f"{events.name}.*"):
+        with suppress(OSError, ValueError):
+            yield int(path.suffix[1:]), path.read_bytes()
+            path.unlink()
+
+
 def parse_event(line: bytes) -> ProgramEvent | None:
     """Return the event of a line, or None if it is none."""
     found = parse_json_line(line) or {}
@@ -176,9 +192,9 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
-            return WrittenCheckpoint(
-                step, path, files, time, source, call, rank, pid, of_passes, "nan" in found
-            )
+            changed = value if isinstance(value := found.get("weights_changed"), bool) else None
+            process = rank, pid, of_passes
+            return WrittenCheckpoint(step, path, files, time, source, call, *process, "nan" in found, changed)
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
             return LoggedFigures(step, figures, time, source, rank, pid, of_passes)

@@ -18,7 +18,7 @@ from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomic
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.identity import history_of, read_run, write_identity, write_outcome
-from trainyard.run.records import Row, append_event, keep_rows_up_to, read_rows
+from trainyard.run.records import Row, append_event, ending_event, keep_rows_up_to, read_rows
 
 _NOT_RESUMED = "not_resumed"
 """The event of an attempt that trains steps again which its checkpoint had done."""
@@ -28,6 +28,10 @@ PRINT_STEPS = (
     "trainyard.log"
 )
 _NO_METRICS = f"no metrics were seen: {PRINT_STEPS}"
+UNCHANGED_WEIGHTS = (
+    "the training has changed no weight: check that the learning rate is not 0, that optimizer.step() is "
+    "called after backward() and before zero_grad(), and that the optimizer has the model's parameters"
+)
 INTERRUPT = "SIGINT"
 """The cause of a stop by Ctrl-C, whose exit code is 130, with a checkpoint or without."""
 COST_LIMIT = "limits.cost_usd"
@@ -196,7 +200,7 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
         note_checkpoint(directory, end.checkpoint)
     times = {"seconds": round(seconds, 3), "finished": time.time()}
     write_outcome(directory.run_file, {**outcome, **times})
-    ending = "preempted" if outcome["status"] == "stopped" else "finished"
+    ending = ending_event(outcome["status"], outcome["exit_code"])
     append_event(directory.events_file, ending, status=outcome["status"], step=outcome["steps"])
     return int(outcome["exit_code"])
 
@@ -250,6 +254,7 @@ def note_checkpoint(
     facts |= {"complete": Source.GUESSED.value} if is_guess else {}
     facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
+    facts |= {"untrained": True} if taken.is_untrained else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
 
@@ -259,6 +264,12 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     Only a run that is complete (`is_complete`) must have changed them. An infinity counts only where an
     earlier save had none: masks may hold some.
     """
+    where = f"the checkpoint of step {taken.step:,}"
+    if taken.is_untrained:
+        return (
+            f"{where} has weights from before the training: check that what is saved is the model that the "
+            "optimizer has, and not a copy of it"
+        )
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
         for event in read_rows(directory.events_file)
@@ -269,7 +280,6 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
         return None
     (last, step), count = mine[-1], mine[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
-    where = f"the checkpoint of step {taken.step:,}"
     new = [name for name in last.infinite if any(name not in each.infinite for each in earlier)]
     if bad := list(last.nan) or new:
         more = f" and {len(bad) - 1:,} more tensors" if len(bad) > 1 else ""

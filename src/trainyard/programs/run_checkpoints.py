@@ -66,8 +66,6 @@ from trainyard.run.records import read_rows
 from trainyard.run.run_advice import checkpoint_advice
 
 LOG = logging.getLogger(__name__)
-LOCAL_STORE = "trainyard-store"
-"""The folder of the store that `trainyard run` uses where none is named."""
 _OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
 _NO_NEWS = re.compile(r"in progress|open for writing|that this run has written$")
@@ -94,11 +92,6 @@ class ResumePoint:
     """The source of the step; unknown for one in the run directory."""
     has_nan: bool = False
     """Whether its tensors have NaN: one without comes first, because training does not recover from NaN."""
-
-
-def own_folders(directory: RunDirectory) -> tuple[Path, ...]:
-    """Return our own folders, in which checkpoints and metrics of the program are not searched."""
-    return directory.path, Path(LOCAL_STORE).absolute()
 
 
 class RunCheckpoints:
@@ -133,6 +126,8 @@ class RunCheckpoints:
         """The last step on record when a checkpoint without a step was found, by its state."""
         self._kept: dict[int, str] = {}
         self.taken: TakenCheckpoint | None = None
+        self.saver: int | None = None
+        """The process that has saved it, if it was seen to train."""
         self.skipped: tuple[str, ...] = ()
         """Why newer checkpoints were not copied, a line each."""
         self.is_waiting = False
@@ -154,7 +149,7 @@ class RunCheckpoints:
             found += [each for each in named if each.path not in known]
             if not found:
                 notes.append(self._nothing_matches(pattern))
-        for folder, ignored in ((ours.path, ours.own_paths), (program.searched, own_folders(ours))):
+        for folder, ignored in ((ours.path, ours.own_paths), (program.searched, (ours.path,))):
             if program.checkpoints == AUTO and folder is not None and not found:
                 files, read = _search(folder, self.has_written, ignored, is_over=is_over)
                 found = finder.searched(files, folder)
@@ -434,9 +429,12 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
+        taken = replace(taken, is_untrained=one.is_untrained)
         if one.event is not None and one.event.has_nan:
             taken = replace(taken, tensors=Tensors(count=1, nan=("an array",)))
         self.taken, self._known[state] = taken, (step, source)
+        if one.event is not None and one.event.step is not None and one.event.pid and not one.event.rank:
+            self.saver = one.event.pid
         note_checkpoint(self._directory, taken, state, one.step, is_guess=state in self._by_silence)
         remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
         return True
@@ -466,9 +464,9 @@ def _search(
 ) -> tuple[list[Path], int | None]:
     """Return the files of weights that this run has written, and where the search was cut.
 
-    That is the number of folders that were read; None if there are no others. Directories of runs are left
-    out, and folders of many others, such as the classes of ImageNet, come last. A folder `checkpoint-N` is
-    found by a name in it, because it may be empty.
+    That is the number of folders that were read; None if there are no others. Directories of runs, also those
+    in a store, are left out, and folders of many others, such as the classes of ImageNet, come last. A folder
+    `checkpoint-N` is found by a name in it, because it may be empty.
     """
     skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
     waiting, last = deque([directory]), deque[Path]()

@@ -27,6 +27,7 @@ from trainyard.programs.program_events import (
     ProgramEvents,
     TrainingSpan,
     WrittenCheckpoint,
+    exit_codes,
 )
 from trainyard.programs.program_records import (
     PRINT_STEPS,
@@ -34,7 +35,7 @@ from trainyard.programs.program_records import (
     note_trained_again,
     trains_again,
 )
-from trainyard.programs.run_checkpoints import ResumePoint, own_folders
+from trainyard.programs.run_checkpoints import ResumePoint
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -61,6 +62,8 @@ class AttemptRows:
         """The number of rows that were read."""
         self._log, self._events, self._is_planned = LogReader(form), ProgramEvents(events), is_planned
         self._saved: list[WrittenCheckpoint] = []
+        self._observed: dict[int, list[tuple[bool, Row, float]]] = {}
+        """The rows of each process, and whether they count backward passes."""
 
     @property
     def saved(self) -> list[WrittenCheckpoint]:
@@ -89,10 +92,25 @@ class AttemptRows:
             if isinstance(event, WrittenCheckpoint):
                 self._saved.append(event)
             elif isinstance(event, LoggedFigures) and not event.rank:
-                of_unit = event.of_passes == self.observations.are_passes and not self._is_planned
-                if event.source is Source.DECLARED or (of_unit and self.observations.leads(event.pid)):
-                    self.keep([event.row()], event.source, moment)
+                row, seen = event.row(), self.observations
+                if event.source is Source.DECLARED:
+                    self.keep([row], event.source, moment)
+                elif not self._is_planned:
+                    self._observed.setdefault(event.pid, []).append((event.of_passes, row, moment))
+                    if event.of_passes == seen.are_passes and seen.leads(event.pid):
+                        self.keep([row], event.source, moment)
         return events
+
+    def follow(self, pid: int) -> bool:
+        """Let the rows be those of a process, which has saved the checkpoint; return whether that is news."""
+        seen, is_known = self.observations, self.observations.leads(pid)
+        seen.leader = pid
+        if not is_known:
+            self.merged.forget(Source.OBSERVED)
+            for of_passes, row, moment in self._observed.get(pid, ()):
+                if of_passes == seen.are_passes:
+                    self.keep([row], Source.OBSERVED, moment)
+        return not is_known
 
     def close_log(self, moment: float) -> None:
         self.keep(self._log.close(), Source.PRINTED, moment)
@@ -181,10 +199,19 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
+            for pid, content in exit_codes(self._events.path):
+                self.observations.note_exit_code(pid, content)
             self._write(is_over=True)
             self._note_first(self.merged.first)
             self._export()
             self._is_closed = True
+
+    def follow(self, pid: int) -> bool:
+        with self._lock:
+            is_news = super().follow(pid)
+            if is_news and self._is_closed:
+                self._write(is_over=True)
+            return is_news
 
     def _write(self, *, is_over: bool = False) -> None:
         """Write the rows; another node than the first only if it has some: all have one file."""
@@ -204,7 +231,7 @@ class RunRows(AttemptRows):
             place,
             in_run(program.metrics, str(directory.path)),
             run_directory=None if self._is_planned else directory.path,
-            ignored=(*own_folders(directory), *directory.own_paths),
+            ignored=(directory.path, *directory.own_paths),
             created=created,
             resumed_from=found.path if found else None,
         )

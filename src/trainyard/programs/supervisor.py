@@ -26,6 +26,7 @@ from trainyard.programs.program import EVENTS_FILE, STOP_FILE, Program, ProgramL
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_hang import HANG, HangRule
 from trainyard.programs.program_records import (
+    UNCHANGED_WEIGHTS,
     ProgramEnd,
     begin,
     finish,
@@ -164,6 +165,8 @@ class ProgramRun:
         rows = self.rows
         self._use_saves(rows.saved, rows.merged)
         self.checkpoints.take(rows.step_before, reach=rows.merged.reach, end=end, last_sign=rows.last_sign)
+        if self.checkpoints.saver is not None and rows.follow(self.checkpoints.saver):
+            self._use_saves(rows.saved, rows.merged)
 
     def _use_saves(self, saved: Collection[WrittenCheckpoint], merged: MetricRows) -> None:
         """Take the saves of an attempt, in the steps of its rows."""
@@ -223,6 +226,10 @@ class ProgramRun:
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
+        seen = self.rows.observations
+        # A schedule may end with one step of rate 0, which a resume repeats alone.
+        if is_complete and weights is None and seen.weights_changed is False and (seen.steps or 0) > 1:
+            weights = UNCHANGED_WEIGHTS
         end = ProgramEnd(
             ended.exit_code,
             stopped_by=ended.stopped_by,
@@ -311,7 +318,8 @@ class ProgramRun:
             parent_sha256=parent,
         )
         forget_ends(self.directory)
-        (self.directory.logs / EVENTS_FILE).unlink(missing_ok=True)
+        for path in self.directory.logs.glob(f"{EVENTS_FILE}*"):
+            path.unlink()
 
     def data(self) -> dict[str, Any] | None:
         """Return the fingerprint of the files that the program reads; None if it did not name them."""

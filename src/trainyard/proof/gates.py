@@ -191,8 +191,12 @@ def _judge_change(
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
     name = FIGURES.get(change.figure, change.figure)
     start, end = (f"training {FIGURES[change.starts_from]}", f"{name} ") if change.starts_from else (name, "")
-    source = source_in_words(section_or_empty(run, "outcome"), change.figure)
-    ends = f"{start} {_shown(change.first)} → {end}{_shown(change.last)}{bits}{source}"
+    outcome = section_or_empty(run, "outcome")
+    source, level = source_in_words(outcome, change.figure), _shown(change.last)
+    recorded = outcome.get(_OUTCOMES.get(change.figure, ""))
+    shown = _shown(recorded) if is_finite_number(recorded) else level
+    mean = f", {level} on average over the last tenth" if shown != level else ""
+    ends = f"{start} {_shown(change.first)} → {end}{shown}{bits}{source}{mean}"
     limit = _highest_loss(run, settings)
     if limit is not None and change.figure in ("loss", "val_loss") and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"

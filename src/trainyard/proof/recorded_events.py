@@ -12,7 +12,7 @@ from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, secti
 
 _NAMED_RETRIES = 3
 _STARTS = ("started", "resumed")
-_ENDS = ("finished", "preempted")
+_ENDS = ("finished", "preempted", "interrupted")
 _SPOILS_THE_END = ("started", "resumed", "failed", "checkpoint_failed")
 
 

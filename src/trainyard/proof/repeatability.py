@@ -59,7 +59,7 @@ def _missing_of_program(run: RecordedFacts) -> list[str]:
     return [name for name, is_known in known.items() if not is_known]
 
 
-_OF_PROGRAMS = {
+FIXES_OF_PROGRAMS = {
     "commit": "run it in a git repository with at least one commit, or in an image that was built from one; "
     "a container needs git before the checkout",
     "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
@@ -70,7 +70,7 @@ _OF_PROGRAMS = {
 
 def fixes_of_program(run: RecordedFacts) -> dict[str, str]:
     """Return each fact that is missing of a program, with what records it; most are known at its start."""
-    return {name: fix for name, fix in _OF_PROGRAMS.items() if name in _missing_of_program(run)}
+    return {name: fix for name, fix in FIXES_OF_PROGRAMS.items() if name in _missing_of_program(run)}
 
 
 def changed_inputs(run: RecordedFacts) -> str | None:

@@ -16,8 +16,9 @@ _STEP_NAME = re.compile(r"step-([0-9]{8,18})")
 
 
 def is_run_directory(folder: Path) -> bool:
-    """Return whether the folder holds the record of a run."""
-    return (folder / "run.json").is_file() and (folder / "config.yaml").is_file()
+    """Return whether the folder holds a run; one in a store has `identity.json` from its start."""
+    is_stored = folder.name.startswith("run-") and (folder / "identity.json").is_file()
+    return is_stored or ((folder / "run.json").is_file() and (folder / "config.yaml").is_file())
 
 
 def step_of(name: str) -> int | None:

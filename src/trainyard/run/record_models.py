@@ -255,7 +255,7 @@ class Event(Section):
     """A line of `events.jsonl`."""
 
     event: Name
-    """started, validated, resumed, checkpoint_saved, checkpoint_failed, preempted, hang_suspected, …"""
+    """started, resumed, validated, checkpoint_saved, checkpoint_failed, preempted, interrupted, …"""
     time: Number
     """Unix seconds."""
     step: Count | None = None

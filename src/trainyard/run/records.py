@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import RecordError
+from trainyard.errors import ExitCode, RecordError
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.suggested_commands import made_by, resume_command
 from trainyard.run.untrusted_files import iterate_json_lines
@@ -53,6 +53,13 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     lines = b"".join(to_json(row) + b"\n" for row in rows)
     with _explain_errors(path), path.open("ab") as file:
         file.write(lines)
+
+
+def ending_event(status: str, exit_code: int) -> str:
+    """Return the name of a run's last event: how it ended."""
+    if status != "stopped":
+        return "finished"
+    return "interrupted" if exit_code == ExitCode.INTERRUPTED else "preempted"
 
 
 def append_event(path: Path, event: str, **fields: Any) -> None:

@@ -378,11 +378,28 @@ def test_a_newer_checkpoint_of_weights_alone_is_named_and_not_resumed_from(repos
     assert [event["step"] for event in events] == [2]
 
 
+COPIED = """
+import copy, json, torch
+net = torch.nn.Linear(4, 4)
+first, optimizer = copy.deepcopy(net), torch.optim.SGD(net.parameters(), lr=1e-2)
+for step in range(1, 21):
+    loss = (net(torch.ones(2, 4)) - 1).square().mean()
+    optimizer.zero_grad(), loss.backward(), optimizer.step()
+    print(json.dumps(dict(step=step, loss=loss.item())))
+torch.save(first.state_dict(), "model.pt")
+"""
+"""It saves a copy of the model that it does not train."""
+HIDDEN = COPIED.replace("first.state", "net.state") + "raise SystemExit(3)"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (("sleep", "1"), "no metrics were seen"),
         ((sys.executable, "train.py", "--nan_at", "3"), "step 3"),
+        ((sys.executable, "-c", COPIED), "has weights from before the training"),
+        ((sys.executable, "-c", COPIED.replace("1e-2", "0.0")), "the training has changed no weight"),
+        (("sh", "-c", f"'{sys.executable}' -c '{HIDDEN}' | cat"), "SystemExit: 3"),
     ],
 )
 def test_what_did_not_train_is_red_and_says_why(

@@ -19,7 +19,15 @@ from trainyard.gateways.process_tree import find_process
 from trainyard.program_training import pythons_below
 from trainyard.programs.observations import Observations, ReadFile
 from trainyard.programs.program import Program, ProgramLaunch
-from trainyard.programs.program_events import LoggedFigures, ProgramEvents, WrittenCheckpoint
+from trainyard.programs.program_events import (
+    LoggedFigures,
+    ObservedFact,
+    ProgramEvent,
+    ProgramEvents,
+    TrainingSpan,
+    WrittenCheckpoint,
+    exit_codes,
+)
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher
 
@@ -62,6 +70,8 @@ class Start:
     observed: Observations = field(default_factory=Observations)
     rows: list[LoggedFigures] = field(default_factory=list)
     saves: list[WrittenCheckpoint] = field(default_factory=list)
+    events: list[ProgramEvent] = field(default_factory=list)
+    codes: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -88,10 +98,14 @@ class Start:
 
     def run(self, words: tuple[str, ...]) -> str:
         output = self.start(words).communicate(timeout=DEADLINE)[0]
-        for event in self._events.poll():
+        self.events = self._events.poll()
+        for event in self.events:
             self.observed.note(event)
             self.rows += [event] if isinstance(event, LoggedFigures) else []
             self.saves += [event] if isinstance(event, WrittenCheckpoint) else []
+        self.codes = dict(exit_codes(self._events.path))
+        for pid, content in self.codes.items():
+            self.observed.note_exit_code(pid, content)
         return output
 
 
@@ -201,6 +215,108 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
     assert str(start.observed.error(has_failed=False)) == "SystemExit: 3", "the exit code of the program"
     assert "in a thread" in str(start.observed.error(has_failed=True)), "what ended the thread that trained"
     assert start.observed.reads == [given] * len(MODES), "those at the end are no resume"
+
+
+ENDS = """
+import copy, multiprocessing, os, signal, sys, torch, torch._dynamo
+from sys import exit
+
+def train(mode, steps=30):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+    kept = copy.deepcopy(net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.0 if mode == "learning rate 0" else 0.01)
+    x = torch.randn(16, 8)
+    for step in range(steps):
+        loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if mode == "gradients dropped":
+            optimizer.zero_grad()
+        if mode == "average":
+            for mean, new in zip(kept.parameters(), net.parameters()):
+                mean.data.lerp_(new.data, 0.1)
+        if mode == "by hand":
+            for each in net.parameters():
+                each.data -= 0.01 * each.grad
+        elif mode != "never stepped":
+            optimizer.step()
+    saved = kept if mode in ("untrained copy", "average") else net
+    torch.save({"model": saved.state_dict(), "step": steps}, f"{mode}.pt")
+
+def work(mode, ready):
+    train("ok", steps=3)
+    ready.set()
+    if mode == "worker raises":
+        raise ValueError("in a worker")
+    if mode == "worker exits":
+        exit(5)
+    if mode == "worker is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "worker is stopped":
+        signal.pause()
+
+for mode in MODES:
+    if child := os.fork():
+        print(mode, child, flush=True)
+        os.waitpid(child, 0)
+        continue
+    if mode.startswith("worker"):
+        ready = multiprocessing.Event()
+        process = multiprocessing.Process(target=work, args=(mode, ready), daemon=True)
+        process.start()
+        train("ok")
+        ready.wait()
+        if mode != "worker is stopped":
+            process.join()
+    else:
+        train(mode)
+    if mode == "raise SystemExit":
+        raise SystemExit(7)
+    exit(7 if mode == "exit" else 0)
+"""
+# What is known of each: whether the weights changed, whether those in the save did, the error, what vanished.
+ENDINGS: dict[str, tuple[object, ...]] = {
+    "ok": (True, True, None, None),
+    "average": (True, None, None, None),
+    "by hand": (True, True, None, None),
+    "learning rate 0": (False, None, None, None),
+    "gradients dropped": (False, None, None, None),
+    "never stepped": (False, None, None, None),
+    "untrained copy": (True, False, None, None),
+    "raise SystemExit": (True, True, "SystemExit: 7", None),
+    "exit": (True, True, "SystemExit: 7", None),
+    "worker raises": (True, True, "ValueError: in a worker (ends.py:33)", None),
+    "worker exits": (True, True, "SystemExit: 5", None),
+    "worker is killed": (True, True, None, "ends.py"),
+    "worker is stopped": (True, True, None, None),
+}
+
+
+def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp_path: Path) -> None:
+    """All in forks of one process, because torch is imported once; each ends as an interpreter does."""
+    start, wrong = Start(tmp_path / "ends"), {}
+    (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
+    output = start.run((PYTHON, "ends.py"))
+    for mode, wanted in ENDINGS.items():
+        child = int(re.findall(rf"^{mode} (\d+)$", output, re.MULTILINE)[0])
+        seen = Observations()
+        workers = {
+            each.pid
+            for each in start.events
+            if isinstance(each, ObservedFact) and child in each.facts.get("parents", [])
+        }
+        for event in start.events:
+            if not isinstance(event, TrainingSpan) and event.pid in {child, *workers}:
+                seen.note(event)
+        for pid, content in start.codes.items():
+            seen.note_exit_code(pid, content)
+        error = seen.error(has_failed=False)
+        save = next(each for each in start.saves if each.step == 30 and each.pid == child)
+        found = (seen.weights_changed, save.weights_changed, error and str(error), seen.vanished)
+        if found != wanted:
+            wrong[mode] = found
+    assert wrong == {}, output[-2000:]
 
 
 LIBRARIES = {
@@ -330,5 +446,4 @@ def test_the_sitecustomize_of_the_environment_runs_as_it_would(tmp_path: Path) -
                 process = start.start((PYTHON, "-c", shows))
                 lines = process.communicate(timeout=DEADLINE)[0].splitlines()
                 seen.append((lines[-2:], process.returncode))  # a traceback has more frames
-            start.run((PYTHON, "-c", "pass")) if False else None
         assert seen[0] == seen[1], name

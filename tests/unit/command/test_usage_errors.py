@@ -1,13 +1,16 @@
 """Wrong usage: the error first, with the name that was meant, and a short usage last."""
 
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from trainyard.command.parser import script_parser
-from trainyard.commands import explain_unknown, run_command
+from trainyard.command.handler import exit_code_of
+from trainyard.command.parser import UsageExit, script_parser
+from trainyard.commands import explain_unknown, run, run_command, store_verify
 from trainyard.commands.run import settings
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, ExitCode
 
 
 def error_of(words: list[str], capsys: pytest.CaptureFixture[str], *, positional: bool = False) -> list[str]:
@@ -78,7 +81,72 @@ def test_the_help_of_a_group_and_that_of_help_list_commands(capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "config show" in shown and "config check" in shown and "store ls" not in shown
     assert (run_command(["help", "help"]), run_command(["--help", "-h"])) == (0, 0)
-    assert capsys.readouterr().out.count("Train a model:") == 2
+    assert capsys.readouterr().out.count("Set up and train:") == 2
+
+
+def test_the_list_of_commands_is_short_and_as_wide_as_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (60, 80, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        run_command(["help"])
+        lines = capsys.readouterr().out.splitlines()[1:]
+        assert len([line for line in lines if line and line[0] != " "]) == 4
+        assert len([line for line in lines if line[:2] == "  " and line[2:3].strip()]) <= 30
+        assert min(columns - 20, 100) < max(map(len, lines)) < columns
+
+
+def test_the_program_begins_at_the_first_word_that_is_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").write_text("{}")
+    program = ["python", "train.py", "a.b=1", "--json", "--set", "x"]
+    for words, settings_, command, run_dir in (
+        (["--json", *program], [], program, None),
+        (["--json", "--", *program], [], program, None),
+        (["--json", "a.b=1", "--set", "c.d=2", *program], ["a.b=1", "c.d=2"], program, None),
+        (["a.b=1", "--run-dir", "new", "sh", "--", "-x"], ["a.b=1"], ["sh", "--", "-x"], Path("new")),
+        (["A=1", "sh"], [], ["A=1", "sh"], None),
+        (["--config", "c.yaml"], [], [], None),
+        (["old"], [], [], Path("old")),
+        (["--", "old", "x"], [], ["old", "x"], None),
+    ):
+        args = run.parse_args(words)
+        assert (args.set, args.command, args.run_dir) == (settings_, command, run_dir), words
+
+
+def test_the_option_of_a_program_asks_for_no_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for own, has_output in (((), False), (("--json",), True)):
+        words = ["run", *own, "--store", "nowhere", "python", "train.py", "--json"]
+        monkeypatch.setattr(sys, "argv", ["trainyard", *words])
+        assert exit_code_of(lambda words=words: run_command(words)) == ExitCode.USAGE
+        assert bool(capsys.readouterr().out) is has_output
+
+
+def test_a_run_is_a_position_or_an_option() -> None:
+    for name, words in (
+        ("prove", []),
+        ("evaluate", []),
+        ("export", ["--to", "x"]),
+        ("explain", []),
+        ("watch", []),
+        ("doctor", []),
+        ("notify", ["started"]),
+        ("store_sync", []),
+        ("store_verify", []),
+    ):
+        parse = import_module(f"trainyard.commands.{name}").parse_args
+        for run_ in (["r"], ["--run-dir", "r"]):
+            assert parse([*words, *run_]).run_dir == Path("r"), name
+        with pytest.raises(UsageExit):
+            parse([*words, "r", "--run-dir", "r"])
+    verify = store_verify.parse_args(["7", "--store", "file:///s"])
+    assert (verify.run_number, verify.run_dir) == ("7", None)
 
 
 def test_blanks_around_the_sign_of_a_setting_are_named() -> None:

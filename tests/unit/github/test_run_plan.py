@@ -156,9 +156,8 @@ def test_the_number_of_segments_is_a_number(smoke: Config, text: str) -> None:
 def about_to_start(config: Config, plan: RunPlan, **more: Any) -> RunPreview:
     figures = plan_on(plan.machine, config)
     facts = {"parameters": 803_968, "config_sha256": "77d0" * 16, **vars(figures), **more}
-    return RunPreview(
-        plan.outputs(), str(plan.dispatch.target), plan.machine.labels, config.model.name, **facts
-    )
+    names = {"target": str(plan.dispatch.target), "labels": plan.machine.labels, "model": config.model.name}
+    return RunPreview(plan.outputs(), **(names | facts))
 
 
 def summary(config: Config, plan: RunPlan, **more: Any) -> str:
@@ -187,6 +186,16 @@ def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Conf
     assert "at $ 2.50 an hour (TRAINYARD\\_USD\\_PER\\_HOUR)" in summary(
         smoke, known, usd_per_hour=2.5
     ).replace("(TRAINYARD_USD_PER_HOUR)", "(TRAINYARD\\_USD\\_PER\\_HOUR)")
+
+
+def test_the_summary_of_another_program_shows_its_command_and_no_model_of_ours(smoke: Config) -> None:
+    given = smoke.to_plain() | {"recipe": "command"}
+    given["program"] |= {"command": ["python", "train.py"], "steps": 60}
+    config = Config.model_validate(given)
+    text = summary(config, plan_run(config), model="python train.py", parameters=None)
+    assert text.startswith("### Plan: `python train.py` on gpu-runner\n")
+    assert "| program | `python train.py` |" in text and "| length | at most 60 steps |" in text
+    assert config.model.name not in text and "parameters" not in text
 
 
 def test_the_summary_says_what_is_not_known(smoke: Config) -> None:

@@ -56,8 +56,18 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             None,
             own,
         ),
-        "a trial that its search survives": (
+        "a worker that trained, and a parent that ends well": (
             [loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)],
+            own,
+            own,
+        ),
+        "a rank beside others": (
+            [*(loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), raised(2)), stepped(1, 9), ended(1)],
+            own,
+            own,
+        ),
+        "a trial, and another after it": (
+            [loaded(1), loaded(2, 1), stepped(2, 5), raised(2), ended(2), loaded(3, 1), stepped(3, 5)],
             None,
             own,
         ),
@@ -70,11 +80,12 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             own,
         ),
         "an exit code behind a shell": ([loaded(1), stepped(1, 5), ended(1, 3)], "SystemExit: 3", None),
-        "an exit code that a search knows": (
-            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), ended(1)],
-            None,
+        "an exit code that a parent hides": (
+            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), stepped(1, 9), ended(1)],
+            "SystemExit: 1",
             None,
         ),
+        "the exit code of a helper": ([loaded(1), loaded(2, 1), stepped(1, 5), ended(2, 1)], None, None),
         "a script starts it again": (
             [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)],
             None,
@@ -93,12 +104,21 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
 
 def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
     """Such as one whose SIGKILL a shell hides."""
+    two = [loaded(1), loaded(2), stepped(1, 5), stepped(2, 7)]
+    killed = (2, "killed", {"child": 1, "stopped": False})
     ray = (1, "loaded", {"script": "default_worker.py", "parents": []})
     cases: dict[str, tuple[list[Line], str | None]] = {
         "killed": ([loaded(1), stepped(1, 5)], "train.py"),
         "ended": ([loaded(1), stepped(1, 5), ended(1)], None),
         "its helper was killed": ([loaded(1), loaded(2, 1), stepped(1, 5), stepped(2, 2), ended(1)], None),
-        "one of two ranks ended": ([loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), ended(2)], None),
+        "one of two ended": ([loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), ended(2)], None),
+        "one of two ranks ended": ([*two, ended(2), (1, "machine", {"world": {"size": 2}})], "train.py"),
+        "a worker was killed": ([*two, killed, ended(2)], "train.py"),
+        "a worker was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True}), ended(2)], None),
+        "a worker was killed, and the training started again": (
+            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
+            None,
+        ),
         "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
         "a worker of Ray": ([ray, stepped(1, 5)], None),
         "nothing trained": ([loaded(1)], None),
@@ -108,10 +128,30 @@ def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
     }
 
 
+def test_weights_that_no_process_changed_are_known_only_from_those_that_trained() -> None:
+    def changed(pid: int, value: bool) -> Line:
+        return pid, "exit", {"weights_changed": value}
+
+    two = [loaded(1), loaded(2), stepped(1, 5), stepped(2, 3)]
+    cases: dict[str, tuple[list[Line], bool | None]] = {
+        "not known": ([*two, ended(1)], None),
+        "changed": ([*two, changed(1, True)], True),
+        "as they were": ([*two, changed(1, False)], False),
+        "a probe's": ([*two, changed(2, False)], None),
+        "another process's": ([*two, changed(1, False), changed(2, True)], True),
+    }
+    assert {name: observed(*lines).weights_changed for name, (lines, _) in cases.items()} == {
+        name: wanted for name, (_, wanted) in cases.items()
+    }
+
+
 def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> None:
     machines = [(pid, "machine", {"torch": str(pid), "world": {"size": pid}, "rank": 0}) for pid in (1, 2)]
     found = observed(loaded(1), loaded(2, 1), stepped(2, 7), *machines, ended(1))
     assert found.steps == 7 and found.leads(2) and not found.leads(1)
+    found.leader = 1
+    assert found.leads(1) and not found.leads(2), "it has saved the checkpoint"
+    found.leader = None
     assert found.to_json() == {
         "processes": [{"pid": 2, "rank": 0, "script": "train.py", "steps": 7}],
         "world": {"size": 2},
@@ -229,6 +269,7 @@ def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
     module, steps = observer_module(), list[int]()
     observer: Any = object.__new__(module.Observer)  # without its hooks
     known: dict[str, Any] = {"_bad": None, "_loss": 1.0, "_rows": [], "_open": [], "_has_machine": True}
+    known["_weights"] = module.Weights(None)
     vars(observer).update(known, _row_time=float("inf"), _begin_row=lambda: steps.append(observer.step))
     for observer.step in range(1, 1001):
         observer._note_step(0.1, 1)

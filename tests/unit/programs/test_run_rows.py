@@ -47,6 +47,21 @@ def steps(first: int, last: int, of: float = 5.0, **more: Any) -> list[Record]:
     return [{"event": "row", "step": step, "loss": of / step, **more} for step in range(first, last + 1)]
 
 
+def test_the_process_that_saved_the_checkpoint_has_the_rows(tmp_path: Path) -> None:
+    """A probe before or after the training has more steps, and does not count; also after the last row."""
+    for name, order in (("before", (2, 1)), ("after", (1, 2))):
+        rows = start(tmp_path / name)
+        for pid in order:
+            last, of = (9, 8.0) if pid == 2 else (5, 5.0)
+            report(tmp_path / name, *({**each, "pid": pid} for each in steps(1, last, of)))
+        rows.poll()
+        rows.close()
+        rows.follow(1)
+        written = read_rows(tmp_path / name / "run" / "metrics.jsonl")
+        assert [(row["step"], row["loss"]) for row in written] == [(step, 5.0 / step) for step in range(1, 6)]
+        assert rows.observations.steps == 5, name
+
+
 def shuffle(parts: dict[str, list[Any]], chance: random.Random) -> Iterator[tuple[str, Any]]:
     """Yield the parts of each source in their order, and those of the sources in any."""
     left = {name: list(each) for name, each in parts.items()}

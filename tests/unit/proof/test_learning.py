@@ -408,3 +408,11 @@ def test_a_training_loss_is_not_called_a_validation_loss() -> None:
     rows[29]["val_loss"], rows[39]["val_loss"] = 2.7, 1.7  # the first validation is no start
     learned = judge(rows)
     assert re.match(r"training loss [\d.]+ → validation loss 1\.70", learned.evidence), learned.evidence
+
+
+def test_a_figure_that_is_not_named_is_chosen_from_those_that_are_logged() -> None:
+    rows = rows_of(series("falling", 40), figure="val_loss", every=5)
+    for settings in ({}, gates(figure="auto"), gates(figure="none"), gates(figure=None)):
+        curves = curves_of(settings)
+        list(curves.collect(rows))
+        assert curves.judged == "val_loss", settings

@@ -9,6 +9,7 @@ manifests/run-<N>-manifest.json      the run that ended; -manifest-2.json, -3 â€
 manifests/run-<N>-open-<version>.json   the run while it was still going
 promoted/<name>.json                 the checkpoint that has the name
 evaluations/run-<N>.jsonl            evaluations of its checkpoints that were done after the run was stored
+notes/run-<N>.json                   notes and tags that people gave to the run; in no manifest
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
 trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it,
 trainyard-readiness.small, .parts    and these two, which it sends in the same way as files of a run
@@ -96,6 +97,11 @@ def manifest_key(run_number: int, end: int = 1) -> str:
 def open_manifest_key(run_number: int, version: int) -> str:
     """Return the key of manifest `version` of the run, put while it was still going."""
     return f"{manifest_prefix(run_number)}open-{version}.json"
+
+
+def notes_key(run_number: int) -> str:
+    """Return the key of the notes that people gave to the run."""
+    return f"notes/run-{run_number}.json"
 
 
 def signature_prefix(run_number: int) -> str:

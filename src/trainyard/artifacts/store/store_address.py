@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Default time limit of one read or write on the connection to a store.
 CALL_SECONDS = 30.0
+# The folder that is the store of a run for which none is named.
+LOCAL_STORE = "trainyard-store"
 _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?P<rest>.*)", re.DOTALL)
 
 
@@ -35,6 +37,11 @@ class StoreOptions(TypedDict, total=False):
     """The most attempts per call, below AWS_MAX_ATTEMPTS."""
     part_bytes: int | None
     """Send every file above this size to S3 in parts of this size, for a check; None for a run."""
+
+
+def local_store() -> str:
+    """Return the address of the store of a run for which none is named."""
+    return Path(LOCAL_STORE).absolute().as_uri()
 
 
 def open_store(url: str, **options: Unpack[StoreOptions]) -> "Store":

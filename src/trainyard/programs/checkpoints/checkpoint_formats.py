@@ -121,6 +121,7 @@ _RULES = (
         f"{_TRAINED}|latest=>rng_state* latest=>*/*mp_rank_*_model_states.pt trainer_state.json",
     ),
     _Rule(_F.ORBAX, r"(\d{1,12})", "_CHECKPOINT_METADATA|_METADATA"),
+    _Rule(_F.ORBAX, holds="_CHECKPOINT_METADATA"),
     _Rule(_F.DCP, r"step-(\d{1,12})|.*", _DCP),
     _Rule(_F.HUGGING_FACE, holds=_WEIGHTS, owes="optimizer*.bin|scheduler*.bin=>random_states_0.pkl"),
 )

@@ -57,6 +57,8 @@ class ProgramCheckpoint:
     """Whether a setting or a report names it, so that it is certainly a checkpoint."""
     lacks: str = ""
     """A file that the save before in its folder had, and this one has not."""
+    is_untrained: bool = False
+    """Whether one of its saves had the weights from before the training, and none had the trained ones."""
 
     @property
     def step(self) -> int | None:
@@ -310,7 +312,8 @@ def folders_of_saves(files: Iterable[Path], root: Path) -> dict[Path, list[Path]
         for folder in file.parents[:_MOST_DEPTH]:
             if is_below and folder == root:
                 break
-            is_orbax = folder.name.isdecimal() and any((folder / name).exists() for name in _OF_ORBAX)
+            names = _OF_ORBAX if folder.name.isdecimal() else _OF_ORBAX[:1]
+            is_orbax = any((folder / name).exists() for name in names)
             home = folder if is_orbax or _OF_A_STEP.fullmatch(folder.name) else home
         found.setdefault(home, []).append(file)
     return found
@@ -321,7 +324,10 @@ def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint])
     events = [of_file[path] for path in made.paths if path in of_file]
     if not events or not all(_covers(event, made) for event in events):
         return made
-    return replace(made, event=max(events, key=lambda each: (each.step or 0, each.time or 0.0)))
+    changed = {event.weights_changed for event in events}
+    is_untrained = False in changed and True not in changed
+    last = max(events, key=lambda each: (each.step or 0, each.time or 0.0))
+    return replace(made, event=last, is_untrained=is_untrained)
 
 
 def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:

@@ -2,10 +2,10 @@
 
 Python imports it at its start. It imports the `sitecustomize` of the environment, which it hides, and takes
 its own folder off `sys.path`. Without TRAINYARD_EVENTS that is all. With it, it appends the events that
-`programs/program_events.py` states to that file: the steps of torch's optimizers and the loss, rounds of
-xgboost and lightgbm, batches of Keras, `partial_fit` of scikit-learn, the saves, what torch.load reads before
-the first step, the world and the machine, the modules that were imported, and the exception that ended the
-interpreter.
+`programs/program_events.py` states to that file: the steps of torch's optimizers and the loss, whether they
+change the weights, rounds of xgboost and lightgbm, batches of Keras, `partial_fit` of scikit-learn, saves,
+what torch.load reads before the first step, the world and the machine, the modules that were imported, the
+exception that ended the interpreter, and the exit code.
 
 It runs inside somebody else's program. It needs the standard library only (Python 3.8 or later), imports
 nothing at its start whose name a module of the program could have, never raises, prints, starts a thread or
@@ -48,9 +48,16 @@ SAVES = {
     "keras.src.saving.saving_api": {"save_model": "filepath", "save_weights": "filepath"},
     "xgboost.core": {"Booster.save_model": "fname"},
     "lightgbm.basic": {"Booster.save_model": "filename"},
+    "orbax.checkpoint._src.checkpointers.checkpointer": {"Checkpointer.save": "directory"},
+    "orbax.checkpoint._src.checkpointers.async_checkpointer": {"AsyncCheckpointer.save": "directory"},
 }
 # In the names of xgboost's metrics that fall; whether one of somebody's own falls is not known.
 LOSSES = ("loss", "error", "rms", "mae", "mape", "mphe", "nloglik", "deviance", "quantile")
+# Of the first optimizers so many parameters are watched, with so many numbers of each; the largest gradients
+# of a parameter are searched in so many. A save is compared with them in so many of its tensors.
+MOST_OPTIMIZERS, MOST_PARAMETERS, MOST_NUMBERS, MOST_SEARCHED, MOST_TENSORS = 8, 16, 64, 1 << 16, 4000
+# The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS.
+EXIT_BYTES, READ_WRITE, SHARED, PRIVATE, FIXED, ANONYMOUS = 24, 3, 1, 2, 16, 32
 # A program that reads more files of torch than these before its first step reads data with it.
 MOST_READS = 64
 MACHINE = {
@@ -157,6 +164,26 @@ def has_nan(value: Any, depth: int = 0) -> bool:
     return depth < 6 and any(has_nan(each, depth + 1) for each in parts[:1000])
 
 
+def dress(wrapper: Any, function: Any) -> Any:
+    """Return a wrapper with the names of the function. The module `functools` would be imported for it."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        quietly(setattr)(wrapper, name, getattr(function, name, None))
+    wrapper.__dict__.update(getattr(function, "__dict__", {}), __wrapped__=function)
+    return wrapper
+
+
+def leaves_of(loss: Any) -> Iterator[Any]:
+    """Yield the parameters from which a loss was computed."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting and len(seen) < MOST_SEARCHED:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [each for each, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                yield node.variable
+
+
 def files_of(path: str, began: int) -> dict[str, list[int]]:
     """Return size, time (ns), device and inode of a file, or of the files in a folder that a save wrote."""
     names = [os.path.basename(path)]
@@ -199,6 +226,104 @@ def find_cause(error: Any) -> tuple[Any, str, str]:
     return error, cause, code
 
 
+class Weights:
+    """Some numbers of the parameters that a process trains, as they were before its first step.
+
+    Only plain tensors of 32 or 64 bits are watched: of a shard the numbers may be elsewhere later, and in 16
+    bits a small step may be rounded off.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._owners: list[int] = []
+        self._samples: list[Any] = []
+        self._flag: Any = None
+        self._copied: Any = None
+        self.have_changed: Any = None  # None: not known
+
+    def watch(self, owner: Any, parameters: Any) -> None:
+        """Keep numbers of parameters before their owner steps first: those with the largest gradients."""
+        from weakref import ref
+
+        if id(owner) in self._owners or len(self._owners) >= MOST_OPTIMIZERS:
+            return
+        self._owners.append(id(owner))
+        given = [each for each in parameters if self._is_plain(each)]
+        moving = [each for each in given if each.grad is not None]
+        dense = [each for each in moving or given if each.grad is None or self._is_plain(each.grad)]
+        for each in dense[:: len(dense) // MOST_PARAMETERS + 1]:
+            flat, pace = each.detach().view(-1), each.numel() // MOST_SEARCHED + 1
+            size = (flat if each.grad is None else each.grad.detach().view(-1))[::pace].abs()
+            places = size.topk(min(MOST_NUMBERS, len(size))).indices * pace
+            self._samples.append((ref(each), each.shape, places, flat[places]))
+
+    def _is_plain(self, tensor: Any) -> bool:
+        torch = self._torch
+        is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        is_exact = tensor.dtype in (torch.float32, torch.float64) and tensor.device.type in ("cpu", "cuda")
+        return is_known and is_exact and tensor.is_contiguous() and tensor.numel() > 0
+
+    def _current(self) -> Iterator[Any]:
+        """Yield shape, places, first and present numbers of the parameters that still exist."""
+        for reference, shape, places, first in self._samples:
+            parameter = reference()
+            if parameter is not None and parameter.shape == shape and parameter.device == first.device:
+                yield shape, places, first, parameter.detach().reshape(-1)[places]
+
+    def compare(self) -> None:
+        """Compare the parameters with their first numbers; on a GPU the answer comes later."""
+        if self.have_changed or not self._samples:
+            return
+        torch, news = self._torch, [(now != first).any() for _, _, first, now in self._current()]
+        if news and all(each.device.type == "cpu" for each in news):
+            self.have_changed = any(map(bool, news))
+        elif news:
+            if self._flag is None:
+                self._flag = torch.zeros(1, dtype=torch.bool, pin_memory=True)
+            self.read()
+            self._copied = torch.cuda.Event()
+            self._flag.copy_(
+                torch.stack([each.to(news[-1].device) for each in news]).any(), non_blocking=True
+            )
+            self._copied.record()
+
+    def read(self, until: float = 0.0) -> Any:
+        """Return whether the weights have changed, as far as the answers came by a time; None: not known."""
+        while self._copied is not None and not self.have_changed:
+            if self._copied.query():
+                self.have_changed, self._copied = bool(self._flag), None
+            elif time.monotonic() >= until:
+                break
+            else:
+                time.sleep(0.001)
+        return self.have_changed
+
+    def are_in(self, saved: Any) -> Any:
+        """Return whether what is saved has the trained numbers; False for the first ones; None: neither.
+
+        A constant, such as the zeros of a bias, may be in any model. An average of weights is neither.
+        """
+        torch, by_shape = self._torch, {}
+        for shape, places, first, now in self._current():
+            if bool((first != first[0]).any()) and bool((now != first).any()):
+                by_shape.setdefault(shape, []).append((places, first, now))
+        waiting, count, answer = [saved] if by_shape else [], 0, None
+        while waiting and count < MOST_TENSORS:
+            each, count = waiting.pop(), count + 1
+            if isinstance(each, torch.Tensor):
+                if type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+                    for places, first, now in by_shape.get(each.shape, ()):
+                        found = each.detach().reshape(-1)[places.to(each.device)]
+                        if torch.equal(found, now.to(found)):
+                            return True
+                        answer = False if torch.equal(found, first.to(found)) else answer
+            elif isinstance(each, torch.nn.Module):
+                waiting += each.parameters()
+            elif isinstance(each, (dict, list, tuple)):
+                waiting += each.values() if isinstance(each, dict) else each
+        return answer
+
+
 class Observer:
     """Counts and reports what one process of the program does."""
 
@@ -214,15 +339,19 @@ class Observer:
             "torch.distributed.fsdp.sharded_grad_scaler": self.watch_scaler,
             "keras.src.callbacks.callback_list": self.watch_keras,
             "lightgbm.basic": self.watch_lightgbm,
+            "multiprocessing.popen_fork": self.watch_children,
+            "multiprocessing.process": self.watch_run,
             "sklearn.base": self.watch_sklearn,
             "xgboost.core": self.watch_xgboost,
         }
+        self._exit_place: Any = None  # the memory into which the C library writes the exit code
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
 
     def _reset(self) -> None:
         """Start from nothing: what a forked process has is of its parent."""
+        self._began = time.time()
         self.step, self._main = 0, get_ident()
         self._is_known = self._has_machine = self._has_ended = False
         self._of_passes = True  # backward passes are the steps until an optimizer steps
@@ -246,7 +375,11 @@ class Observer:
         self._modules: dict[str, tuple[int, int]] = {}
         self._thread = 0  # the one that steps
         self._thread_exception: dict[str, str] = {}  # which ended it
-        self._code = 0  # with which the program ends, unless it catches the SystemExit and continues
+        self._code = 0  # given to os._exit
+        self._stopped: set[int] = set()  # children that this process itself has sent a signal
+        self._weights = Weights(self._torch)
+        if self._exit_place is not None:  # that of the parent
+            quietly(self._map_exit_code)(PRIVATE | ANONYMOUS)
 
     def report(self, event: str, **facts: Any) -> None:
         """Append a line in one write; the first one of a process says which it is."""
@@ -254,6 +387,7 @@ class Observer:
         if not self._is_known:
             self._is_known = True
             facts = {"python": sys.version.split()[0], "script": self._script, "parents": ancestors()}
+            facts["began"] = self._began
             lines.insert(0, ("loaded", facts))
         place = {"source": "observed", "pid": os.getpid(), "rank": self._rank(), "time": time.time()}
         text = "".join(encode({"event": name, **place, **each}) + "\n" for name, each in lines if name)
@@ -301,9 +435,14 @@ class Observer:
         """Hook into torch, which the program has just imported."""
         if self._torch:
             return
-        self._torch = torch
+        self._torch, self._weights = torch, Weights(torch)
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._is_compiling)
         is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
+        sample = quietly(self._sample)
+
+        def before_step(optimizer: Any, _args: Any, _options: Any) -> None:
+            if (self.step < 2 or not self._weights.have_changed) and not is_compiling():
+                sample(optimizer)
 
         def after_step(optimizer: Any, _args: Any, _options: Any) -> None:
             if not is_compiling():
@@ -311,12 +450,10 @@ class Observer:
 
         optimizers: Any = modules["torch.optim.optimizer"]
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
-        self._watch(torch.Tensor, "backward", before=self._keep_loss)
+        quietly(lambda: optimizers.register_optimizer_step_pre_hook(before_step))()
+        self._watch(torch.Tensor, "backward", before=self._keep_loss, after=self._sample_leaves)
         self._watch(os, "_exit", before=self._leave)
-        self._watch(sys, "exit", before=self._note_code)
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
-        quitter = type(getattr(modules["builtins"], "exit", None))
-        self._watch(quitter, "__call__", before=lambda _quitter, code=None: self._note_code(code))
         self._watch(torch, "load", before=self._note_read)
         self._watch_save(torch, "save", "f")
         for name in ("load", "save"):
@@ -329,8 +466,6 @@ class Observer:
 
         The result is NotImplemented for a call that raises. Torch's compiler skips the frame in between.
         """
-        from functools import wraps
-
         first, last = quietly(before or (lambda *_, **__: None)), quietly(after or (lambda *_, **__: None))
 
         def watch() -> None:
@@ -344,7 +479,7 @@ class Observer:
                     last(token, result, *args, **options)
                 return result
 
-            setattr(owner, name, wraps(function)(watched))
+            setattr(owner, name, dress(watched, function))
             if self._torch:
                 frames = self._torch._C._dynamo.eval_frame
                 skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
@@ -409,8 +544,6 @@ class Observer:
 
     def watch_sklearn(self, module: Any) -> None:
         """Count calls of `partial_fit`, through the decorator that every class of scikit-learn gives it."""
-        from functools import wraps
-
         make, count = module._fit_context, quietly(self._count_fit)
 
         def make_context(**options: Any) -> Any:
@@ -424,7 +557,7 @@ class Observer:
                     count(estimator)
                     return result
 
-                return wraps(fit)(partial_fit) if method.__name__ == "partial_fit" else fit
+                return dress(partial_fit, fit) if method.__name__ == "partial_fit" else fit
 
             return decorator
 
@@ -440,6 +573,9 @@ class Observer:
         for name, parameter in SAVES[module.__name__].items():
             owner, _, method = name.rpartition(".")
             self._watch_save(getattr(module, owner, None) if owner else module, method, parameter)
+        if hasattr(module, "AsyncCheckpointer"):  # orbax
+            wait = lambda *_: self._report_closed()  # noqa: E731
+            self._watch(module.AsyncCheckpointer, "wait_until_finished", after=wait)
 
     def _watch_save(self, owner: Any, name: str, parameter: str) -> None:
         call = f"{getattr(owner, '__name__', '')}.{name}"
@@ -463,6 +599,9 @@ class Observer:
                     future.add_done_callback(quietly(lambda ended: done(ended, (call, where, began, place))))
                     return
                 self._background -= name == "async_save"
+                thing = options.get("state_dict") or (args[0] if args else options.get("obj"))
+                if self.step and (known := quietly(self._weights.are_in)(thing)) is not None:
+                    place["weights_changed"] = known
                 if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
                     place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
@@ -486,15 +625,66 @@ class Observer:
         if get_ident() == self._thread and not isinstance(ended.exc_value, SystemExit):
             self._thread_exception = self._describe(ended.exc_value, ended.exc_traceback)
 
-    def _note_code(self, code: Any = None) -> None:
-        """Keep the exit code that the main thread asks for; as in Python, a text means 1.
+    def watch_run(self, module: Any) -> None:
+        """Hook into what a process of multiprocessing runs, which catches every exception."""
 
-        A shell may hide it, as in `train.py | tee log`.
+        def note(_token: Any, result: Any, _process: Any) -> None:
+            kind, error, trace = sys.exc_info()
+            if result is NotImplemented and self.step and kind is not SystemExit:
+                self._thread_exception = self._describe(error, trace)
+
+        self._watch(module.BaseProcess, "run", after=note)
+
+    def watch_children(self, module: Any) -> None:
+        """Report the children that a signal has ended, and whether it was one of this process."""
+        known: set[int] = set()
+
+        def note(_token: Any, code: Any, child: Any, *_args: Any, **_options: Any) -> None:
+            if isinstance(code, int) and code < 0 and child.pid not in known:
+                known.add(child.pid)
+                self.report("killed", child=child.pid, stopped=child.pid in self._stopped)
+
+        self._watch(module.Popen, "_send_signal", before=lambda child, _: self._stopped.add(child.pid))
+        self._watch(module.Popen, "poll", after=note)
+
+    def _keep_exit_code(self) -> None:
+        """Let the C library write the exit code into a file, because a shell may hide it.
+
+        No hook of Python sees `raise SystemExit(1)`, and none runs when the code is certain. A function given
+        to glibc's `on_exit` does; srand48_r stores its first argument in the memory of the second. The file
+        is mapped, because the program may close descriptors.
         """
-        if get_ident() == self._main:
-            self._code = code if isinstance(code, int) else int(code is not None)
+        descriptor = os.open(f"{self._file}.{os.getpid()}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, EXIT_BYTES)
+            self._map_exit_code(SHARED, descriptor)
+        finally:
+            os.close(descriptor)
 
-    # Steps and losses
+    def _map_exit_code(self, how: int, descriptor: int = -1) -> None:
+        """Map a file, or memory, where the exit code is written: a fork has the place of its parent."""
+        import ctypes
+
+        library, pointer, known = ctypes.CDLL(None), ctypes.c_void_p, self._exit_place
+        register, store, library.mmap.restype = library.on_exit, library.srand48_r, pointer
+        library.mmap.argtypes = [pointer, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        how |= FIXED if known else 0
+        place = library.mmap(known, EXIT_BYTES, READ_WRITE, how, descriptor, 0)
+        if known is None and place != pointer(-1).value:
+            self._exit_place = place
+            register(store, pointer(place))
+
+    # Steps, losses and weights
+
+    def _sample(self, optimizer: Any) -> None:
+        if not self._is_idle():
+            groups = optimizer.param_groups
+            self._weights.watch(optimizer, [each for group in groups for each in group["params"]])
+
+    def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
+        """Keep numbers of the parameters of a program that has no optimizer, after its second pass."""
+        if self._of_passes and self.step == 2 and not self._is_idle():
+            self._weights.watch(self, leaves_of(loss))
 
     def _is_idle(self) -> bool:
         if not self._torch:
@@ -568,11 +758,15 @@ class Observer:
     def _note_step(self, rate: Any, backwards: int) -> None:
         now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
         self._code, self._thread_exception, self._thread = 0, {}, get_ident()
+        is_compared = not self.step & (self.step - 1)
         self._row = (rate, backwards, self._loss if self._bad is None else self._bad)
         is_due = self.step % (1 << (self.step // FAST_ROWS).bit_length()) == 0 or self._bad is not None
         if is_due or now - self._row_time >= ROW_SECONDS:
+            is_compared |= now - self._row_time >= ROW_SECONDS
             self._row_time = now
             self._begin_row()
+        if is_compared and not self._weights.have_changed:
+            self._weights.compare()
         if self._rows:
             self._write_rows()
         if not self._has_machine:
@@ -648,12 +842,17 @@ class Observer:
             self.report("read", **facts, **self._place())
 
     def _note_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
-        """Report a save that has returned; one into a file that is open, when that is closed."""
+        """Report a save that has returned; one into a file that is open, when that is closed.
+
+        Orbax renames its folder when all is written.
+        """
         name = getattr(where, "name", None)
         if isinstance(name, str) and hasattr(where, "closed"):
             from weakref import ref
 
             self._open.append((ref(where), call, os.path.abspath(name), began, place))
+        elif "Checkpointer" in call and not os.path.exists(where):
+            self._open.append((lambda: None, call, os.path.abspath(where), began, place))
         else:
             self._report_save(call, where, began, place)
 
@@ -661,7 +860,7 @@ class Observer:
         kept, self._open = self._open, []
         for each in kept:
             file = each[0]()
-            if file is not None and not file.closed:
+            if not os.path.exists(each[2]) if file is None else not file.closed:
                 self._open.append(each)
             else:
                 quietly(self._report_save)(*each[1:])
@@ -679,6 +878,7 @@ class Observer:
     def _note_machine(self) -> None:
         """Report the world and the machine, which the program has set up by its first step."""
         self._has_machine = True
+        quietly(self._keep_exit_code)()
         torch: Any = self._torch
         facts = {name: quietly(resolve)(torch, place) for name, place in MACHINE.items()}
         facts["host"], facts["world"] = os.uname().nodename, quietly(self._world)()
@@ -740,7 +940,10 @@ class Observer:
         quietly(self._report_closed)()
         quietly(self._note_modules)()
         quietly(self._note_exception)()
-        self.report("exit", **({"code": self._code} if self._code else {}), **self._place())
+        quietly(self._weights.compare)()
+        changed = quietly(self._weights.read)(time.monotonic() + LAST_SECONDS)
+        known = {} if changed is None else {"weights_changed": changed}
+        self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
 
 
 def observe() -> None:

@@ -1,6 +1,7 @@
 """The HTML report: one self-contained file; its content security policy allows nothing but its own scripts.
 
-    verdict, figures, proof, curves, sample, checkpoints, provenance, events, configuration
+    verdict, figures, proof, log of a failure, curves, the program's own cards, sample, checkpoints,
+    provenance, events, configuration
 
 Several runs share the charts, and have a table of their figures and of their differing settings. The
 templates in `page/` escape all text that comes from a run. A section without known facts is left out.
@@ -14,13 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.report.dashboard.chart import draw_chart
-from trainyard.report.dashboard.panels import draw_panels, script_data
+from trainyard.report.dashboard.panels import draw_panels, panel_groups, script_data
 from trainyard.report.dashboard.run_comparison import compare_runs, run_labels
 from trainyard.report.dashboard.text import utc
-from trainyard.report.facts.event_words import axis_marks, event_lines
+from trainyard.report.facts.config_changes import changes_from_defaults, config_changes, format_setting
+from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import RunVerdict, run_headline
-from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.history import AXES, finite_or_none
+from trainyard.report.facts.log_tail import log_tail
+from trainyard.report.facts.next_commands import restore_newest, run_links
+from trainyard.report.facts.program_cards import program_cards
 from trainyard.report.facts.quantities import (
     format_count,
     format_data_files,
@@ -30,14 +35,16 @@ from trainyard.report.facts.quantities import (
     format_size,
 )
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.run_list import ListedEntry
+from trainyard.report.facts.status import Status
+from trainyard.run.failure import read_failure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from trainyard.artifacts.inventory import ListedRun
-
 PAGE = Path(__file__).with_name("page")
-SCRIPTS = ("uPlot.iife.min.js", "report.js")
+_POLICY = ("default-src 'none'", "img-src data:", "style-src 'unsafe-inline'")
+SCRIPTS = ("uPlot.iife.min.js", "report.js", "index.js")
 
 
 def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = None) -> str:
@@ -47,20 +54,29 @@ def html_report(runs: Sequence[RunFacts], *, refresh_seconds: float | None = Non
     data = script_data(runs, panels)
     if refresh_seconds is not None and any(run.state.going for run in runs):
         data["refresh"] = refresh_seconds
-    marks = sorted((mark for run in runs for mark in axis_marks(run)), key=lambda mark: mark.step)
+    axes = [name for name in AXES if any(name in one["axes"] for one in data["runs"])]
     return _render(
         "report.html.j2",
         runs=runs,
         labels=labels,
         data=data,
-        charts=[draw_chart(panel, () if place else marks) for place, panel in enumerate(panels)],
+        groups=panel_groups(panels),
+        axes=["step", *axes],
         comparison=compare_runs(runs) if len(runs) > 1 else None,
     )
 
 
-def html_index(store: str, runs: "Sequence[ListedRun]", *, now: float) -> str:
-    """The page of all `runs` of a store, newest first, as they are at `now` (Unix seconds)."""
-    return _render("index.html.j2", store=store, runs=sorted(runs, key=lambda run: -run.run_number), now=now)
+def html_index(
+    place: str, entries: Sequence[ListedEntry], pages: Mapping[str, str], *, now: float, command: str
+) -> str:
+    """The page of all runs of a folder or a store, as they are at `now` (Unix seconds).
+
+    `pages` has the address of a run's own page, where there is one; `command` is that which compares runs.
+    """
+    rows = [{**entry.to_json(), "page": pages.get(entry.run, "")} for entry in entries]
+    fields = list(rows[0]) if rows else []
+    data = {"fields": fields, "rows": [list(row.values()) for row in rows], "command": command}
+    return _render("index.html.j2", place=place, entries=entries, data=data, now=now)
 
 
 def _render(template: str, **values: Any) -> str:
@@ -86,13 +102,19 @@ def _environment() -> "Environment":
     }
     environment.globals |= {
         "files": {name: Markup(text) for name, text in files.items()},  # noqa: S704
-        "policy": "default-src 'none'; style-src 'unsafe-inline'; script-src "
-        + " ".join(f"'sha256-{_digest(files[name])}'" for name in SCRIPTS),
+        "policy": lambda *names: "; ".join((*_POLICY, _allowed(files[name] for name in names))),
         "headline": run_headline,
         "tiles": figure_tiles,
         "events": event_lines,
         "provenance": lambda run: [(name, text, is_code) for name, text, is_code in _provenance(run) if text],
         "PROVEN": RunVerdict.PROVEN,
+        "chart": draw_chart,
+        "cards": lambda run: program_cards(run.directory),
+        "links": run_links,
+        "failure_log": _failure_log,
+        "restore": restore_newest,
+        "from_green": lambda run: config_changes(run.directory),
+        "from_defaults": lambda run: changes_from_defaults(run.directory),
     }
     environment.filters |= {
         "utc": utc,
@@ -100,12 +122,24 @@ def _environment() -> "Environment":
         "count": format_count,
         "duration": format_duration,
         "loss": format_loss,
+        "setting": format_setting,
+        "markup": Markup,
     }
     return environment
 
 
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _failure_log(run: RunFacts) -> tuple[str, str]:
+    """Return the name and the last lines of the log of a run that failed; empty for any other."""
+    if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
+        return "", ""
+    failure = read_failure(run.outcome)
+    return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
+
+
+def _allowed(scripts: Iterable[str]) -> str:
+    """The part of the policy that allows these scripts, by their digests."""
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    return " ".join(["script-src", *(f"'sha256-{digest}'" for digest in digests)])
 
 
 def _provenance(run: RunFacts) -> Iterable[tuple[str, str, bool]]:

@@ -8,7 +8,6 @@ from typing import Any
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.curve import thin_curve
 from trainyard.report.facts.figures import FigureGroup, figure_values
-from trainyard.report.facts.history import CURVES
 from trainyard.report.facts.run_facts import RunFacts
 
 SCHEMA_VERSION = 1
@@ -39,7 +38,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
 
 def _curves(facts: RunFacts) -> dict[str, Any]:
     """The curves that have values, reduced to the lowest and highest value of each stretch."""
-    found = {name: thin_curve(facts.curve(name), _BUCKETS) for name in CURVES}
+    found = {name: thin_curve(facts.curve(name), _BUCKETS) for name in facts.figures}
     return {
         name: {"steps": [p.step for p in points], "values": [float(f"{p.value:.6g}") for p in points]}
         for name, points in found.items()

@@ -4,11 +4,12 @@ GitHub's summaries show neither inline SVG nor `data:` pictures, so the curve is
 draws; elsewhere its numbers can be read. Text that comes from the run is escaped, so it cannot add markup.
 """
 
+import itertools
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import (
@@ -19,16 +20,17 @@ from trainyard.report.facts.config_changes import (
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
-from trainyard.report.facts.next_commands import restore_command
+from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.quantities import format_count, format_loss, format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import alert_lines, degradation
 from trainyard.run.failure import next_command, read_failure
-from trainyard.run.identity import run_address
 from trainyard.run.suggested_commands import changed_command, is_command
 
-_CHART_POINTS = 60
+CHART_POINTS = 60
+# Lines on GitHub's white and its black page; Mermaid's own first colour, #ECECFF, cannot be seen on white.
+PALETTE = {"blue": "#2f81f7", "orange": "#d9730d", "green": "#2a9d4a", "purple": "#a371f7", "red": "#e5534b"}
 _CONFIG_CHARACTERS = 20_000
 _CHECKPOINTS = 20
 _CHANGES = 50
@@ -77,15 +79,8 @@ def _name(facts: RunFacts) -> str:
 
 def _links(facts: RunFacts) -> str:
     """Links to the commit, the workflow run and its artifacts, and the place in the store."""
-    ci, parts = facts.section("ci"), []
-    address = run_address({str(key): str(value) for key, value in ci.items()})
-    if address and facts.commit:
-        place = address.rpartition("/actions/")[0]
-        parts.append(
-            f"[commit {escape_markdown(facts.commit[:7])}]({place}/commit/{quote(facts.commit, safe='')})"
-        )
-    if address:
-        parts += [f"[workflow run]({address})", f"[artifacts]({address}#artifacts)"]
+    links = run_links(facts, is_beside=False)
+    parts = [f"[{escape_markdown(words)}]({address})" for words, address in links]
     proof = facts.proof
     if proof is not None and proof.store and proof.run_number is not None:
         stored = f"{proof.store.rstrip('/')}/run-{proof.run_number}".replace("`", "'")
@@ -134,21 +129,47 @@ def _figure(value: float | None) -> str:
 
 
 def _curve(facts: RunFacts) -> str:
-    """A chart of the reward or the training loss; each point is the mean of neighbouring rows."""
-    rewards = facts.curve("reward")
-    name, title = ("reward", "Reward") if len(rewards) else ("loss", "Training loss")
-    points = average_curve(facts.curve(name), _CHART_POINTS)
+    """A chart of the reward, or of the training loss with the validation loss.
+
+    Each point of the training loss is the mean of neighbouring rows. All lines of a chart have its range of
+    steps, so that of the validation is level before its first step, which the title states.
+    """
+    import numpy as np
+
+    name, title = ("reward", "Reward") if len(facts.curve("reward")) else ("loss", "Training loss")
+    points = average_curve(facts.curve(name), CHART_POINTS)
     if len(points) < 3 or points[-1].step <= points[0].step:
         return ""
-    values = [point.value for point in points]
-    low, high = min(values), max(values)
+    begin, end = points[0].step, points[-1].step
+    validation = facts.curve("val_loss")
+    lines: dict[str, Iterable[float]] = {title: [point.value for point in points]}
+    if name == "loss" and len(validation) >= 2:
+        steps = np.linspace(begin, end, CHART_POINTS)
+        checked = np.interp(steps, validation.steps, validation.values)
+        lines[f"validation loss from step {validation.steps[0]:.0f}"] = checked
+    return line_chart(name, begin, end, lines)
+
+
+def line_chart(name: str, begin: float, end: float, lines: Mapping[str, Iterable[float]]) -> str:
+    """Return a Mermaid chart of one figure: title -> values at evenly spaced steps.
+
+    It has no legend, so its title says which colour is which line.
+    """
+    rows = [list(values) for values in lines.values()]
+    low, high = min(map(min, rows)), max(map(max, rows))
     margin = 0.0 if high > low else 0.5  # the ends of an axis must differ
+    colours = [colour for colour, _ in zip(itertools.cycle(PALETTE), rows, strict=False)]
+    titles = [re.sub(r'["`]', "", title) for title in lines]
+    if len(rows) > 1:
+        titles = [f"{title} ({colour})" for title, colour in zip(titles, colours, strict=True)]
+    theme = {"xyChart": {"plotColorPalette": ", ".join(PALETTE[colour] for colour in colours)}}
     chart = [
+        f"%%{{init: {json.dumps({'themeVariables': theme})}}}%%",
         "xychart-beta",
-        f'    title "{title}"',
-        f'    x-axis "step" {points[0].step:.0f} --> {points[-1].step:.0f}',
+        f'    title "{", ".join(titles)}"',
+        f'    x-axis "step" {begin:.0f} --> {end:.0f}',
         f'    y-axis "{name}" {low - margin:.4g} --> {high + margin:.4g}',
-        f"    line [{', '.join(f'{value:.4g}' for value in values)}]",
+        *(f"    line [{', '.join(f'{value:.4g}' for value in row)}]" for row in rows),
     ]
     return fence_code("\n".join(chart), "mermaid")
 
@@ -159,7 +180,9 @@ def _checkpoints(facts: RunFacts) -> str:
     shown = facts.checkpoints[-_CHECKPOINTS:]
     rows = [f"| {c.step:,} | {format_size(c.size)} | {c.files} | {utc(c.created)} |" for c in reversed(shown)]
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
-    parts = (table, _resume_command(facts, shown[-1].path), _restore(facts, shown[-1].step))
+    command, how = restore_newest(facts), "Restore it on any machine; for another checkpoint change --step"
+    restore = f"{how}:\n\n{fence_code(command, 'sh')}" if command else ""
+    parts = (table, _resume_command(facts, shown[-1].path), restore)
     return _details(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
 
 
@@ -175,15 +198,6 @@ def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
     if failure is not None and failure.changes:
         command = changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
     return f"Resume from the newest:\n\n{fence_code(command, 'sh')}"
-
-
-def _restore(facts: RunFacts, step: int) -> str:
-    """The command that restores the newest checkpoint on any machine; empty while it is not stored."""
-    proof = facts.proof
-    if proof is None or not proof.store or proof.run_number is None:
-        return ""
-    command = restore_command(store=proof.store, run_number=proof.run_number, step=step)
-    return f"Restore it on any machine; for another checkpoint change --step:\n\n{fence_code(command, 'sh')}"
 
 
 def _sample(facts: RunFacts) -> str:

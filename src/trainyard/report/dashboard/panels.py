@@ -1,22 +1,28 @@
-"""The charts of the report: which figures each one shows, thinned to what a page can hold.
+"""The charts of the report: every figure of the runs, in groups, thinned to what a page can hold.
 
 One panel is drawn twice from the same points: as SVG for paper and for browsers without scripts (`chart`),
 and by uPlot in the browser.
 """
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from trainyard.report.facts.curve import Point, average_curve, thin_curve
 from trainyard.report.facts.event_words import axis_marks
 from trainyard.report.facts.history import STEP_PARTS
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.source_words import source_in_words
 
-_PAGE_BUCKETS, _MOST_BUCKETS = 4000, 400
+_PAGE_BUCKETS, _MOST_BUCKETS, _LEAST_BUCKETS = 4000, 400, 60
 """Most buckets of all curves of a page, so that more runs do not make it larger; and of one curve."""
-_MEANS = 150
-"""A longer loss or reward is drawn faint, with this many means on top."""
+_AXIS_POINTS = 100
+_MOST_DOTS = 40
+MAIN, MACHINE, OTHER = "", "machine", "other"
+"""The groups of figures without a prefix of their own."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +30,46 @@ class Panel:
     """A chart and its figures."""
 
     title: str
+    group: str
     figures: tuple[tuple[str, str], ...]
     """The names of the figures in `metrics.jsonl`, and their labels."""
-    unit: str = ""
-    scale: float = 1.0
-    from_zero: bool = False
-    has_means: bool = False
+
+    @property
+    def scale(self) -> tuple[str, float, bool]:
+        """The unit, the factor from base units to it, and whether the axis starts at zero."""
+        found = (scale for ending, scale in _SCALES if self.figures[0][0].endswith(ending))
+        return next(found, ("", 1.0, False))
 
 
-PANELS = (
-    Panel("Reward", (("reward", "reward"),), has_means=True),
-    Panel("Loss", (("loss", "training"), ("val_loss", "validation")), has_means=True),
-    Panel("Learning rate", (("learning_rate", "learning rate"),), from_zero=True),
-    Panel("Gradient norm", (("grad_norm", "gradient norm"),)),
-    Panel("Tokens per second", (("tokens_per_second", "tokens/s"),), from_zero=True),
-    Panel("MFU", (("mfu", "MFU"),), " %", 100, from_zero=True),
-    Panel("Time of a step", tuple((f"{part}_seconds", part) for part in STEP_PARTS), " s", from_zero=True),
-    Panel("GPU memory", (("gpu_memory_bytes", "used"),), " GB", 1e-9, from_zero=True),
-    Panel("GPU use", (("gpu_utilization_percent", "busy"),), " %", from_zero=True),
-    Panel("GPU temperature", (("gpu_temperature_celsius", "temperature"),), " °C"),
+_SCALES = (
+    ("_seconds", (" s", 1.0, True)),
+    ("_bytes", (" GB", 1e-9, True)),
+    ("_percent", (" %", 1.0, True)),
+    ("_celsius", (" °C", 1.0, False)),
+    ("_per_second", ("", 1.0, True)),
+    ("mfu", (" %", 100.0, True)),
+)
+_MEMORY = (
+    ("gpu_memory_bytes", "used"),
+    ("gpu_memory_peak_bytes", "peak"),
+    ("gpu_memory_total_bytes", "total"),
+)
+# The figures of the run directory's contract, in their order; those of one panel are read together.
+_KNOWN = (
+    Panel("Reward", MAIN, (("reward", "reward"),)),
+    Panel("Loss", MAIN, (("loss", "training"), ("val_loss", "validation"))),
+    Panel("Learning rate", MAIN, (("learning_rate", "learning rate"),)),
+    Panel("Gradient norm", MAIN, (("grad_norm", "gradient norm"),)),
+    Panel("Bits per byte", MAIN, (("val_bits_per_byte", "validation"),)),
+    Panel("Tokens per second", MACHINE, (("tokens_per_second", "tokens/s"),)),
+    Panel("Samples per second", MACHINE, (("samples_per_second", "samples/s"),)),
+    Panel("MFU", MACHINE, (("mfu", "MFU"),)),
+    Panel("Time of a step", MACHINE, (("step_seconds", "step"),)),
+    Panel("Parts of a step", MACHINE, tuple((f"{part}_seconds", part) for part in STEP_PARTS)),
+    Panel("Peak memory", MACHINE, (("memory_peak_bytes", "peak memory"),)),
+    Panel("GPU memory", MACHINE, _MEMORY),
+    Panel("GPU use", MACHINE, (("gpu_utilization_percent", "busy"),)),
+    Panel("GPU temperature", MACHINE, (("gpu_temperature_celsius", "temperature"),)),
 )
 
 
@@ -54,16 +81,18 @@ class Series:
     """The position of its run."""
     figure: int
     """The position of the figure in its panel."""
+    name: str
     label: str
-    """Empty for a faint line, because the line of its means has the label."""
     points: Sequence[Point]
+    """Of a long curve the extremes of its stretches."""
+    means: Sequence[Point]
+    """Of a long curve the means of its stretches, which smoothing starts from; else empty."""
     style: str
     """Its classes in the style sheet. With several runs the colour is that of the run, else of the figure."""
-    is_faint: bool = False
 
     @property
     def has_dots(self) -> bool:
-        return len(self.points) <= 40
+        return len(self.points) <= _MOST_DOTS
 
 
 @dataclass(frozen=True)
@@ -71,35 +100,37 @@ class DrawnPanel:
     """A panel with its lines."""
 
     panel: Panel
+    source: str
+    """Where another program's figures come from, in words; empty for our own trainer."""
     series: tuple[Series, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The panel as the page's script reads it."""
-        return {
-            "title": self.panel.title,
-            "unit": self.panel.unit,
-            "zero": self.panel.from_zero,
-            "series": [
-                {
-                    "run": line.run,
-                    "figure": line.figure,
-                    "faint": line.is_faint,
-                    "dots": line.has_dots,
-                    "steps": [round(point.step, 1) for point in line.points],
-                    "values": [float(f"{point.value:.6g}") for point in line.points],
-                }
-                for line in self.series
-            ],
-        }
+        unit, _, from_zero = self.panel.scale
+        lines = [
+            {
+                "run": line.run,
+                "figure": line.figure,
+                "name": line.name,
+                "label": line.label,
+                "dots": line.has_dots,
+                **_columns(line.points),
+                **({"means": _columns(line.means)} if line.means else {}),
+            }
+            for line in self.series
+        ]
+        return {"title": self.panel.title, "unit": unit, "zero": from_zero, "series": lines}
 
 
 def draw_panels(runs: Sequence[RunFacts], labels: Sequence[str]) -> list[DrawnPanel]:
-    """The panels that have a line to draw; `labels` name the runs."""
-    known = sum(len(run.curve(name)) > 1 for run in runs for panel in PANELS for name, _ in panel.figures)
-    buckets = min(_MOST_BUCKETS, _PAGE_BUCKETS // max(1, known))
+    """The panels that have a line to draw, group by group; `labels` name the runs."""
+    panels = list(_panels(dict.fromkeys(name for run in runs for name in run.figures)))
+    known = sum(len(run.curve(name)) > 1 for run in runs for panel in panels for name, _ in panel.figures)
+    buckets = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _PAGE_BUCKETS // max(1, known)))
     drawn = (
         DrawnPanel(
             panel,
+            next((found for run in runs if (found := _source(run, panel))), ""),
             tuple(
                 line
                 for place, run in enumerate(runs)
@@ -107,25 +138,65 @@ def draw_panels(runs: Sequence[RunFacts], labels: Sequence[str]) -> list[DrawnPa
                 for line in _lines(panel, figure, run, place=place, labels=labels, buckets=buckets)
             ),
         )
-        for panel in PANELS
+        for panel in panels
     )
     return [panel for panel in drawn if any(len(line.points) > 1 for line in panel.series)]
 
 
-def _clock(run: RunFacts) -> list[list[float]]:
-    """The steps of some rows, and the seconds from the first row to each of them."""
-    points = thin_curve(run.curve("time"), 100)
-    return [[point.step for point in points], [round(point.value - points[0].value, 1) for point in points]]
+def panel_groups(drawn: Sequence[DrawnPanel]) -> list[tuple[str, list[tuple[int, DrawnPanel]]]]:
+    """The panels by group, each with its place among all panels."""
+    places = groupby(enumerate(drawn), key=lambda each: each[1].panel.group)
+    return [(group, list(panels)) for group, panels in places]
 
 
 def script_data(runs: Sequence[RunFacts], panels: Sequence[DrawnPanel]) -> dict[str, Any]:
     """Everything that the page's script draws."""
     return {
         "runs": [
-            {"clock": _clock(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
+            {"axes": _axes(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
             for run in runs
         ],
         "panels": [panel.to_json() for panel in panels],
+    }
+
+
+def _panels(names: Iterable[str]) -> Iterator[Panel]:
+    """The panels of figures: those of the contract, then a panel for each other figure, by its prefix."""
+    yield from _KNOWN
+    known = {name for panel in _KNOWN for name, _ in panel.figures}
+    others = sorted(set(names) - known)
+    shared = Counter(_prefix(name) for name in others)
+    groups = {name: _prefix(name) if shared[_prefix(name)] > 1 or "/" in name else OTHER for name in others}
+    for name in sorted(others, key=lambda name: (groups[name] == OTHER, groups[name], name)):
+        yield Panel(name, groups[name], ((name, name),))
+
+
+def _prefix(name: str) -> str:
+    """`eval` of `eval/f1`; `gpu` of `gpu_power_watts`."""
+    return name.partition("/")[0] if "/" in name else re.split(r"[_. ]", name, maxsplit=1)[0]
+
+
+def _source(run: RunFacts, panel: Panel) -> str:
+    sources = (source_in_words(run.outcome, name) for name, _ in panel.figures)
+    return next((found.strip(" ()") for found in sources if found), "")
+
+
+def _axes(run: RunFacts) -> dict[str, dict[str, list[float]]]:
+    """The axes beside the steps: for some steps the seconds since the first row, the epoch and so on."""
+    curves = {name: thin_curve(run.curve(name), _AXIS_POINTS // 2) for name in ("time", "samples", "tokens")}
+    if times := curves["time"]:
+        curves["time"] = [Point(point.step, point.value - times[0].value) for point in times]
+    if run.steps_per_epoch and run.step:
+        curves["epoch"] = [Point(step, step / run.steps_per_epoch) for step in (0, run.step)]
+    else:
+        curves["epoch"] = thin_curve(run.curve("epoch"), _AXIS_POINTS // 2)
+    return {name: _columns(points) for name, points in curves.items() if len(points) > 1}
+
+
+def _columns(points: Sequence[Point]) -> dict[str, list[float]]:
+    return {
+        "steps": [round(point.step, 1) for point in points],
+        "values": [float(f"{point.value:.6g}") for point in points],
     }
 
 
@@ -139,11 +210,9 @@ def _lines(
     if len(labels) > 1:
         label = f"{labels[place]} · {label}" if len(panel.figures) > 1 else labels[place]
         style = f"c{place % 6}" + (f" d{figure}" if figure else "")
-
-    def line(points: Sequence[Point], *, is_faint: bool = False) -> Series:
-        scaled = [Point(point.step, point.value * panel.scale) for point in points]
-        return Series(place, figure, "" if is_faint else label, scaled, style + " faint" * is_faint, is_faint)
-
-    if panel.has_means and len(curve) > 2 * _MEANS:
-        return [line(thin_curve(curve, buckets), is_faint=True), line(average_curve(curve, _MEANS))]
-    return [line(thin_curve(curve, buckets))]
+    elif len(panel.figures) == 1:  # the title says it
+        label = ""
+    points, scale = thin_curve(curve, buckets), panel.scale[1]
+    means = average_curve(curve, buckets) if len(points) < len(curve) else []
+    points, means = ([Point(each.step, each.value * scale) for each in part] for part in (points, means))
+    return [Series(place, figure, name, label, points, means, style)]

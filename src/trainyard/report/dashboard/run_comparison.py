@@ -5,13 +5,11 @@ The last green run and the thresholds can be beside them.
 It states differences and judges none: which difference matters is for people to decide.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from trainyard.proof.gates import thresholds_of
-from trainyard.report.dashboard.markdown import escape_markdown, fence_code, setting_table
+from trainyard.report.dashboard.markdown import CHART_POINTS, escape_markdown, line_chart, setting_table
 from trainyard.report.facts.config_changes import ConfigChange, changed_settings, format_setting
 from trainyard.report.facts.quantities import (
     format_count,
@@ -24,23 +22,9 @@ from trainyard.report.facts.quantities import (
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.run_settings import setting, settings_of_config
 
-_CHART_POINTS = 60
 _MOST_CHARACTERS = 65_000  # a comment on GitHub ends at 65,536
 _LEFT_OUT = "\n\n*The rest was omitted: a comment ends at 65,536 characters.*\n"
-_WARM_UP = 0.25
-"""The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
 Value = Callable[[RunFacts], float | None]
-
-
-def _settled(name: str) -> Value:
-    """The median of a figure over the run without its start."""
-
-    def value(run: RunFacts) -> float | None:
-        values = run.curve(name).values
-        settled = values[int(len(values) * _WARM_UP) :]
-        return median(settled.tolist()) if len(settled) else None
-
-    return value
 
 
 _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
@@ -48,9 +32,9 @@ _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
     ("loss", lambda run: run.loss, format_loss),
     ("validation loss", lambda run: run.validation_loss, format_loss),
     ("reward", lambda run: run.reward, format_loss),
-    ("tokens/s", _settled("tokens_per_second"), format_scaled),
-    ("MFU", _settled("mfu"), format_percent),
-    ("GPU memory", _settled("gpu_memory_bytes"), format_gigabytes),
+    ("tokens/s", lambda run: run.history.rate("tokens_per_second"), format_scaled),
+    ("MFU", lambda run: run.mfu, format_percent),
+    ("GPU memory", lambda run: run.history.rate("gpu_memory_bytes"), format_gigabytes),
     ("training time", lambda run: run.training_seconds, format_duration),
 )
 
@@ -131,19 +115,11 @@ def _curves(runs: Sequence[RunFacts]) -> str:
     begin, end = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
     if begin >= end:
         return ""
-    steps = np.linspace(begin, end, _CHART_POINTS)
+    steps = np.linspace(begin, end, CHART_POINTS)
     lines = [np.interp(steps, curve.steps, curve.values) for curve in curves]
-    low, high = min(line.min() for line in lines), max(line.max() for line in lines)
-    margin = 0.0 if high > low else 0.5  # the ends of an axis must differ
-    titles = ", then ".join(re.sub(r'["`]', "", label) for label in run_labels(runs))
-    chart = [
-        "xychart-beta",
-        f'    title "Training loss: {titles}"',
-        f'    x-axis "step" {begin:.0f} --> {end:.0f}',
-        f'    y-axis "loss" {low - margin:.4g} --> {high + margin:.4g}',
-        *(f"    line [{', '.join(f'{value:.4g}' for value in line)}]" for line in lines),
-    ]
-    return fence_code("\n".join(chart), "mermaid")
+    labels = run_labels(runs)
+    titles = [f"Training loss: {labels[0]}", *labels[1:]]
+    return line_chart("loss", begin, end, dict(zip(titles, lines, strict=True)))
 
 
 def comparison_text(runs: Sequence[RunFacts]) -> str:

@@ -1,6 +1,6 @@
-"""The differences between a run's configuration and that of the last green run in the same folder.
+"""The differences of a run's configuration from the last green run in its folder, and from the defaults.
 
-A runner that keeps its runs has them all in one folder. Elsewhere there is nothing to compare with.
+A runner that keeps its runs has them all in one folder. Elsewhere there is no run to compare with.
 """
 
 import json
@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from trainyard.config.registries import COMMAND
+from trainyard.config.schema import Config
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.resolved_config import config_settings
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
+from trainyard.run.run_settings import setting
 
 _RUNS = 200
 """At most this many neighbours are examined, the newest first."""
@@ -59,17 +64,38 @@ def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
     return tuple(change for change in changes if any(value != change.values[0] for value in change.values))
 
 
+def changes_from_defaults(directory: Path) -> tuple[ConfigChange, ...] | None:
+    """Return the settings that are not the defaults; None when the configuration cannot be read."""
+    settings = config_settings(RunDirectory(directory).config_file)
+    model = settings.get("model")
+    needed = {"model": {"name": model.get("name")}} if isinstance(model, Mapping) else {}
+    try:
+        defaults = dict(_flat(Config.model_validate(needed).model_dump(mode="json", exclude_none=True)))
+    except ValidationError:
+        return None
+    own = {key: value for key, value in _flat(settings) if key == "model.name" or defaults.get(key) != value}
+    return tuple(ConfigChange(key, (defaults.get(key), value)) for key, value in own.items())
+
+
 def format_setting(value: object) -> str:
     """The value of a setting as JSON, of at most 200 characters; empty if it is absent."""
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)[:200]
 
 
 def _last_green(directory: Path) -> Path | None:
-    """The proven run that finished last before the run in `directory` started."""
+    """The proven run of the same recipe or program that finished last before this one started."""
     own = directory.resolve()
     start = finite_or_none(read_record(RunDirectory(own).run_file).get("created"))
     found = [(end, run) for run in _neighbours(own) if (end := _proven_at(run)) is not None]
-    return max(((e, run) for e, run in found if start is None or e <= start), default=(0.0, None))[1]
+    earlier = sorted(((e, run) for e, run in found if start is None or e <= start), reverse=True)
+    return next((run for _, run in earlier if _trains(run) == _trains(own)), None)
+
+
+def _trains(run: Path) -> tuple[object, object]:
+    """Return the recipe of a run; of another program also its name, which is that of the model."""
+    settings = config_settings(RunDirectory(run).config_file)
+    recipe = settings.get("recipe")
+    return recipe, setting(settings, "model.name") if recipe == COMMAND else None
 
 
 def _neighbours(own: Path) -> list[Path]:

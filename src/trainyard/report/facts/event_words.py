@@ -72,6 +72,7 @@ def _name(event: Mapping[str, Any]) -> str:
 
 
 def _details(event: Mapping[str, Any]) -> str:
+    """The other values of an event; digests and nested objects are for programs to read."""
     named = ("event", "time", "step", *(["status"] if event.get("event") == "finished" else []))
     rest = ((key, value) for key, value in event.items() if key not in named)
     return ", ".join(words for key, value in rest for words in _detail(key, value))
@@ -81,6 +82,8 @@ def _detail(key: str, value: object) -> Iterable[str]:
     number, name = finite_or_none(value), key.replace("_", " ")
     if isinstance(value, list):
         yield f"{name} {', '.join(map(str, value))}"
+    elif key.endswith("sha256") or isinstance(value, Mapping):
+        return
     elif number is None:
         yield f"{'' if key == 'reason' else f'{name} '}{value}"
     elif key.endswith("seconds"):

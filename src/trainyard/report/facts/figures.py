@@ -1,14 +1,13 @@
 """The list of a run's figures, which every report reads: text, JSON, HTML, Markdown and Slack.
 
-A further figure is one entry in `FIGURES`, which says how each report shows it. Empty and unknown values are
-left out.
+A further figure is one entry in `FIGURES` for text and JSON; some have a tile in HTML, or words in the line
+of Markdown and Slack. Empty and unknown values are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from trainyard.report.facts.curve import sparkline
 from trainyard.report.facts.history import STEP_PARTS
@@ -53,49 +52,47 @@ class Markup:
     """Applied to text that comes from the run."""
 
 
+Source = Callable[[RunFacts, str], Any]
+"""Reads the value of a figure by its name in the JSON report."""
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A figure in all reports."""
+    """A figure in the text report, and its values in the JSON report."""
 
     group: FigureGroup
-    label: str = ""
-    """Its name in the text report; empty where `text` is not given."""
-    text: Callable[[RunFacts], str | None] = lambda _: None
-    """Its value in the text report."""
-    values: Callable[[RunFacts], Mapping[str, Any]] = lambda _: {}
-    """Its values in the JSON report, in base units, under the names of `metrics.jsonl`."""
-    tile: tuple[int, Callable[[RunFacts], Tile | None]] = (100, lambda _: None)
-    """Its place among the tiles of the HTML report, in ascending order, and its tile."""
-    brief: Callable[[RunFacts, Markup], str] = lambda _facts, _markup: ""
-    """Its text in the line of figures of Markdown and Slack."""
-
-
-class Shown(TypedDict, total=False):
-    """The fields of a `Figure` for the reports with tiles or markup."""
-
-    tile: tuple[int, Callable[[RunFacts], Tile | None]]
-    brief: Callable[[RunFacts, Markup], str]
+    label: str
+    """Its name in the text report."""
+    source: Source
+    names: str
+    """The names of its values in the JSON report, the first of which the text shows; base units."""
+    form: Callable[[float], str] = str
+    """Writes the first value in the text report."""
+    text: Callable[[RunFacts], str | None] | None = None
+    """Its value in the text report, where that is more than the first value."""
 
 
 def text_figures(facts: RunFacts, group: FigureGroup) -> Iterable[tuple[str, str | None]]:
     """Yield label and value of each figure in a group."""
-    return ((figure.label, figure.text(facts)) for figure in FIGURES if figure.group is group)
+    for figure in (one for one in FIGURES if one.group is group and one.label):
+        first = figure.names.partition(" ")[0]
+        shown = figure.text(facts) if figure.text else _format_known(figure.source(facts, first), figure.form)
+        yield figure.label, shown
 
 
 def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
     """Return the values of the figures in a group, None where they are not known."""
     return {
-        name: value
+        name: figure.source(facts, name)
         for figure in FIGURES
         if figure.group is group
-        for name, value in figure.values(facts).items()
+        for name in figure.names.split()
     }
 
 
 def figure_tiles(facts: RunFacts) -> list[Tile]:
     """Return the tiles of the HTML report, in their order."""
-    ordered = sorted((figure.tile for figure in FIGURES), key=lambda tile: tile[0])
-    return [tile for _, make in ordered if (tile := make(facts)) is not None]
+    return [tile for make in _TILES if (tile := make(facts)) is not None]
 
 
 def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
@@ -103,7 +100,7 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
 
     A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
     """
-    return [words for figure in FIGURES if (words := figure.brief(facts, markup))]
+    return [words for make in _BRIEF if (words := make(facts, markup))]
 
 
 def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
@@ -115,85 +112,22 @@ def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
     return sorted(shares, key=lambda share: -share[1])
 
 
-def _last(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
-    """The values of the last logged row, by the names that they have there."""
-    return lambda facts: {name: facts.history.last.get(name) for name in names}
+def _last(facts: RunFacts, name: str) -> float | None:
+    return facts.history.last.get(name)
 
 
-def _rates(*names: str) -> Callable[[RunFacts], Mapping[str, Any]]:
-    """The rates of the figures, by their names in the rows."""
-    return lambda facts: {name: facts.history.rate(name) for name in names}
+def _rate(facts: RunFacts, name: str) -> float | None:
+    return facts.history.rate(name)
 
 
-def _rated(
-    group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Unpack[Shown]
-) -> Figure:
-    """The rate of the figure `name`, which `form` writes in the text report."""
-    return Figure(
-        group,
-        label,
-        lambda facts: _format_known(facts.history.rate(name), form),
-        _rates(name),
-        **shown,
-    )
-
-
-def _logged(
-    group: FigureGroup, label: str, name: str, form: Callable[[float], str], **shown: Unpack[Shown]
-) -> Figure:
-    """The value `name` of the last logged row, which `form` writes in the text report."""
-    return Figure(
-        group, label, lambda facts: _format_known(facts.history.last.get(name), form), _last(name), **shown
-    )
-
-
-def _computed(
-    group: FigureGroup,
-    label: str,
-    name: str,
-    form: Callable[[float], str],
-    *more: str,
-    json: str = "",
-    **shown: Unpack[Shown],
-) -> Figure:
-    """The property `name` of the facts, which `form` writes in the text report.
-
-    JSON has the same name, unless `json` is another, and the properties `more`.
-    """
-    return Figure(
-        group,
-        label,
-        lambda facts: _format_known(getattr(facts, name), form),
-        lambda facts: {
-            **{each: getattr(facts, each) for each in more},
-            json or name: getattr(facts, name),
-        },
-        **shown,
-    )
-
-
-def _share(
-    label: str,
-    name: str,
-    total: str,
-    form: Callable[[float], str] = "{:,.0f}".format,
-    *,
-    counted: str = "",
-    **shown: Unpack[Shown],
-) -> Figure:
-    """`340 / 600` from two properties of the facts; the first alone where the total is not known.
-
-    Text shows `counted` instead of the first.
-    """
+def _share(name: str, total: str, form: Callable[[float], str]) -> Callable[[RunFacts], str | None]:
+    """Return a writer of `340 / 600` from two facts; of the first alone where the total is not known."""
 
     def text(facts: RunFacts) -> str | None:
-        value, of = getattr(facts, counted or name), getattr(facts, total)
+        value, of = getattr(facts, name), getattr(facts, total)
         return None if value is None else form(value) if of is None else f"{form(value)} / {form(of)}"
 
-    def values(facts: RunFacts) -> dict[str, Any]:
-        return {name: getattr(facts, name), total: getattr(facts, total)}
-
-    return Figure(FigureGroup.TRAINING, label, text, values, **shown)
+    return text
 
 
 def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
@@ -204,7 +138,7 @@ def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], st
         line = sparkline(curve)
         return f"{line} {form(curve.values[0])} → {form(curve.values[-1])}" if line else None
 
-    return Figure(group, label, text)
+    return Figure(group, label, _last, "", text=text)
 
 
 def _format_known(value: float | None, form: Callable[[float], str]) -> str | None:
@@ -322,6 +256,18 @@ def _goodput_text(facts: RunFacts) -> str | None:
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 
+def _format_epoch(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _format_epoch_time(seconds: float) -> str:
+    return f"{format_duration(seconds)} per epoch"
+
+
+def _goodput_record(facts: RunFacts, _name: str) -> dict[str, Any] | None:
+    return facts.goodput.record() if facts.goodput and facts.step else None
+
+
 def _sources_text(facts: RunFacts) -> str | None:
     """Return where the steps and figures of another program come from: `steps observed, loss printed …`."""
     outcome = facts.section("outcome")
@@ -331,80 +277,64 @@ def _sources_text(facts: RunFacts) -> str | None:
     return ", ".join(f"{name}{source_in_words(outcome, name)}" for name in sources)
 
 
+def _mfu_tile(facts: RunFacts) -> Tile | None:
+    return _tile("MFU", facts.mfu, format_percent, "median, of peak")
+
+
+def _cost_words(facts: RunFacts, markup: Markup) -> str:
+    return "" if facts.usd is None else markup.strong(format_money(facts.usd))
+
+
 _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
 _PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
-_training = partial(_computed, _TRAINING)
+_WHOLE = "{:,.0f}".format
+_RATE, _DEGREES = "{:.2e}".format, "{:.0f} °C".format
+_STEP_NAMES = " ".join(("step_seconds", *(f"{part}_seconds" for part in STEP_PARTS)))
 # Every figure, in the order of the text report.
-FIGURES: list[Figure] = [
-    _share("Current Epoch", "epoch", "epochs", lambda value: f"{value:.2f}".rstrip("0").rstrip(".")),
-    _training("Reward", "reward", format_loss, "first_reward", tile=(1, _reward_tile), brief=_reward_words),
-    _training("Training Loss", "loss", format_loss, "first_loss", tile=(1, _loss_tile), brief=_loss_words),
-    _training("Validation Loss", "validation_loss", format_loss, json="val_loss", tile=(2, _validation_tile)),
-    _training("Bits per Byte", "bits_per_byte", "{:.2f}".format),
-    _logged(_TRAINING, "Learning Rate", "learning_rate", "{:.2e}".format),
-    _logged(_TRAINING, "Gradient Norm", "grad_norm", "{:.3g}".format),
-    _share("Total Steps", "step", "steps", counted="steps_done", tile=(3, _steps_tile), brief=_steps_words),
+FIGURES: tuple[Figure, ...] = (
+    Figure(
+        _TRAINING, "Current Epoch", getattr, "epoch epochs", text=_share("epoch", "epochs", _format_epoch)
+    ),
+    Figure(_TRAINING, "Reward", getattr, "reward first_reward", format_loss),
+    Figure(_TRAINING, "Training Loss", getattr, "loss first_loss", format_loss),
+    Figure(_TRAINING, "Validation Loss", lambda facts, _: facts.validation_loss, "val_loss", format_loss),
+    Figure(_TRAINING, "Bits per Byte", getattr, "bits_per_byte", "{:.2f}".format),
+    Figure(_TRAINING, "Learning Rate", _last, "learning_rate", _RATE),
+    Figure(_TRAINING, "Gradient Norm", _last, "grad_norm", "{:.3g}".format),
+    Figure(_TRAINING, "Total Steps", getattr, "step steps", text=_share("steps_done", "steps", _WHOLE)),
+    Figure(_TRAINING, "Sources", lambda facts, name: facts.outcome.get(name), "sources", text=_sources_text),
     Figure(
         _TRAINING,
-        "Sources",
-        _sources_text,
-        lambda facts: {"sources": facts.section("outcome").get("sources")},
+        "Step in Epoch",
+        getattr,
+        "step_in_epoch steps_per_epoch",
+        text=_share("step_in_epoch", "steps_per_epoch", _WHOLE),
     ),
-    _share("Step in Epoch", "step_in_epoch", "steps_per_epoch"),
     _curve(_TRAINING, "Reward Curve", "reward", format_loss),
     _curve(_TRAINING, "Loss Curve", "loss", format_loss),
     _curve(_TRAINING, "Validation Curve", "val_loss", format_loss),
-    _curve(_TRAINING, "Learning Rate Curve", "learning_rate", "{:.2e}".format),
-    Figure(_TRAINING, values=_last("tokens")),
-    Figure(
-        _GPU,
-        "GPU Memory",
-        _memory_text,
-        _last("gpu_memory_bytes", "gpu_memory_total_bytes"),
-        tile=(8, _memory_tile),
-    ),
+    _curve(_TRAINING, "Learning Rate Curve", "learning_rate", _RATE),
+    Figure(_TRAINING, "", _last, "tokens"),
+    Figure(_GPU, "GPU Memory", _last, "gpu_memory_bytes gpu_memory_total_bytes", text=_memory_text),
     _curve(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
-    _logged(_GPU, "GPU Memory Peak", "gpu_memory_peak_bytes", format_gigabytes),
-    _rated(_GPU, "GPU Utilization", "gpu_utilization_percent", "{:.0f} %".format),
-    _logged(_GPU, "Temperature", "gpu_temperature_celsius", "{:.0f} °C".format),
-    _rated(_PERFORMANCE, "Throughput", "samples_per_second", "{:.1f} samples/sec".format),
-    _rated(_PERFORMANCE, "Tokens/sec", "tokens_per_second", format_scaled, tile=(5, _tokens_tile)),
-    _computed(
-        _PERFORMANCE,
-        "MFU",
-        "mfu",
-        format_percent,
-        tile=(6, lambda facts: _tile("MFU", facts.mfu, format_percent, "of peak")),
-        brief=_mfu_words,
-    ),
-    Figure(
-        _PERFORMANCE,
-        "Step Time",
-        _step_time_text,
-        _rates("step_seconds", *(f"{part}_seconds" for part in (*STEP_PARTS, "checkpoint"))),
-        tile=(7, _step_time_tile),
-    ),
-    _computed(_PERFORMANCE, "Time Remaining", "seconds_remaining", format_duration),
-    _computed(_PERFORMANCE, "Completion", "completion", format_percent),
-    _computed(
-        _TIMING, "Epoch Duration", "epoch_seconds", lambda seconds: f"{format_duration(seconds)} per epoch"
-    ),
-    Figure(
-        _TIMING,
-        "Training Duration",
-        _duration_text,
-        lambda facts: {"training_seconds": facts.training_seconds},
-        tile=(4, _duration_tile),
-    ),
-    Figure(
-        _TIMING,
-        "Goodput",
-        _goodput_text,
-        lambda facts: {"goodput": facts.goodput.record() if facts.goodput and facts.step else None},
-    ),
-    _computed(_TIMING, "Estimated Total", "estimated_total_seconds", format_duration),
-    Figure(
-        _TIMING,
-        brief=lambda facts, markup: "" if facts.usd is None else markup.strong(format_money(facts.usd)),
-    ),
-]
+    Figure(_GPU, "GPU Memory Peak", _last, "gpu_memory_peak_bytes", format_gigabytes),
+    Figure(_GPU, "GPU Utilization", _rate, "gpu_utilization_percent", "{:.0f} %".format),
+    Figure(_GPU, "Temperature", _last, "gpu_temperature_celsius", _DEGREES),
+    Figure(_PERFORMANCE, "Throughput", _rate, "samples_per_second", "{:.1f} samples/sec".format),
+    Figure(_PERFORMANCE, "Tokens/sec", _rate, "tokens_per_second", format_scaled),
+    Figure(_PERFORMANCE, "MFU", getattr, "mfu", format_percent),
+    Figure(_PERFORMANCE, "Step Time", _rate, _STEP_NAMES, text=_step_time_text),
+    Figure(_PERFORMANCE, "Time Remaining", getattr, "seconds_remaining", format_duration),
+    Figure(_PERFORMANCE, "Completion", getattr, "completion", format_percent),
+    Figure(_TIMING, "Epoch Duration", getattr, "epoch_seconds", _format_epoch_time),
+    Figure(_TIMING, "Training Duration", getattr, "training_seconds", text=_duration_text),
+    Figure(_TIMING, "Goodput", _goodput_record, "goodput", text=_goodput_text),
+    Figure(_TIMING, "Estimated Total", getattr, "estimated_total_seconds", format_duration),
+)
+_TILES: tuple[Callable[[RunFacts], Tile | None], ...] = (
+    *(_reward_tile, _loss_tile, _validation_tile, _steps_tile),
+    *(_duration_tile, _tokens_tile, _mfu_tile, _step_time_tile, _memory_tile),
+)
+_BRIEF: tuple[Callable[[RunFacts, Markup], str], ...] = (
+    *(_reward_words, _loss_words, _steps_words, _mfu_words, _cost_words),
+)

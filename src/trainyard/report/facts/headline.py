@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainyard.errors import ExitCode
 from trainyard.report.facts.next_commands import prove_command
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
@@ -44,13 +45,12 @@ def run_headline(facts: RunFacts) -> Headline:
     if proof is not None:
         first = proof.failing[0] if proof.failing else None
         names = ", ".join(part.name for part in proof.failing) or "the record of the proof is incomplete"
-        evidence, step = (first.evidence, first.next_step) if first else ("", None)
-        if first and first.name == "trained":
-            advised = with_advice(evidence, facts.outcome)
-            # The proof's own line of this part is not repeated.
-            evidence = root_error(facts) or (advised if advised != evidence else "")
+        reason, step = "", first.next_step if first else None
+        if first and first.name == "trained":  # the proof's own line of a part is not repeated
+            advised = with_advice(first.evidence, facts.outcome)
+            reason = root_error(facts) or (advised if advised != first.evidence else "")
         return Headline(
-            RunVerdict.FAILED, f"Not proven: {names}", evidence, step or prove_command(facts.directory)
+            RunVerdict.FAILED, f"Not proven: {names}", reason, step or prove_command(facts.directory)
         )
     return _of_state(facts)
 
@@ -66,12 +66,12 @@ def _of_state(facts: RunFacts) -> Headline:
             prove = prove_command(facts.directory)
             return Headline(RunVerdict.DEGRADED, "Trained, not proven yet", reason, prove)
         case Status.STOPPED:
-            return Headline(RunVerdict.DEGRADED, f"Stopped{at}", detail, again)
+            return Headline(RunVerdict.DEGRADED, f"{_ended(facts, 'Stopped')}{at}", detail, again)
         case Status.FAILED:
             where = where_it_ended(facts.outcome, facts.steps)
             return Headline(
                 RunVerdict.FAILED,
-                f"Failed {where}".strip(),
+                f"{_ended(facts, 'Failed')} {where}".strip(),
                 ". ".join(filter(None, (with_advice(detail, facts.outcome), root_error(facts)))),
                 again,
             )
@@ -81,6 +81,11 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.GOING, f"Training{at}", detail)
         case Status.EMPTY:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
+
+
+def _ended(facts: RunFacts, word: str) -> str:
+    """Return `Interrupted` for a run that Ctrl-C ended, else `word`."""
+    return "Interrupted" if facts.outcome.get("exit_code") == ExitCode.INTERRUPTED else word
 
 
 def root_error(facts: RunFacts) -> str:

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 STEP_PARTS = ("data", "forward", "backward", "optimizer", "checkpoint")
 """The parts of a step, in their order; the metrics have `<part>_seconds` for each."""
-CURVES = (
-    *("loss", "val_loss", "reward", "learning_rate", "grad_norm", "tokens_per_second", "mfu"),
-    *("gpu_memory_bytes", "gpu_utilization_percent", "gpu_temperature_celsius"),
-    *(f"{part}_seconds" for part in STEP_PARTS),
-    *("samples_per_second", "step_seconds"),
-)
-
+AXES = ("step", "time", "epoch", "samples", "tokens")
+"""The names over which the other figures are drawn."""
+# Further names have only their newest value: they are parameters of a program that logs each layer, say.
+_MOST_COLUMNS = 200
 _NEWEST_BYTES = 8_000_000
 _UNKNOWN = array("d", [math.nan])
 _LARGEST = 1e100
@@ -67,7 +64,7 @@ class MetricsHistory:
     size: int = 0
     """The number of rows that have a step."""
     columns: "dict[str, array[float]]" = field(default_factory=dict)
-    """`step`, `time` and the curves of these rows; NaN where a value is not known."""
+    """The values of these rows by name; NaN where a value is not known."""
 
     def add(self, rows: EqualRows) -> None:
         """Append rows."""
@@ -85,14 +82,21 @@ class MetricsHistory:
             return
         known = np.isfinite(table[:, places["step"]])
         table = table if known.all() else table[known]
-        for name in ("step", "time", *CURVES):
+        for name in dict.fromkeys((*self.columns, *rows.names)):
+            if name not in self.columns:
+                if len(self.columns) >= _MOST_COLUMNS or not np.isfinite(table[:, places[name]]).any():
+                    continue
+                self.columns[name] = _UNKNOWN * self.size
             if name in places:
-                if name not in self.columns:
-                    self.columns[name] = _UNKNOWN * self.size
                 self.columns[name].frombytes(table[:, places[name]].tobytes())
-            elif name in self.columns:
+            else:
                 self.columns[name].extend(_UNKNOWN * len(table))
         self.size += len(table)
+
+    @property
+    def figures(self) -> list[str]:
+        """The names that have values at steps, in the order in which they came, without the axes."""
+        return [name for name in self.columns if name not in AXES]
 
     def curve(self, name: str) -> Curve:
         """The known values of a figure. Of rows with the same step, or trained again, the last one counts."""

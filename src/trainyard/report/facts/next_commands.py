@@ -1,10 +1,14 @@
-"""The shell commands that only the reports suggest, quoted for pasting."""
+"""The shell commands that only the reports suggest, quoted for pasting, and the links of a run."""
 
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
+from trainyard.report.facts.log_tail import program_logs
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.identity import run_address
 from trainyard.run.suggested_commands import from_here, trainyard_command
 
 
@@ -13,10 +17,34 @@ def prove_command(directory: Path) -> str:
     return trainyard_command(f"prove --run-dir {shlex.quote(str(directory))} --run-number auto")
 
 
-def restore_command(*, store: str, run_number: int, step: int) -> str:
-    """Restore a stored checkpoint on any machine."""
-    what = f"--store {shlex.quote(store)} --run-number {run_number} --step {step}"
-    return trainyard_command(f"store restore {what} --to runs/restored-{run_number}")
+def restore_newest(facts: RunFacts) -> str:
+    """Restore the newest checkpoint on any machine; empty while none is stored."""
+    proof = facts.proof
+    if proof is None or not proof.store or proof.run_number is None or not facts.checkpoints:
+        return ""
+    step = facts.checkpoints[-1].step
+    what = f"--store {shlex.quote(proof.store)} --run-number {proof.run_number} --step {step}"
+    return trainyard_command(f"store restore {what} --to runs/restored-{proof.run_number}")
+
+
+def run_links(facts: RunFacts, *, is_beside: bool) -> list[tuple[str, str]]:
+    """Return words and address of what belongs to a run: commit, workflow run, store, logs.
+
+    A page that `is_beside` the run, in its folder `report/`, also has links to folders of this machine.
+    """
+    address = run_address({str(key): str(value) for key, value in facts.section("ci").items()})
+    links = []
+    if address and facts.commit:
+        commit = f"{address.rpartition('/actions/')[0]}/commit/{quote(facts.commit, safe='')}"
+        links.append((f"commit {facts.commit[:7]}", commit))
+    if address:
+        links += [("workflow run", address), ("artifacts", f"{address}#artifacts")]
+    if not is_beside:
+        return links
+    if facts.proof and facts.proof.store and facts.proof.store.startswith("file:///"):
+        links.append(("store", quote(f"{facts.proof.store}/run-{facts.proof.run_number}", safe=":/")))
+    logs = program_logs(facts.directory)
+    return links + [(f"log {path.stem}", f"../logs/{quote(path.name)}") for path in logs]
 
 
 def tensorboard_command(directory: Path, *, run_id: str) -> str:

@@ -79,6 +79,11 @@ class ProofRecord:
         return self.claimed and names == PARTS and not self.failing
 
     @property
+    def compares(self) -> bool:
+        """Return whether a figure has a threshold or the value of another run beside it."""
+        return any(each.threshold or each.baseline is not None for each in self.figures)
+
+    @property
     def failing(self) -> tuple[PartRecord, ...]:
         return tuple(part for part in self.parts if not part.passed)
 

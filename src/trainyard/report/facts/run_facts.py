@@ -145,6 +145,11 @@ class RunFacts:
         return self.history.curve("" if name == "mfu" and self.is_on_cpu else name)
 
     @property
+    def figures(self) -> list[str]:
+        """The names of the figures that have a curve."""
+        return [name for name in self.history.figures if len(self.curve(name))]
+
+    @property
     def is_on_cpu(self) -> bool:
         return str(self.section("hardware").get("device", "")).startswith("cpu")
 

@@ -27,7 +27,9 @@ class RunPreview:
     target: str
     labels: Sequence[str]
     model: str
-    parameters: int
+    """The model, or the command of another program."""
+    parameters: int | None
+    """None for another program, whose model is not known."""
     config_sha256: str
     steps: int | None
     tokens_per_step: int | None
@@ -48,8 +50,9 @@ def markdown_plan(planned: RunPreview) -> str:
     only = planned.outputs["train"] != "true"
     segment = int(planned.outputs["segment"])
     part = f" · segment {segment} of at most {planned.outputs['most_segments']}" if segment > 1 else ""
-    model, target = escape_markdown(planned.model), escape_markdown(planned.target)
-    title = f"### {'Dry run' if only else 'Plan'}: {model} on {target}{part}"
+    what = _code(planned.model) if planned.parameters is None else escape_markdown(planned.model)
+    target = escape_markdown(planned.target)
+    title = f"### {'Dry run' if only else 'Plan'}: {what} on {target}{part}"
     rows = [f"| {name} | {value} |" for name, value in _rows(planned)]
     warnings = [f"⚠️ This run {escape_markdown(line)}" for line in unproven_lines(planned.unproven)]
     parts = [title, *warnings, "\n".join(["| | |", "|---|---|", *rows])]
@@ -116,7 +119,10 @@ def _rows(planned: RunPreview) -> Iterator[tuple[str, str]]:
     yield "begins", _start(outputs["resume"], int(outputs["segment"]))
     deadline = escape_markdown(outputs["deadline"])
     yield "stops itself", f"after {deadline} with a checkpoint, and continues in another segment"
-    yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
+    if planned.parameters is None:
+        yield "program", _code(planned.model)
+    else:
+        yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
     yield "length", _length(planned)
     yield "time", _time(planned)
     yield "cost", _cost(planned)
@@ -139,7 +145,7 @@ def _start(resume: str, segment: int) -> str:
 
 def _length(planned: RunPreview) -> str:
     if planned.steps is None:
-        return "until the epochs are done"
+        return "until the program ends" if planned.parameters is None else "until the epochs are done"
     if planned.tokens_per_step is None:
         return f"at most {format_count(planned.steps, 'step')}"
     tokens = format_scaled(planned.steps * planned.tokens_per_step)

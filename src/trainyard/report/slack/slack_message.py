@@ -144,10 +144,11 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     git = facts.section("git") if facts is not None else {}
     parts = source_of(around.ci, branch=str(git.get("branch") or ""), commit=str(git.get("commit") or ""))
     config = facts.config_text if facts is not None else None
-    model = config_value(config, "model.name") or around.plan.get("model")
-    steps = finite_or_none(config_value(config, "training.max_steps")) or finite_or_none(
-        around.plan.get("steps")
-    )
+    is_program = config_value(config, "recipe") == "command"  # the model and steps of its record are defaults
+    model = None if is_program else config_value(config, "model.name")
+    model = model or around.plan.get("model")
+    steps = finite_or_none(config_value(config, "program.steps" if is_program else "training.max_steps"))
+    steps = steps or finite_or_none(around.plan.get("steps"))
     planned = (facts.steps if facts is not None else None) or steps
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
@@ -196,8 +197,8 @@ def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:
     address = run_address(ci)
     if not address:
         return []
-    report = [f"<{address}#artifacts|report>"] if event.ends else []
-    return [f"<{address}|run>", *report]
+    # Its page has the summary. The action alone keeps no artifacts, and those of train.yml are still to come.
+    return [f"<{address}|run and report>" if event.ends else f"<{address}|run>"]
 
 
 def _proof(facts: RunFacts | None) -> str:

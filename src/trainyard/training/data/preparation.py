@@ -94,10 +94,12 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     if data.train_path is None:
         corpus = standard_library()
     else:
-        corpus = _corpus("data.train_path", data.train_path, data, without, skips)
+        corpus = _corpus("data.train_path", data.train_path, data, without=without, skips=skips)
     held_out: tuple[CorpusFile, ...] = ()
     if validation is not None:
-        held_out = _corpus("data.validation_path", validation, data, [prepared], validation_skips).files
+        held_out = _corpus(
+            "data.validation_path", validation, data, without=[prepared], skips=validation_skips
+        ).files
 
     def build_plan(split: str | None) -> Preparation:
         train, validation = corpus.files, held_out
@@ -130,7 +132,7 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
         yield by_files  # a text that is too short to split is used completely for training
 
 
-def _corpus(key: str, path: str, data: DataConfig, without: Sequence[Path], skips: SkipTally) -> Corpus:
+def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
     corpus = corpus_at(key, Path(path).expanduser(), without=without, skips=skips)
     width = np.dtype(data.bin_dtype).itemsize

@@ -125,11 +125,12 @@ def _choose_plan(
             return prepared
     assert prepared is not None
     if prepared.train.tokens <= length:
-        raise _too_short("data.train_path", prepared.name, prepared.train, length, prepared.skipped)
-    if (
-        prepared.validation is not None and data.validation_path is not None
-    ):  # skipped files may be training data
-        raise _too_short("data.validation_path", data.validation_path, prepared.validation, length)
+        raise _too_short(
+            "data.train_path", prepared.name, prepared.train, length=length, skipped=prepared.skipped
+        )
+    # The files that were skipped may be training data, so they are not named here.
+    if prepared.validation is not None and data.validation_path is not None:
+        raise _too_short("data.validation_path", data.validation_path, prepared.validation, length=length)
     if data.validation_fraction > 0:
         _logger.warning(
             "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
@@ -141,7 +142,7 @@ def _choose_plan(
 
 
 def _too_short(
-    key: str, name: str, file: TokenFile, length: int, skipped: tuple[SkipCount, ...] = ()
+    key: str, name: str, file: TokenFile, *, length: int, skipped: tuple[SkipCount, ...] = ()
 ) -> DataError:
     return DataError(
         f"{key}: {name} has {file.tokens:,} tokens, less than one sequence, which takes {length + 1:,} "

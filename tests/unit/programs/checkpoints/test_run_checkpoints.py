@@ -86,6 +86,7 @@ CASES = {
     "data": Case(after=("data/cached_10000.pt=9", "out/a.pt=5"), program={"data": ("data",)}, step=5),
     "a file of data": Case(after=("c.pt=9",), program={"data": ("*.pt",)}),
     "another run's directory": Case(after=("runs/b/run.json", "runs/b/config.yaml", "runs/b/output/a.pt=30")),
+    "a run in a store": Case(after=("any/run-1/identity.json", "any/run-1/checkpoint-30/a.pt=30")),
     "its output folder": Case(after=("run/output/a.pt=20", "out/b.pt=30"), step=20),
     "{run_dir} named": Case(
         after=("out/a.pt=30",), program={"command": ("{run_dir}",)}, reason="program.command names"

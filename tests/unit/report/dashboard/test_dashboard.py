@@ -15,8 +15,9 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
+from trainyard.report.dashboard.markdown import PALETTE, line_chart
 from trainyard.report.dashboard.run_comparison import comparison_report
-from trainyard.report.facts.history import CURVES
+from trainyard.report.facts.history import AXES
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -201,7 +202,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
 @each_case("seed", range(8))
 def test_any_numbers_in_any_rows_give_every_report(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
-    names = (*CURVES, "time", "step")
+    names = (*AXES, "loss", "val_loss", "reward", "learning_rate", "mfu", "gpu_memory_bytes", "eval/f1")
     values: tuple[Any, ...] = (
         0,
         1e308,
@@ -295,6 +296,18 @@ def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None
     assert steps[:3] == ["steps", "40", "80"]
     assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
     assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
+
+
+def test_the_lines_of_a_summary_can_be_seen_on_white_and_on_black() -> None:
+    def brightness(colour: str) -> float:  # WCAG 2.2: relative luminance
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+
+    for colour in PALETTE.values():  # 3:1 is what it asks for lines
+        assert min(1.05 / brightness(colour), brightness(colour) / brightness("#0d1117")) >= 3, colour
+    chart = line_chart("loss", 1, 9, {"a": [2, 1], "b": [3, 1]})
+    assert f'"{PALETTE["blue"]}, {PALETTE["orange"]}"' in chart and 'title "a (blue), b (orange)"' in chart
 
 
 def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_run: NewRun) -> None:

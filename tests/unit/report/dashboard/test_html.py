@@ -77,13 +77,18 @@ def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
             "def _parse_args",
             "Checkpoints",
         ),
-        *("Where it came from", "Python 3.11 standard library", "checkpoint saved", "Configuration, 4 lines"),
+        *(
+            "Where it came from",
+            "Python 3.11 standard library",
+            "checkpoint saved",
+            "Differs from the defaults",
+            "All 4 lines",
+        ),
     )
     assert [word for word in words if word not in page.words] == []
-    assert len(page.tags_named("svg")) == len(page.tags_named("figure")) == 9
-    assert len(page.tags_named("circle")) == 3, "three validations"
+    assert len(page.tags_named("svg")) == len(page.tags_named("figure")) == 12
     tables = len(page.tags_named("table"))
-    assert len(page.tags_named("caption")) == tables == 3
+    assert len(page.tags_named("caption")) == tables == 4
 
 
 def test_the_figures_and_every_part_of_the_proof_are_shown(new_run: NewRun) -> None:
@@ -118,7 +123,7 @@ def test_the_page_needs_nothing_else(new_run: NewRun) -> None:
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     assert [policy["content"] for policy in policies] == [
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
     ]
     assert page.tags_named("script") == [{"type": "application/json", "id": "data"}, {}, {}]
     forbidden = {"link", "img", "iframe", "object", "embed", "base", "form"}

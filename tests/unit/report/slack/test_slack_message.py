@@ -32,7 +32,7 @@ CI = {
     "sha": "3f2c1ab" + "0" * 33,
 }
 AROUND = Surroundings("gh-99", CI, "gpu-runner")
-REPORT = "<https://github.com/me/lab/actions/runs/99#artifacts|report>"
+REPORT = "<https://github.com/me/lab/actions/runs/99|run and report>"
 LINK = "<https://github.com/me/lab/actions/runs/99|run>"
 
 
@@ -105,7 +105,7 @@ def test_a_proven_run(new_run: NewRun) -> None:
     )
     text = full_text(message)
     assert "✅ stored: 6 of 6 objects" in text
-    assert LINK in text
+    assert REPORT in text
     assert "Next" not in text
 
 

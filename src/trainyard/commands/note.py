@@ -1,0 +1,68 @@
+"""Write a note or tags on a run; `trainyard runs` and the index of `trainyard report` show them.
+
+A note is no record of the run: it is in no manifest and changes no proof.
+
+Reads:      RUN, a run directory, or with --store a run number; its notes
+Writes:     notes.json in the run directory, or notes/run-N.json in the store, by a conditional put
+Exit codes: 0 written; 2 wrong usage, no such run; 4 the store cannot be reached, or somebody else wrote the
+            notes at the same time
+Example:    trainyard note runs/20261120-214501-7c1f "warm-up was too short" --tag baseline
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainyard.artifacts.record.run_notes import RunNotes, change_directory, change_store
+from trainyard.artifacts.record.run_numbers import runs_in_question
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.command import output
+from trainyard.command.parser import script_parser
+from trainyard.errors import ExitCode
+from trainyard.run.run_advice import require_run
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = script_parser(__doc__)
+    parser.add_argument("run", metavar="RUN", help="a run directory, or with --store a run number")
+    parser.add_argument("text", nargs="?", default="", metavar="TEXT", help="the note")
+    parser.add_argument(
+        "--tag", action="append", default=[], metavar="TAG", help="add a tag; may be repeated"
+    )
+    untag = "remove a tag; may be repeated"
+    parser.add_argument("--untag", action="append", default=[], metavar="TAG", help=untag)
+    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--dry-run", action="store_true", help="print the notes, write nothing")
+    parser.add_argument("--json", action="store_true", help="print the notes as JSON")
+    args = parser.parse_intermixed_args(argv)
+    if not (args.text or args.tag or args.untag):
+        parser.error("give a TEXT, a --tag or an --untag")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_args(argv)
+    output.configure_logging(args.log_level)
+
+    def change(notes: RunNotes) -> RunNotes:
+        return notes.changed(args.text, tags=args.tag, removed=args.untag, time=time.time())
+
+    if args.store:
+        store = open_store(args.store)
+        (number,) = runs_in_question(store, args.run)
+        notes = change_store(store, number, change, dry_run=args.dry_run)
+    else:
+        require_run(Path(args.run))
+        notes = change_directory(Path(args.run), change, dry_run=args.dry_run)
+    if args.json:
+        output.print_json({"run": args.run, "notes": notes.notes, "tags": notes.tags})
+    else:
+        output.print_text("\n".join([f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]))
+    return ExitCode.DONE
+
+
+def _line(note: dict[str, object]) -> str:
+    moment = note.get("time")
+    known = time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment)) if isinstance(moment, int | float) else ""
+    return f"{known}  {note.get('text', '')}"

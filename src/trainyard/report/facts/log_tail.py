@@ -1,0 +1,36 @@
+"""The last lines of a program's log, for the page of a run that failed. Secrets in them are masked."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainyard.config.secret_filter import SecretFilter
+from trainyard.errors import DamagedFileError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.untrusted_files import open_regular
+
+_LINES, _BYTES = 50, 64_000
+
+
+def program_logs(directory: Path) -> list[Path]:
+    """Return the logs of the program, one of each node, by their names."""
+    return sorted(RunDirectory(directory).logs.glob("node-*.log"))
+
+
+def log_tail(directory: Path, error: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Return the name and the last 50 lines of the log that has `error`, else of the first node's log.
+
+    Both are empty if there is no log. Of a line that a progress bar wrote again, the last version counts.
+    """
+    found: list[tuple[str, str]] = []
+    secrets = SecretFilter.of({"environment": dict(environment)})
+    for path in program_logs(directory):
+        try:
+            with open_regular(path, links=False) as file:
+                file.seek(max(0, file.seek(0, 2) - _BYTES))
+                text = secrets.mask_bytes(file.read()).decode("utf-8", errors="replace")
+        except (OSError, DamagedFileError):
+            continue
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
+        found.append((path.name, "\n".join(lines[-_LINES:])))
+    return next((each for each in found if error and error in each[1]), found[0] if found else ("", ""))
