@@ -83,7 +83,13 @@ def manifests() -> dict[str, list[Json]]:
     """Kind -> the objects of a manifest with two pods that train."""
     worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": template("pytorch")}
     group = {"name": "pods", "replicas": 2, "template": template("pytorch")}
-    indexed = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template("main")}
+    indexed: Json = {
+        "parallelism": 2,
+        "completions": 2,
+        "completionMode": "Indexed",
+        "template": template("main"),
+    }
+    indexed["template"]["spec"]["restartPolicy"] = "Never"
     trainer = {
         "command": ["torchrun", "--nproc_per_node=8", "train.py"],
         "args": ["--checkpoint_dir=/fsx/out"],
