@@ -279,7 +279,7 @@ def test_the_report_is_printed(new_run: NewRun, capsys: pytest.CaptureFixture[st
 def test_several_runs_make_one_document(new_run: NewRun) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
     assert render_dashboards([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
-    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))) == 2
+    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))["runs"]) == 2
     assert render_dashboards([dashboard] * 2, Format.HTML).count('<details class="card run">') == 2
     summary = render_dashboards([dashboard] * 2, Format.MARKDOWN)
     assert summary.startswith("### Compared: ")
