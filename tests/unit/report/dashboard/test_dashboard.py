@@ -316,6 +316,9 @@ def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_ru
     chart = comparison_report(runs).partition("```mermaid\n")[2].partition("```")[0]
     assert 'x-axis "step" 1 --> 40' in chart and chart.count("line [") == 2
     assert "mermaid" not in comparison_report(runs[:1])
+    for run, value in zip(runs, (0.5, 0.6), strict=True):
+        run.history.last["eval/f1"] = value
+    assert "| eval/f1 | 0.50 | 0.60 | +20.0 % |" in comparison_report(runs).replace("\\", "")
     settings = "".join(f"key_{number}: {'x' * 200}\n" for number in range(50))
     (runs[1].directory / "config.yaml").write_text(settings)
     long = comparison_report([runs[0], *[runs[1]] * 20])
