@@ -320,6 +320,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     """Return the context of a training segment, and a function that makes its step for a kind of save."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.training_state import TrainingState
+    from trainyard.training.data.batches import StepBatches
     from trainyard.training.loop import Trainer
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
@@ -333,8 +334,18 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     config = config_of(args)
     device = prepare_device(config)
     parallel = put_on_devices(config, ALONE, device)
-    directory, batches = RunDirectory(folder / "run"), cast(Any, Batches(args.tokens))
+    directory = RunDirectory(folder / "run")
     directory.create()
+
+    class Batches(StepBatches):
+        """Batches of random tokens."""
+
+        steps_per_epoch = 10**6
+
+        def batch(self, step: int) -> np.ndarray:
+            size = (1, args.tokens + 1)
+            return np.random.default_rng(step).integers(0, SHAPE["vocab_size"], size).astype(np.int64)
+
     context = RunContext(
         config=config,
         directory=directory,
@@ -350,7 +361,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
-    return context, lambda kind: Trainer(context, kind, parallel, batches)
+    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, Batches())
 
 
 @contextmanager
@@ -366,22 +377,6 @@ def stopped_children() -> Iterator[None]:
     yield
     for number in children:
         os.kill(number, signal.SIGCONT)
-
-
-class Batches:
-    """Batches of random tokens."""
-
-    steps_per_epoch = 10**6
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
-
-    def batch(self, step: int) -> np.ndarray:
-        size = (1, self._tokens + 1)
-        return np.random.default_rng(step).integers(0, SHAPE["vocab_size"], size).astype(np.int64)
-
-    def position(self, step: int) -> None:
-        """Do nothing: the step alone determines the batch."""
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Jobs are sent to a real API server with the released operators; their pods are simulated."""
 
+import json
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +15,9 @@ import pytest
 import yaml
 from tests.integration.control_plane import operator, started
 from tests.unit.cluster.generated import node
+from tests.unit.jobs.manifests import manifests
+
+from trainyard.jobs.job_manifest import pod_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "deploy_training_job.py"
@@ -332,3 +337,55 @@ def test_labels_that_a_policy_wants_are_on_all_that_a_job_makes(plane: Any, depl
         done = deploy(*place, "--set", template, "--kind", kind, "--job-name", f"{kind}-l")
         assert done.returncode == 0, done.stderr
         until(partial(pods_of, plane, f"{kind}-l", "labelled"), f"a pod of {kind}")
+
+
+def simple(kind: str) -> list[dict[str, Any]]:
+    """The manifest of this kind, with what this cluster has: no queue, no policy, one claim."""
+    objects = manifests()[kind]
+    objects[-1]["metadata"]["name"] = f"their-{kind}"
+    del objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+    for _, template in (group for body in objects for group in pod_groups(body["spec"])):
+        pod = template["spec"]
+        for key in ("serviceAccountName", "priorityClassName", "nodeSelector"):
+            pod.pop(key, None)
+        for volume in pod.get("volumes", ()):
+            if "persistentVolumeClaim" in volume:
+                volume["persistentVolumeClaim"] = {"claimName": "fsx"}
+        pod["containers"] = pod["containers"][:1]
+        pod["containers"][0].pop("env", None)
+        template["metadata"] = {"annotations": {"pod-end.stage.kwok.x-k8s.io/phase": "Never"}}
+    return objects
+
+
+def count_pods(run: Callable[..., subprocess.CompletedProcess[str]], name: str) -> int:
+    return int(json.loads(run("status", name, "--json").stdout)["pods"]["present"])
+
+
+def test_manifests_of_others_are_sent_unchanged_and_followed(plane: Any, tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "trainyard", "job", *words, "--kubeconfig", str(plane.kubeconfig)]
+        return subprocess.run([*line, "--namespace", "team"], capture_output=True, text=True, timeout=120)
+
+    for kind in ("pytorchjob", "trainjob", "rayjob", "job"):
+        file, name = tmp_path / f"{kind}.yaml", f"their-{kind}"
+        file.write_text(yaml.safe_dump_all(simple(kind)))
+        dry = run("deploy", "--manifest", str(file), "--dry-run")
+        assert dry.returncode == 0 and "trainyard.dev/plan" in dry.stdout, dry.stderr
+        assert not re.search("^-[^-]", dry.stdout, re.M), dry.stdout
+        sent = run("deploy", "--manifest", str(file))
+        assert sent.returncode == 0, sent.stderr
+        again = run("deploy", "--manifest", str(file))
+        assert "exists already, with the same plan" in again.stderr, again.stderr
+        present = partial(count_pods, run, name)
+        # The head of a RayCluster is a pod too.
+        until(lambda: present() == 2 + (kind == "rayjob"), f"the pods of {name}")  # noqa: B023
+        cancelled = run("cancel", name)
+        if kind == "rayjob":
+            assert cancelled.returncode == 2 and "shutdownAfterJobFinishes" in cancelled.stderr
+        else:
+            assert cancelled.returncode == 0, cancelled.stderr
+            until(lambda: not present(), "them to go")  # noqa: B023
+            resent = run("resubmit", name)
+            assert resent.returncode == 0, resent.stderr
+        done = run("delete", name, "--no-logs")
+        assert done.returncode == 0, done.stderr

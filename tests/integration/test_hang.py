@@ -149,7 +149,7 @@ def trainer(tmp_path: Path) -> Trainer:
 def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
     code, printed, errors = trainer.train(*TWO, stuck_rank="1")
     assert code == 1, errors
-    assert json.loads(printed) == trainer.outcome()
+    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome()}
     assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
     assert errors.count("nothing moved for") == 1, errors
     assert "lost another process" not in errors
@@ -192,7 +192,7 @@ def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_w
 def test_a_process_that_is_killed_ends_one_that_does_not_notice_with_an_outcome(trainer: Trainer) -> None:
     code, printed, errors = trainer.train(*TWO, play=IS_KILLED)
     assert code == 1, errors
-    assert json.loads(printed) == trainer.outcome()
+    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome()}
     assert trainer.outcome()["reason"].startswith("Step 6: after the end of rank 1 nothing moved for ")
     assert re.search(r"^Rank 1 \(pid \d+\) was killed by SIGKILL\.$", errors.splitlines()[-1]), errors
     (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]

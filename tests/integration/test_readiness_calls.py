@@ -9,10 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.listener import Listener, pass_on
 
 from trainyard import deployment_checks
 from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINESS_SMALL
@@ -75,43 +77,24 @@ def operation_of(head: bytes) -> str:
     return {"PUT": "PutObject", "HEAD": "HeadObject", "GET": "GetObject", "DELETE": "DeleteObject"}[method]
 
 
-class RefusingProxy:
+class RefusingProxy(Listener):
     """Passes requests to an S3 server, one per connection, and refuses one operation."""
 
     def __init__(self, upstream: str, read_message: ReadMessage) -> None:
-        self._read_message = read_message
-        host, _, port = upstream.removeprefix("http://").partition(":")
-        self._upstream = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._read_message, self._upstream = read_message, upstream
         self.refused, self.status, self.code = "", "", ""
         self.seen: list[str] = []
         self.held: dict[str, threading.Event] = {}
         """Operation -> the event until which its answer is held back."""
         self.slow: dict[str, float] = {}
         """Operation -> the seconds by which its answer is delayed."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client:
-            try:
-                client.settimeout(20)
-                head, body = self._read_message(client)
-                if head:
-                    client.sendall(self._answer(head, body))
-            except (OSError, KeyError):  # also a stranger, who speaks HTTP/2 to a port that was another's
-                pass
+    def serve(self, client: socket.socket) -> None:
+        client.settimeout(20)
+        head, body = self._read_message(client)
+        with suppress(KeyError):  # a stranger, who speaks HTTP/2 to a port that was another's
+            client.sendall(self._answer(head, body) if head else b"")
 
     def _answer(self, head: bytes, body: bytes) -> bytes:
         operation = operation_of(head)
@@ -120,10 +103,7 @@ class RefusingProxy:
             said = b"" if operation == "HeadObject" else f"<Error><Code>{self.code}</Code></Error>".encode()
             start = f"HTTP/1.1 {self.status} No\r\nContent-Length: {len(said)}\r\nConnection: close\r\n\r\n"
             return start.encode() + said
-        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
-        with socket.create_connection(self._upstream, timeout=20) as upstream:
-            upstream.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
-            answer = b"".join(iter(lambda: upstream.recv(1 << 20), b""))
+        answer = pass_on(self._upstream, head, body)
         if operation in self.held:
             self.held[operation].wait(20)
         time.sleep(self.slow.get(operation, 0))

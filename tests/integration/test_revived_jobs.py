@@ -6,7 +6,7 @@ import pytest
 from tests.integration.job_world import NAMESPACE, NODES, eventually, training_runtime, trainjob, world
 
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.follow.job_changes import JobEditor
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.state_machine import judge_job
@@ -28,7 +28,10 @@ def test_a_failed_job_that_trains_again_is_seen_and_stopped(tmp_path: Path) -> N
         state = judge_job(reader.observe(job))
         assert (state.state, state.holds_resources) == (State.FAILED, True)
         assert f"and {NODES - 1} more pods after the job had ended" in state.alerts[0]
-        JobEditor(reader, job).cancel()
+        announced: list[str] = []
+        loop = RetryLoop(reader.api, lambda _phase, text, *_: announced.append(text))
+        assert loop.follow_to_end(NAMESPACE, "again", "trainjob", 60.0, retries=False).state.revived
+        assert "stopped: suspend trainjobs/again" in announced[-1]
         eventually(lambda: not here.pods("again"), "the pods to go")
         after = judge_job(reader.observe(reader.find_job(NAMESPACE, "again", "trainjob")))
         assert (after.state, after.alerts, after.holds_resources) == (State.FAILED, (), False)

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.listener import Listener, pass_on
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -45,17 +46,13 @@ SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
 ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
 
 
-class FaultyProxy:
+class FaultyProxy(Listener):
     """Passes requests to an S3 server, one per connection, and spoils some; seeded."""
 
     def __init__(self, upstream: str, read_message: ReadMessage, *, seed: int) -> None:
-        self._read_message = read_message
-        host, _, port = upstream.removeprefix("http://").partition(":")
-        self._upstream = (host, int(port))
+        self._read_message, self._upstream = read_message, upstream
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.rate = 0.0
         """Share of the requests that are spoilt."""
         self.faults: tuple[str, ...] = FAULTS
@@ -72,26 +69,7 @@ class FaultyProxy:
         """Requests that chance could spoil."""
         self.log: list[tuple[str, str]] = []
         """Each request's first line, and its fault."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client:
-            try:
-                client.settimeout(20)
-                self._pass_on(client)
-            except OSError:
-                pass
+        super().__init__()
 
     def _choose(self, head: bytes) -> str:
         with self._lock:
@@ -106,7 +84,8 @@ class FaultyProxy:
             self.log.append((line, fault))
             return fault
 
-    def _pass_on(self, client: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
+        client.settimeout(20)
         head, body = self._read_message(client)
         if not head:
             return
@@ -126,7 +105,7 @@ class FaultyProxy:
             return
         if fault == "damage the request" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
-        answer = self._ask(head, body)
+        answer = pass_on(self._upstream, head, body)
         self.answered.append(answer[9:12])
         self.parts_stored += b"partNumber=" in head and answer[9:12] == b"200"
         if fault == "damage the answer":
@@ -141,12 +120,6 @@ class FaultyProxy:
         with self._lock:
             at = self._random.randrange(start, len(answer))
         return answer[:at] + bytes([answer[at] ^ 1]) + answer[at + 1 :]
-
-    def _ask(self, head: bytes, body: bytes) -> bytes:
-        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"expect:")]
-        with socket.create_connection(self._upstream, timeout=20) as upstream:
-            upstream.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
-            return b"".join(iter(lambda: upstream.recv(1 << 20), b""))
 
 
 def refusal(status: str, code: str = "") -> bytes:

@@ -39,7 +39,7 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
         True,
     )
     assert [each["step"] for each in run["checkpoints"]] == [10, 20]
-    assert 0 <= run["age_seconds"] < 60
+    assert 0 <= run["age_seconds"] < 600  # a busy machine takes a minute for a command
     assert run["bytes"] == size
 
 

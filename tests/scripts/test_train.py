@@ -102,6 +102,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
         done = warm_start.run(line, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stderr
         value: dict[str, Any] = json.loads(done.stdout)
+        assert value.pop("schema_version") == 1
         return value
 
     before = tree(tmp_path)

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest_problem
 from trainyard.artifacts.store.layout import PROMOTED, promotion_key
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, put_and_confirm
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
@@ -160,22 +160,11 @@ def _move(store: Store, promotion: Promotion, *, old: bytes | None, before: Prom
     if before and before.digest:
         fields = ("run_number", "step", "digest")
         promotion = replace(promotion, previous={field: getattr(before, field) for field in fields})
-    if not _put(store, promotion.name, old=old, new=promotion.content):
+    if not put_and_confirm(store, promotion_key(promotion.name), promotion.content, old=old):
         raise RunConflictError(
             f"{promotion.name} was moved by somebody else meanwhile. Check it, then try again."
         )
     return promotion
-
-
-def _put(store: Store, name: str, *, old: bytes | None, new: bytes) -> bool:
-    """Replace `old` by `new` if it is still stored; return whether the pointer is `new` now."""
-    key = promotion_key(name)
-    if old is None:
-        store.put_new(key, new, metadata={})
-    else:
-        store.swap(key, old, new, metadata={})
-    # Read the pointer back: our put may have succeeded without a response, or somebody else was first.
-    return store.read_object(key) == new
 
 
 def _is_held(store: Store, promotion: Promotion) -> bool:
@@ -198,7 +187,7 @@ def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
     now = moved.content
     try:
         for then in (nothing,) if old is None else (old, nothing):
-            if not _put(store, moved.name, old=now, new=then):
+            if not put_and_confirm(store, key, then, old=now):
                 return f"{moved.name} was moved by somebody else meanwhile"
             found = _parse(then, key)
             if not found.digest:

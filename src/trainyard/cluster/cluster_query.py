@@ -248,9 +248,9 @@ class ClusterQuery:
         if not serves(kind.api, served.resources):
             unknown = served.groups if isinstance(served.groups, MissingData) else None
             return unknown or MissingData(NOT_SERVED.format(kind.api.name), absent=True)
-        runtime, written = "", self.written
-        if written is not None and not written.has_runtime:
-            return MissingData(f"a {kind.api_kind} cannot be tried before its runtime exists", absent=True)
+        runtime = ""
+        # A job whose runtime is sent with it cannot be tried itself, but the smallest one of its kind can.
+        written = self.written if self.written is not None and self.written.has_runtime else None
         if kind.needs_runtime and written is None:
             trainer = served.path("trainer.kubeflow.org", "v1alpha1")
             found = self._read(lambda: self._list(trainer, "clustertrainingruntimes", _name_of))

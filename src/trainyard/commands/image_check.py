@@ -39,7 +39,7 @@ from trainyard.gateways.images.image_layers import read_layers
 from trainyard.gateways.images.local_builder import find_builder
 from trainyard.gateways.package_resolver import published_digests
 from trainyard.image.building.aws_build import send_source
-from trainyard.image.building.build_record import exported_answers
+from trainyard.image.building.build_record import check_variables, exported_answers
 from trainyard.image.context.context_secrets import secret_in
 from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
@@ -204,12 +204,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
         project=args.project,
         bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
     )
-    variables = {
-        "TASK": "check",
-        "IMAGE_URI": args.image,
-        "LEVEL": args.level,
-        "CHECK_FLAGS": check_flags(args),
-    }
+    variables = check_variables(args.image, args.level, check_flags(args))
     machine = GPU_MACHINE if args.gpus else {}
     token = f"check-{time.time_ns():x}"
 

@@ -296,7 +296,7 @@ def lint_lines(data: Mapping[str, Any], findings: Sequence[Finding]) -> list[str
     lines += data["difference"].splitlines()
     lines += [f"  driver        {data['driver']}"] if data["driver"] else []
     lines += [line for finding in findings for line in finding_lines(finding)]
-    if "base" in known and data["base"]["proposed"].split(":")[0] not in data["base"]["found"]:
+    if "base" in known and data["base"]["proposed"] != data["base"]["found"]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     others = len(findings) - errors

@@ -439,7 +439,7 @@ def log_findings(findings: "Iterable[Finding]") -> None:
 def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
     """Warn of a program in the present folder without a lock; one that is in the image only is not seen."""
     folder = Path(config.program.directory).resolve()
-    is_here = any((folder / word).is_file() for word in config.program.command)
+    is_here = any((folder / word).is_file() for word in config.program.command or ())
     if plan.program.name != any_program.NAME or config.program.lock or not is_here or find_lock(folder):
         return []
     return [

@@ -37,7 +37,7 @@ from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, form
 from trainyard.report.dashboard.html import html_index
 from trainyard.report.dashboard.run_comparison import comparison_report
 from trainyard.report.facts.run_facts import read_facts
-from trainyard.report.facts.run_list import entry_table, sort_entries
+from trainyard.report.facts.run_list import entry_lines, sort_entries
 from trainyard.report.terminal.closing_lines import closing_lines, is_copied
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
@@ -194,7 +194,7 @@ def index_of(place: str | Path, form: Format, output_file: Path | None) -> str:
         case Format.JSON:
             return output.json_text(index_record(str(place), entries)) + "\n"
         case Format.TEXT:
-            return entry_table(entries) + "\n"
+            return "\n".join([*entry_lines(entries, width=terminal.width()), ""])
         case Format.MARKDOWN:
             raise ConfigError("The index of runs is written as html, json or text: choose one with --format.")
 

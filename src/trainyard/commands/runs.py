@@ -17,7 +17,7 @@ from typing import Any
 from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.command import arguments, output
+from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
@@ -26,7 +26,7 @@ from trainyard.report.facts.run_list import (
     ListedEntry,
     entries_of_folder,
     entries_of_store,
-    entry_table,
+    entry_lines,
     sort_entries,
 )
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         output.print_json(index_record(args.store or str(folder), kept))
     else:
-        output.print_text(entry_table(kept))
+        output.print_text("\n".join(entry_lines(kept, width=terminal.width())))
     return ExitCode.DONE
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
+from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose
 from trainyard.artifacts.record.evaluations import read_evaluations
 from trainyard.artifacts.store.layout import evaluations_key
 from trainyard.errors import VerificationError
@@ -21,7 +22,6 @@ from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_line
 
 if TYPE_CHECKING:
-    from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose
     from trainyard.artifacts.record.manifest import RunManifest
     from trainyard.artifacts.store.object_store import Store
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REQUIREMENTS = ("evaluation", "proof")
 
 
-def require_learned(store: "Store", checkpoint: "Checkpoint", required: Collection[str] = ()) -> None:
+def require_learned(store: "Store", checkpoint: Checkpoint, required: Collection[str] = ()) -> None:
     """Raise VerificationError if the checkpoint fails a gate of its run, by the stored records alone.
 
     Its run is judged up to the checkpoint's step, without later rows. `required` are names of `REQUIREMENTS`.

@@ -33,9 +33,6 @@ _SILENT_SECONDS = 600.0
 """A run may be silent this long, because compiling, validating and saving write no rows."""
 _SILENT_ROWS = 10
 """A run that logs rarely may be silent for this many of its own logging intervals."""
-_LASTING_SECONDS = 60.0
-"""Slow steps, a slow rank and waiting for data are reported when they have lasted this long."""
-_THROTTLED_SECONDS = 30.0
 IDLE_SECONDS = 300.0
 """A GPU is idle when it has computed nothing for this long: a save or a validation takes less."""
 _IDLE_PERCENT = 5.0
@@ -66,6 +63,16 @@ class HealthRule(StrEnum):
     GPU_FAULT = "gpu-fault"
     NODE_LEAVING = "node-leaving"
     TWO_ZONES = "two-zones"
+
+
+_LASTING = {
+    HealthRule.SLOW: 60.0,
+    HealthRule.STRAGGLER: 60.0,
+    HealthRule.DATA_STARVED: 60.0,
+    HealthRule.THROTTLED: 30.0,
+    HealthRule.IDLE_GPU: IDLE_SECONDS,
+}
+"""The seconds that a fault lasts before it is reported; others are reported at once."""
 
 
 @dataclass
@@ -175,16 +182,14 @@ class Health:
             if gpu.is_throttled is not None:
                 hot = "" if gpu.temperature_celsius is None else f" at {gpu.temperature_celsius:.0f} °C"
                 text = f"{name} is slowed down because it is too hot{hot}"
-                rule, seconds = HealthRule.THROTTLED, _THROTTLED_SECONDS
-                self._judge(rule, name, now, holds=gpu.is_throttled, text=text, lasting=seconds)
+                self._judge(HealthRule.THROTTLED, name, now, text, holds=gpu.is_throttled)
             faults = f"{name}: {', '.join(gpu.faults)}"
-            self._judge(HealthRule.GPU_FAULT, name, now, holds=bool(gpu.faults), text=faults)
+            self._judge(HealthRule.GPU_FAULT, name, now, faults, holds=bool(gpu.faults))
             others = [other.sm_clock_mhz for other in busy if other is not gpu and other.sm_clock_mhz]
             if gpu in busy and gpu.sm_clock_mhz and len(others) > 1:
                 clock, usual = gpu.sm_clock_mhz, median_of(others)
                 text = f"{name} runs at {clock:.0f} MHz, the others at {usual:.0f} MHz"
-                holds = clock < _CLOCK_BEHIND * usual
-                self._judge(HealthRule.STRAGGLER, name, now, holds=holds, text=text, lasting=_LASTING_SECONDS)
+                self._judge(HealthRule.STRAGGLER, name, now, text, holds=clock < _CLOCK_BEHIND * usual)
 
     def add_ranks(self, seconds: Mapping[int, float], now: float) -> None:
         """Take the seconds of a step that each rank needed before it waited for the others."""
@@ -193,10 +198,7 @@ class Health:
             if not others or (usual := median_of(others)) <= 0:
                 continue
             text = f"rank {rank} needs {own:.3g} s for its part of a step, the others {usual:.3g} s"
-            holds = own > _RANK_BEHIND * usual
-            self._judge(
-                HealthRule.STRAGGLER, f"rank {rank}", now, holds=holds, text=text, lasting=_LASTING_SECONDS
-            )
+            self._judge(HealthRule.STRAGGLER, f"rank {rank}", now, text, holds=own > _RANK_BEHIND * usual)
 
     def add_xids(self, lines: Iterable[str], now: float, *, node: str = "") -> None:
         """Take lines of the kernel about faults of GPUs; those that a program causes are left to its log."""
@@ -255,11 +257,9 @@ class Health:
             return
         excess = median_of(self._paces) - usual.median
         limit = max(_SLOWER, 6 * _MEDIAN_ERROR * usual.deviation / math.sqrt(_RECENT_ROWS))
-        if excess <= (_SLOWER / 2 if (HealthRule.SLOW, "") in self._open else limit):
-            self._end(HealthRule.SLOW, "", now)
-            return
+        limit = _SLOWER / 2 if (HealthRule.SLOW, "") in self._open else limit
         text = f"steps take {math.exp(excess):.1f} times as long as before ({math.exp(usual.median):.3g} s)"
-        self._start(HealthRule.SLOW, "", now, text, lasting=_LASTING_SECONDS)
+        self._judge(HealthRule.SLOW, "", now, text, holds=excess > limit)
 
     def _judge_loss(self, loss: object, step: object, now: float) -> None:
         if isinstance(loss, str) or (isinstance(loss, float) and not math.isfinite(loss)):
@@ -286,36 +286,28 @@ class Health:
         if len(self._waits) < _RECENT_ROWS:
             return
         share = median_of(self._waits)
-        is_open = (HealthRule.DATA_STARVED, "") in self._open
-        if share <= (_WAITING_SHARE_OVER if is_open else _WAITING_SHARE):
-            self._end(HealthRule.DATA_STARVED, "", now)
-            return
-        text = f"{share:.0%} of a step is spent waiting for data".replace("%", " %")
-        self._start(HealthRule.DATA_STARVED, "", now, text, lasting=_LASTING_SECONDS)
+        limit = _WAITING_SHARE_OVER if (HealthRule.DATA_STARVED, "") in self._open else _WAITING_SHARE
+        text = f"{100 * share:.0f} % of a step is spent waiting for data"
+        self._judge(HealthRule.DATA_STARVED, "", now, text, holds=share > limit)
 
     def _judge_use(self, name: str, percent: float, now: float) -> None:
-        if percent > _IDLE_PERCENT:
-            self._end(HealthRule.IDLE_GPU, name, now)
-            return
         since = self._first.get((HealthRule.IDLE_GPU, name), now)
         text = f"{name} has been idle for {(now - since) / 60:.0f} minutes"
-        self._start(HealthRule.IDLE_GPU, name, now, text, lasting=IDLE_SECONDS)
+        self._judge(HealthRule.IDLE_GPU, name, now, text, holds=percent <= _IDLE_PERCENT)
 
-    def _judge(
-        self, rule: HealthRule, subject: str, now: float, text: str, *, holds: bool, lasting: float = 0.0
-    ) -> None:
+    def _judge(self, rule: HealthRule, subject: str, now: float, text: str, *, holds: bool) -> None:
         if holds:
-            self._start(rule, subject, now, text, lasting=lasting)
+            self._start(rule, subject, now, text)
         else:
             self._end(rule, subject, now)
 
-    def _start(self, rule: HealthRule, subject: str, now: float, text: str, *, lasting: float = 0.0) -> None:
-        """Start the alert once the fault has lasted `lasting` seconds."""
+    def _start(self, rule: HealthRule, subject: str, now: float, text: str) -> None:
+        """Start the alert once the fault has lasted."""
         key = (rule, subject)
         first = self._first.setdefault(key, now)
         if key in self._open:
             self._open[key].text = text
-        elif now - first >= lasting:
+        elif now - first >= _LASTING.get(rule, 0.0):
             self._open[key] = alert = Alert(rule, subject, first, text)
             self.alerts.append(alert)
 

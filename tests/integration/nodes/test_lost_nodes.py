@@ -66,7 +66,7 @@ def test_a_paused_pod_ends_the_job_as_hung_and_the_stacks_are_kept(nodes: Nodes)
         raw = nodes.request("GET", f"{SPACE}/pods/{job}-worker-0")
         container = raw["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         nodes.plane.nodes[raw["spec"]["nodeName"]].ctr("--namespace", "k8s.io", "tasks", "pause", container)
-        told, seconds = read_until_end(watcher, "job: Failed")
+        told, seconds = read_until_end(watcher, f"{job}: Failed")
     assert watcher.returncode == 1, told
     assert seconds < 120, told
     assert "logs/hang-rank-" in " ".join(told.split()), "the fix names the stacks"

@@ -7,8 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
-from tests.cases import each_case
 from tools.write_config_schema import configuration_schema
 
 from trainyard.config.keys import fragment_of, leaf_keys
@@ -39,11 +37,6 @@ def test_an_outside_tool_takes_every_shipped_file_and_refuses_a_misspelt_key(tmp
     assert "max_step" in refused.stdout
 
 
-@each_case("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_files_are_valid(path: Path) -> None:
-    assert valid(yaml.safe_load(path.read_text()))
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -56,23 +49,6 @@ def test_shipped_files_are_valid(path: Path) -> None:
 )
 def test_partial_files_are_valid(value: Any) -> None:
     assert valid(value)
-
-
-@each_case(
-    "value",
-    [
-        [],
-        {"extends": 5},
-        {"modell": {}},
-        {"training": {"max_steps": 0}},
-        {"training": {"max_steps": "5"}},
-        {"training": {"lr_scheduler": "polynomial"}},
-        {"model": {"architecture": {"layers": 2}}},
-        {"artifacts": {"store": "bucket"}},
-    ],
-)
-def test_wrong_files_are_not_valid(value: Any) -> None:
-    assert not valid(value)
 
 
 def test_every_key_says_what_it_means() -> None:

@@ -2,8 +2,7 @@
 
 from tests.cases import each_case
 
-from trainyard.config.keys import leaf_keys, section_at, unknown_key
-from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.config.keys import unknown_key
 
 
 @each_case(
@@ -36,21 +35,3 @@ def test_a_suggestion_for_the_command_line_is_the_whole_key() -> None:
 
 def test_a_huge_key_is_not_compared() -> None:
     assert unknown_key(("training", "k" * 10_000_000)).startswith("unknown key; valid here: batch_size, ")
-
-
-def test_sections_and_values_are_told_apart() -> None:
-    assert section_at(()) is Config
-    assert section_at(("model", "architecture")) is ArchitectureConfig
-    assert section_at(("training", "seed")) is None
-    assert section_at(("nothing", "at", "all")) is None
-    assert "model.architecture.num_layers" in leaf_keys()
-    assert "model.architecture" not in leaf_keys()
-
-
-def test_the_names_that_checks_rely_on_are_there() -> None:
-    training = "max_steps batch_size gradient_accumulation_steps learning_rate max_grad_norm epochs seed"
-    names = {f"training.{name}" for name in training.split()} | {
-        "checkpointing.save_steps", "checkpointing.keep_last", "monitoring.log_steps",
-        "data.train_path", "data.validation_path", "data.sequence_length",
-    }  # fmt: skip
-    assert names <= set(leaf_keys())

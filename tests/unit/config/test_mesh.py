@@ -1,10 +1,12 @@
-"""The division of processes over the mesh."""
+"""The division of processes over the mesh, and what is refused before they start."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.config.mesh import MeshShape, mesh_shape
+from trainyard.config.load import load_config
+from trainyard.config.mesh import MeshShape, mesh_shape, require_processes
 from trainyard.config.schema import ComputeConfig
 from trainyard.errors import ConfigError
 
@@ -34,3 +36,28 @@ def test_every_process_has_a_place(compute: dict[str, Any], shape: MeshShape) ->
 def test_what_cannot_be_shared_out_is_named(compute: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         mesh_shape(ComputeConfig(strategy="hsdp", **compute), 8)
+
+
+SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
+HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "processes", "problem"),
+    [
+        ([], 2, "compute.strategy is single, which is for one process, not for 2"),
+        (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
+        (["recipe=grpo"], 1, 'got "grpo"'),
+        (["training.bach_size=3"], 2, "bach_size"),
+    ],
+)
+def test_what_every_process_would_refuse_is_refused_before_them(
+    overrides: list[str], processes: int, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        require_processes(load_config(SMOKE, overrides).config, processes)
+
+
+@pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4)])
+def test_what_they_can_do_is_not(overrides: list[str], processes: int) -> None:
+    require_processes(load_config(SMOKE, overrides).config, processes)

@@ -59,10 +59,6 @@ def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., P
     ("argument", "message"),
     [
         ("training.max_step=5", "unknown key; did you mean training.max_steps?"),
-        ("max_steps=5", "unknown key; did you mean training.max_steps?"),
-        ("training.save_steps=5", "unknown key; did you mean checkpointing.save_steps?"),
-        ("trainning.seed=5", "unknown key; did you mean training.seed?"),
-        ("training..seed=5", "unknown key; did you mean training.seed?"),
         (
             "monitoring.wandb=off",
             "a section; set one of its values: "

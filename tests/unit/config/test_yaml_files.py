@@ -13,6 +13,7 @@ def refusal(path: Path) -> str:
     """The first line of the error, without the path at its start."""
     with pytest.raises(ConfigError) as raised:
         load_config(path)
+    assert raised.value.exit_code == 2
     return str(raised.value).split("\n")[0].removeprefix(f"{path}: ")
 
 

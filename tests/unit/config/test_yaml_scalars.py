@@ -13,25 +13,11 @@ from trainyard.config.yaml_reader import MOST_DIGITS, CoreLoader, dump_values, p
 @each_case(
     ("text", "value"),
     [
-        ("5e-5", 5e-5),
-        ("1E3", 1000.0),
-        ("5.", 5.0),
-        (".5", 0.5),
-        ("-1.5e+2", -150.0),
-        ("012", 12),
-        ("0o17", 15),
-        ("0x1F", 31),
-        ("+7", 7),
-        ("-0", 0),
-        (".inf", math.inf),
-        ("-.INF", -math.inf),
-        ("true", True),
-        ("FALSE", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
+        ("5e-5", 5e-5), ("1E3", 1000.0), ("5.", 5.0), (".5", 0.5), ("-1.5e+2", -150.0), ("012", 12),
+        ("0o17", 15), ("0x1F", 31), ("+7", 7), ("-0", 0), (".inf", math.inf), ("-.INF", -math.inf),
+        ("true", True), ("FALSE", False), ("null", None), ("~", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_numbers_truth_and_null_are_recognised(text: str, value: Any) -> None:
     found = plain_value(text)
     assert found == value
@@ -79,36 +65,11 @@ def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
 @each_case(
     "text",
     [
-        "5e-5",
-        "1e3",
-        "012",
-        "08",
-        "0o7",
-        "yes",
-        "on",
-        "~",
-        "",
-        "null",
-        "1:30",
-        "2026-01-01",
-        ".inf",
-        ".nan",
-        "=",
-        "<<",
-        "a: b",
-        "# x",
-        "- x",
-        "tab\there",
-        "line\nbreak",
-        "trailing ",
-        "é…\u2028",
-        "\u202e",
-        "'\"",
-        "[a",
-        "%x",
-        "\x07",
+        "5e-5", "1e3", "012", "08", "0o7", "yes", "on", "~", "", "null", "1:30", "2026-01-01", ".inf",
+        ".nan", "=", "<<", "a: b", "# x", "- x", "tab\there", "line\nbreak", "trailing ", "é…\u2028",
+        "\u202e", "'\"", "[a", "%x", "\x07",
     ],
-)
+)  # fmt: skip
 def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees_text(text: str) -> None:
     out = dump_values({"key": text})
     assert yaml.safe_load(out) == {"key": text}

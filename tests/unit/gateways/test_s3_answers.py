@@ -1,6 +1,5 @@
 """The client against scripted servers: what it requests, which answers it accepts, how long it waits."""
 
-import contextlib
 import os
 import socket
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.listener import Listener
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
@@ -21,7 +21,7 @@ from trainyard.gateways.s3.uploads import BODY_BYTES
 EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
 
 
-class Server:
+class Server(Listener):
     """Answers each request with the next of `answers`, repeats the last one, and keeps the requests."""
 
     def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
@@ -29,33 +29,18 @@ class Server:
         self.answers = [EMPTY]
         self.requests: list[bytes] = []
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
+    def serve(self, line: socket.socket) -> None:
+        self.connections += 1
+        while (message := self._read_message(line))[0]:
+            self.requests.append(b"\r\n\r\n".join(message))
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if not answer:
                 return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
-
-    def _serve(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(ConnectionError):
-            while (message := self._read_message(line))[0]:
-                self.requests.append(b"\r\n\r\n".join(message))
-                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-                if not answer:
-                    return
-                line.sendall(answer)
-                if b"Connection: close" in answer:
-                    return
+            line.sendall(answer)
+            if b"Connection: close" in answer:
+                return
 
 
 @pytest.fixture(autouse=True)
@@ -246,29 +231,23 @@ def test_a_refusal_names_the_request_for_those_who_ask_the_owner_of_the_store(
         store.put_new("k", b"", metadata={})
 
 
-class Silent:
+class Silent(Listener):
     """Reads one request if it `reads`, sends `said` and then nothing more, and closes no connection."""
 
     def __init__(self, said: bytes, *, reads: bool = True) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._said, self._reads, self._over = said, reads, threading.Event()
+        super().__init__()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._said, self._reads, self._lines = said, reads, list[socket.socket]()
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                line, _ = self._listener.accept()
-                self._lines.append(line)
-                if self._reads:
-                    line.recv(1 << 16)
-                line.sendall(self._said)
+    def serve(self, line: socket.socket) -> None:
+        if self._reads:
+            line.recv(1 << 16)
+        line.sendall(self._said)
+        self._over.wait(120)
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for line in (self._listener, *self._lines):
-            line.close()
+        self._over.set()
+        super().close()
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"

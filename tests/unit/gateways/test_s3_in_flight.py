@@ -1,6 +1,5 @@
 """The number of simultaneous requests, counted by a real server that answers slowly."""
 
-import contextlib
 import errno
 import os
 import re
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
+from tests.listener import Listener
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore.download import Downloader
@@ -23,7 +23,7 @@ MIB = 1 << 20
 BEGUN = b"<R><UploadId>u</UploadId></R>"
 
 
-class SlowServer:
+class SlowServer(Listener):
     """Just enough of S3. It answers no part, range or object until `wanted` of them were in flight."""
 
     def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
@@ -31,26 +31,11 @@ class SlowServer:
         self.in_flight = self.most = self.asked = 0
         self.wanted = 8
         self.content = b""
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(line,), daemon=True).start()
-
-    def _serve(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(ConnectionError):
-            while head := self._read_message(line)[0]:
-                line.sendall(self._answer(head))
+    def serve(self, line: socket.socket) -> None:
+        while head := self._read_message(line)[0]:
+            line.sendall(self._answer(head))
 
     def _answer(self, head: bytes) -> bytes:
         if head.startswith(b"POST") and b"?uploads" in head:

@@ -65,7 +65,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
     def start(_project: str, *, source: Any, variables: dict[str, str], token: str, secrets: Any) -> str:
         assert secrets == {}
         started.append(variables["TASK"])
-        assert variables["LEVEL"] == level
+        assert (variables["LEVEL"], variables["CHECK_FLAGS"]) == (level, "--cpu")
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
         return "id"
 
@@ -88,7 +88,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         account="123456789012",
         project="p",
         level=level,
-        variables={},
+        variables={"CHECK_FLAGS": "--cpu"},
         secrets={},
         root=ROOT,
         token="t",

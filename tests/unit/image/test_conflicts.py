@@ -20,7 +20,6 @@ from trainyard.image.conflict.declared_versions import DeclaredVersions, declare
 from trainyard.image.conflict.version_facts import (
     MOST_DAYS,
     RENEWED,
-    TABLES,
     old_tables,
     oldest_driver,
     rows,
@@ -36,6 +35,7 @@ from trainyard.plan.finding import Finding
 from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
+FACTS = ROOT / "src" / "trainyard" / "image" / "facts"
 DIGEST = "@sha256:" + "a" * 64
 CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
 
@@ -110,7 +110,7 @@ def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
         assert (found[0].file, found[0].line) == ("lock.txt", 1)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", sorted(one.stem for one in FACTS.glob("*.yaml")))
 def test_every_fact_has_a_source_and_a_date(table: str) -> None:
     assert all(row["source"] and date.fromisoformat(row["date"]) for row in rows(table))
 
@@ -442,6 +442,22 @@ def test_a_base_with_torch_is_proposed_only_where_something_needs_it(
     image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=efa)
     assert image.startswith(proposed)
     assert not re.search(r"YY|VERSION|REGION|\.x", image)
+
+
+@each_case(
+    ("base", "more", "proposed"),
+    [
+        ("python:3.11-slim", "", "python:3.11-bookworm"),
+        ("python:3.11-slim", "RUN apt-get install -y gcc python3-dev\n", ""),
+        ("python:3.11", "", ""),
+        ("nvidia/cuda:12.8.1-runtime-ubuntu24.04", "", "python:3.12-bookworm"),
+    ],
+)
+def test_packages_that_compile_when_they_run_get_a_base_with_a_compiler(
+    base: str, more: str, proposed: str
+) -> None:
+    found = declared(f"FROM {base}{DIGEST}\n{more}RUN pip install torch==2.8.0 vllm==0.11.0\nUSER 1\n")
+    assert choose_base(found, efa=False)[0] == (proposed or found.base.image)
 
 
 def test_a_base_with_efa_stays_one() -> None:

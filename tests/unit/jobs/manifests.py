@@ -67,7 +67,7 @@ def ray_cluster() -> Json:
 RUNTIME = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
     "kind": "TrainingRuntime",
-    "metadata": {"name": "theirs"},
+    "metadata": {"name": "theirs", "labels": {"trainer.kubeflow.org/framework": "torch"}},
     "spec": {
         "mlPolicy": {"numNodes": 2, "torch": {}},
         "template": {
@@ -89,7 +89,12 @@ def manifests() -> dict[str, list[Json]]:
         "command": ["torchrun", "--nproc_per_node=8", "train.py"],
         "args": ["--checkpoint_dir=/fsx/out"],
     }
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "etcd"}, "spec": {"ports": []}}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "etcd"},
+        "spec": {"ports": [{"port": 2379}]},
+    }
     elastic = {"elasticPolicy": {"minReplicas": 1}, "pytorchReplicaSpecs": {"Worker": worker}}
     return {
         "pytorchjob": [service, body("kubeflow.org/v1", "PyTorchJob", elastic)],

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.store.layout import evaluations_key
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, put_and_confirm
 from trainyard.errors import RunConflictError
 from trainyard.run.untrusted_files import parse_json_line
 
@@ -26,11 +26,7 @@ def add_evaluation(store: Store, run_number: int, record: Mapping[str, Any]) -> 
     key = evaluations_key(run_number)
     before = store.read_object(key)
     content = (before or b"") + json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    if before is None:
-        store.put_new(key, content, metadata={})
-    else:
-        store.swap(key, before, content, metadata={})
-    if store.read_object(key) != content:
+    if not put_and_confirm(store, key, content, old=before):
         raise RunConflictError(f"{key}: another evaluation was recorded at the same time. Evaluate it again.")
 
 

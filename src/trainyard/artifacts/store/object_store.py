@@ -190,6 +190,20 @@ class Store(Protocol):
         ...
 
 
+def put_and_confirm(
+    store: Store, key: str, new: bytes, *, old: bytes | None = None, metadata: Mapping[str, str] | None = None
+) -> bool:
+    """Store a small object where `old` (None: nothing) is stored; return whether the object is `new` now.
+
+    It is read back: the put may have succeeded although its response was lost, or somebody else was first.
+    """
+    if old is None:
+        store.put_new(key, new, metadata=metadata or {})
+    else:
+        store.swap(key, old, new, metadata=metadata or {})
+    return store.read_object(key) == new
+
+
 def snapshot(store: Store) -> Store:
     """Return `store` with the names that it has now: listings are answered from one listing of all objects.
 

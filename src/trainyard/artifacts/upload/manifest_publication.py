@@ -31,7 +31,7 @@ from trainyard.artifacts.store.layout import (
     records_prefix,
     records_version_of,
 )
-from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.store.object_store import Store, StoredObject, put_and_confirm
 from trainyard.errors import RunConflictError
 from trainyard.run.run_settings import setting
 
@@ -132,10 +132,7 @@ def put_manifest(
     content = manifest_bytes(manifest, store.prefix)
     metadata = {"run-id": manifest.run_id, "run-number": str(manifest.run_number)}
     signature = _sign(store, manifest, signer, key=key, content=content)
-    store.put_new(key, content, metadata=metadata)
-    # Read the manifest back: our put may have succeeded although its response was lost, or another sync was
-    # first.
-    if store.read_object(key) != content:
+    if not put_and_confirm(store, key, content, metadata=metadata):
         raise RunConflictError(
             f"{key}: another sync of run {manifest.run_id} stored it meanwhile. Run this one again."
         )

@@ -20,7 +20,7 @@ from trainyard.artifacts.record.run_numbers import claim_of_run, key_of_digest
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, put_and_confirm
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import GroupUploader
@@ -116,9 +116,7 @@ def store_file(store: Store, path: Path, key: str, metadata: Mapping[str, Any]) 
 def store_manifest(store: Store, manifest: Mapping[str, Any], run_number: int) -> bool:
     """Put a manifest, but never replace another one: return False if the run has one already."""
     content = (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
-    key = manifest_key(run_number)
-    store.put_new(key, content, metadata={"run-number": str(run_number)})
-    return store.read_object(key) == content
+    return put_and_confirm(store, manifest_key(run_number), content, metadata={"run-number": str(run_number)})
 
 
 def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:

@@ -18,6 +18,7 @@ from trainyard.image.building.build_record import (
     FOREIGN,
     aws_result,
     build_variables,
+    check_variables,
     exported_answers,
     same_digest,
     source_names,
@@ -98,7 +99,8 @@ class AwsBuilder:
             why = f"not known to have passed the {self.level} check"
             self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
             uri = aws_result(request, (self.account, self.aws.region), held[0], None)["uri"]
-            variables, secrets = {"TASK": "check", "IMAGE_URI": uri, "LEVEL": self.level}, {}
+            variables = check_variables(uri, self.level, self.variables.get("CHECK_FLAGS", ""))
+            secrets = {}
         return lambda attempt: self.aws.start(
             self.project,
             source=source,

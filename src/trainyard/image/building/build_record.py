@@ -60,6 +60,11 @@ def build_variables(request: BuildRequest, *, context: str, cache: str) -> dict[
     }
 
 
+def check_variables(image: str, level: str, flags: str) -> dict[str, str]:
+    """Return the variables of the buildspec's task `check`."""
+    return {"TASK": "check", "IMAGE_URI": image, "LEVEL": level, "CHECK_FLAGS": flags}
+
+
 def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
     """Return name in the archive -> name in the context, of its files, the Dockerfile and the ignore file.
 

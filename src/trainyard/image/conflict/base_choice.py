@@ -3,6 +3,8 @@
 Names and versions are those of the tables. It names no digest: look that up where the image is pulled.
 """
 
+import re
+
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.version_facts import minor, names_in, row_of, rows_with, version_text
 
@@ -30,11 +32,15 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     if named and release:
         why = f"{named} may be compiled, which needs the nvcc of torch's CUDA release"
         return f"nvidia/cuda:{release}-devel-ubuntu22.04", f"{why}; the last stage needs no nvcc"
-    if named or declared.has_unstated or not (base.cuda or base.torch):
-        return base.image, "what is installed on it may need what it holds, or no other image is better"
-    if jit & packages:
+    if named or declared.has_unstated:
+        return base.image, "what is installed on it may need what it holds"
+    is_full = base.kind == "python" and not re.search(r"slim|alpine", base.image)
+    has_gcc = base.has_compiler or is_full or re.search(r"\b(?:gcc|build-essential)\b", declared.commands)
+    if jit & packages and base.kind in ("python", "cuda") and not has_gcc:
         why = f"{', '.join(sorted(jit & packages))} compiles kernels when it runs: this has gcc and headers"
-        return "python:3.12-bookworm", why
+        return f"python:{version_text(minor(base.python)) or '3.12'}-bookworm", why
+    if not (base.cuda or base.torch):
+        return base.image, "no other image is better"
     return (
         "python:3.12-slim-bookworm",
         "torch's wheels include CUDA, cuDNN and NCCL; a base with CUDA adds more",

@@ -25,6 +25,7 @@ from trainyard.image.conflict.resolution import (
     python_flags,
     refuse,
     request_of,
+    required_torch,
     resolve,
     without_build,
 )
@@ -127,14 +128,12 @@ class InstalledPackages:
             found = refuse(step, stated, self.dockerfile, answer=answer, request=request, resolver=resolver)
             self.findings.append(found)
         elif step.is_last and step.install.certain:
-            names, torch = {one.name for one, _ in stated}, before.get("torch")
+            names = {one.name for one, _ in stated}
             self._take_versions(step, names, before, answer.versions)
-            if torch and torch.build == "base" and step.base.kind == "ngc" and "torch" in answer.versions:
-                # A package that requires exactly this release refuses the development version in the image.
-                other = replace(request, constraints=(*request.constraints, f"torch!={torch.text}"))
-                if "torch" not in names and resolve(other, resolver, step.base, answer.python).conflict:
-                    place = (self.dockerfile, step.line, step.stage, "", step.number)
-                    self.packages["torch"] = Package("torch", torch.text, *place, build="pypi")
+            pinned = "" if "torch" in names else required_torch(request, resolver, step.base, answer.python)
+            if pinned:
+                place = (self.dockerfile, step.line, step.stage, "", step.number)
+                self.packages["torch"] = Package("torch", pinned, *place, build="pypi")
 
     def _take_versions(
         self, step: InstallStep, names: set[str], before: Mapping[str, Package], versions: Mapping[str, str]
@@ -156,7 +155,9 @@ class InstalledPackages:
                 self.unstated.discard(name)
 
     def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[Finding]:
-        if known.step >= 0 and not known.is_resolved:  # the rule torch-twice judges the torch of a base
+        # What an unknown base holds may keep the package; the rule torch-twice judges the torch of a base.
+        is_certain = step.base.kind != "other" or known.name in OF_TORCH
+        if known.step >= 0 and not known.is_resolved and is_certain:
             yield image_finding(
                 step.line,
                 f"{known.name} {known.text} of line {known.line} is replaced by {text}",

@@ -173,6 +173,19 @@ def ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     return ResolverAnswer(unchecked="too many of its packages have no wheel")
 
 
+def required_torch(request: ResolverRequest, resolver: Resolver, base: BaseImage, python: str) -> str:
+    """Return the one torch that a command requires where the base has a build that no release is equal to.
+
+    NGC has development versions, such as 2.6.0a0, AMD's images a build for ROCm. Empty for any other base.
+    """
+    if base.kind not in ("ngc", "rocm"):
+        return ""
+    asked = replace(request, dropped=request.dropped - {"torch"})
+    found = resolve(asked, resolver, base, python).versions.get("torch", "")
+    other = replace(asked, constraints=(*asked.constraints, f"torch!={found}"))
+    return found if found and resolve(other, resolver, base, python).conflict else ""
+
+
 def _reason(messages: str) -> str:
     if re.search(r"[Ff]ailed to fetch|sending request|network was disabled|dns error|timed out", messages):
         return "the package index cannot be reached"

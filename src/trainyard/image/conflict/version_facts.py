@@ -16,7 +16,6 @@ Version = tuple[int, ...]
 
 MOST_DAYS = 180
 """The linter calls a family of rows old if its newest row is older than this many days."""
-TABLES = ("torch", "containers", "cuda", "efa", "pairs", "published_files")
 # Families of rows that new releases make old: the table, and a key that only they have.
 RENEWED = (
     *(("torch", "pypi_cuda"), ("torch", "cuda"), ("containers", "cuda"), ("containers", "dlc")),

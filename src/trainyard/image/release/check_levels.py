@@ -51,26 +51,15 @@ class Answer:
 
 
 def probe_request(
-    level: str,
-    packages: Mapping[str, Mapping[str, str]] | None,
-    *,
-    cpu: bool,
-    efa: bool,
-    gpus: bool = False,
-    no_torch: bool = False,
+    level: str, packages: Mapping[str, Mapping[str, str]] | None, **flags: bool
 ) -> dict[str, Any]:
-    """Return the questions for the probe in the container.
+    """Return the questions for the probe in the container; `flags`: cpu, efa, gpus and no_torch.
 
     `packages` is Python's version -> package -> version; None if the image has no known lock.
     """
-    return {
-        "checks": [name for name in LEVELS[level] if name in IN_CONTAINER],
-        "packages": None if packages is None else _deduplicate(packages),
-        "cpu": cpu,
-        "efa": efa,
-        "gpus": gpus,
-        "no_torch": no_torch,
-    }
+    checks = [name for name in LEVELS[level] if name in IN_CONTAINER]
+    listed = None if packages is None else _deduplicate(packages)
+    return {"checks": checks, "packages": listed, "gpus": False, "no_torch": False, **flags}
 
 
 def _deduplicate(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:

@@ -102,16 +102,26 @@ class RetryLoop:
     ) -> RetryOutcome:
         """Follow the job for at most `seconds`; with `retries` the last one that replaced it, and retry it.
 
-        Raises the errors of `follow_job`; WaitTimeoutError if the old job's pods stay; RunConflictError.
+        Pods that an operator creates after the end are stopped. Raises the errors of `follow_job`;
+        WaitTimeoutError if the old job's pods stay; RunConflictError.
         """
         deadline = self._clock() + seconds
         job = self._reader.find_job(namespace, name, kind)
-        if not retries:
-            return RetryOutcome(self._follow(job, deadline, lost_seconds=None), "")
-        outcome = self._retry_to_end(self._last_of_chain(job), deadline)
+        if retries:
+            outcome = self._retry_to_end(self._last_of_chain(job), deadline)
+        else:
+            outcome = RetryOutcome(self._follow(job, deadline, lost_seconds=None), "")
         if outcome.why:
             self._announce("retry", f"{outcome.state.job}: {outcome.why}", "degraded")
+        if outcome.state.revived:
+            self._stop_revived(outcome.state)
         return outcome
+
+    def _stop_revived(self, state: JobState) -> None:
+        """Stop the pods that an operator created after the end of their job: they train it again."""
+        job = self._reader.find_job(state.namespace, state.job, state.kind)
+        done = "; ".join(JobEditor(self._reader, job).stop())
+        self._announce("job", f"{state.alerts[0].partition(':')[0]}; stopped: {done}", "degraded")
 
     def _retry_to_end(self, job: FoundJob, deadline: float) -> RetryOutcome:
         while True:

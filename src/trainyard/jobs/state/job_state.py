@@ -138,6 +138,11 @@ class JobState:
         return self.state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
     @property
+    def revived(self) -> bool:
+        """Return whether pods of the job were created after it had ended."""
+        return self.ended and bool(self.alerts)
+
+    @property
     def has_failed(self) -> bool:
         return self.state is State.FAILED
 

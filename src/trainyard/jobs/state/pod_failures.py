@@ -50,17 +50,10 @@ _BY_CODE = {
     2: (FailureClass.CONFIGURATION, "wrong usage or configuration"),
     5: (FailureClass.HANG, "it timed out waiting"),
     75: (FailureClass.PREEMPTED, "it stopped early with a good checkpoint"),
-    126: (FailureClass.CONFIGURATION, "the command is not a program that can be run"),
-    127: (FailureClass.CONFIGURATION, "there is no such command"),
-    130: (FailureClass.CANCELLED, "it was interrupted"),
-    134: (FailureClass.UNKNOWN, "it aborted (SIGABRT), for example by NCCL's watchdog"),
-    135: (FailureClass.DATA_LOADER, "a bus error (SIGBUS): /dev/shm is too small in most cases"),
-    136: (FailureClass.UNKNOWN, "an arithmetic error (SIGFPE)"),
     137: (FailureClass.UNKNOWN, "it was killed (SIGKILL), but not because of its memory limit"),
-    139: (FailureClass.UNKNOWN, "it crashed (SIGSEGV)"),
     143: (FailureClass.PREEMPTED, "it was asked to end (SIGTERM)"),
 }
-"""The class that an exit code alone suggests, if the log says nothing."""
+"""The class that an exit code of a pod suggests, if the log says nothing; `explain_logs` knows the others."""
 _SIGTERM, _SIGKILL, _MOST_OWN = 143, 137, 125
 INIT_CONTAINER = "init-pytorch"
 """The container in which the training operator lets a worker wait for the name of the master."""
@@ -68,7 +61,6 @@ _NO_FAILURE = (FailureClass.FINISHED, FailureClass.STOPPED)
 NO_ANSWER = frozenset((FailureClass.UNKNOWN, *_NO_FAILURE))
 _LOST = re.compile(r"^Rank \d+ lost another process of this run\b", re.MULTILINE)
 _KILLED = re.compile(r"^Rank \d+ \(pid \d+\) was killed by ", re.MULTILINE)
-_SIGKILLED = re.compile(_KILLED.pattern + r"SIGKILL\b", re.MULTILINE)
 """Lines that our trainer and its launcher print."""
 _AFTER_LOSS = (
     FailureClass.NCCL_ERROR,
@@ -175,8 +167,6 @@ def _end_suspect(pod: PodFacts, end: ContainerEnd, *, place: str, recovered: boo
         lost_another = bool(_LOST.search(end.message)) and not _KILLED.search(end.message)
         if lost_another:
             failure_class, why, explained = FailureClass.UNKNOWN, "it lost another process of the job", None
-        elif _SIGKILLED.search(end.message):
-            failure_class, why, explained = FailureClass.UNKNOWN, "a process of it was killed (SIGKILL)", None
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
     ended = pod.deleting and end.exit_code in (_SIGTERM, _SIGKILL, 75, 0, None)
     return Suspect(
@@ -218,6 +208,9 @@ def _class_of(end: ContainerEnd, *, starved: bool) -> tuple[FailureClass, str]:
         return _BY_CODE[end.exit_code]
     if end.exit_code is not None and 0 < end.exit_code <= _MOST_OWN:
         return FailureClass.UNKNOWN, "the program ended with an error"
+    if end.exit_code:
+        found = explain_logs([], end.exit_code)
+        return found.klass, found.cause
     return FailureClass.UNKNOWN, end.reason or "no reason is given"
 
 

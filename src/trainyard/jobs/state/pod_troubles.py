@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.resource_quantities import parse_quantity
-from trainyard.jobs.job_object import JOB_LABEL
+from trainyard.jobs.job_object import KIND_LABEL
 from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_facts import describe_end
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
@@ -193,7 +193,7 @@ def _refusal(observed: "Observed", past: "History", reading: Reading) -> Trouble
             return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
         if "exceeded quota" in message:
             # The pods of a job that we rendered request the same, except on Ray.
-            alike = JOB_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
+            alike = KIND_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
             is_too_much = _exceeds_quota(message, reading.wanted or 1 if alike else 1)
             fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
             return Trouble(Waiting(FailureClass.QUOTA, message, fix=fix), hopeless=is_too_much and lasting)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.report.cluster.table import wrap_table
 from trainyard.report.facts.quantities import format_count
+from trainyard.report.facts.table import wrap_table
 
 Json = Mapping[str, Any]
 _MOST_HOLDERS = 10

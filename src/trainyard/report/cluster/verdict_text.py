@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.report.cluster.capacity_text import heading
-from trainyard.report.cluster.table import wrap_table
 from trainyard.report.dashboard.markdown import escape_markdown
+from trainyard.report.facts.table import wrap_table
 
 Json = Mapping[str, Any]
 _MARKS = {"error": "❌", "warning": "⚠️", "skipped": "➖", "passed": "✅"}

@@ -7,7 +7,6 @@ It states differences and judges none: which difference matters is for people to
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from trainyard.proof.gates import thresholds_of
 from trainyard.report.dashboard.markdown import CHART_POINTS, escape_markdown, line_chart, setting_table
@@ -26,22 +25,9 @@ from trainyard.run.run_settings import setting, settings_of_config
 
 _MOST_CHARACTERS = 65_000  # a comment on GitHub ends at 65,536
 _LEFT_OUT = "\n\n*The rest was omitted: a comment ends at 65,536 characters.*\n"
-_WARM_UP = 0.25
-"""The share of the first rows whose speed is ignored: caches are cold and the allocator still grows."""
+# The most figures of a program in a comparison.
 _MOST_FIGURES = 20
-"""The most figures of a program in a comparison."""
 Value = Callable[[RunFacts], float | None]
-
-
-def _settled(name: str) -> Value:
-    """The median of a figure over the run without its start."""
-
-    def value(run: RunFacts) -> float | None:
-        values = run.curve(name).values
-        settled = values[int(len(values) * _WARM_UP) :]
-        return median(settled.tolist()) if len(settled) else None
-
-    return value
 
 
 _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
@@ -49,9 +35,9 @@ _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
     ("loss", lambda run: run.loss, format_loss),
     ("validation loss", lambda run: run.validation_loss, format_loss),
     ("reward", lambda run: run.reward, format_loss),
-    ("tokens/s", _settled("tokens_per_second"), format_scaled),
-    ("MFU", _settled("mfu"), format_percent),
-    ("GPU memory", _settled("gpu_memory_bytes"), format_gigabytes),
+    ("tokens/s", lambda run: run.history.rate("tokens_per_second"), format_scaled),
+    ("MFU", lambda run: run.mfu, format_percent),
+    ("GPU memory", lambda run: run.history.rate("gpu_memory_bytes"), format_gigabytes),
     ("training time", lambda run: run.training_seconds, format_duration),
 )
 

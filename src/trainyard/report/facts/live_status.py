@@ -122,15 +122,15 @@ class LiveStatus:
 
 
 def _figures(facts: RunFacts, now: float) -> dict[str, Any]:
-    last, price = facts.history.last, facts.price
+    price = facts.price
     return {
         "step": facts.step,
         "steps": facts.steps,
         "loss": facts.loss,
         "loss_change": _loss_change(facts),
         "reward": facts.reward,
-        "tokens_per_second": last.get("tokens_per_second"),
-        "samples_per_second": last.get("samples_per_second"),
+        "tokens_per_second": facts.history.rate("tokens_per_second"),
+        "samples_per_second": facts.history.rate("samples_per_second"),
         "mfu": facts.mfu,
         "step_seconds": facts.history.seconds_per_step(),
         "seconds": facts.training_seconds,

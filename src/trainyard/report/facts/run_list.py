@@ -20,6 +20,7 @@ from trainyard.report.facts.history import Curve, finite_or_none, read_history
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.quantities import format_duration, format_loss
 from trainyard.report.facts.run_facts import read_record
+from trainyard.report.facts.table import wrap_table
 from trainyard.run.directory import RunDirectory
 from trainyard.watch.health import silence_limit
 
@@ -102,14 +103,10 @@ def sort_entries(entries: Iterable[ListedEntry], key: str) -> list[ListedEntry]:
     return sorted(entries, key=place)
 
 
-def entry_table(entries: Sequence[ListedEntry]) -> str:
-    """Return a table for people, one line a run."""
+def entry_lines(entries: Sequence[ListedEntry], *, width: int) -> list[str]:
+    """Return a table for people, a row for each run."""
     heads = ("run", "status", "proof", "steps", "loss", "validation", "time", "tags", "note")
-    rows = [heads, *(_cells(entry) for entry in entries)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return wrap_table(heads, [_cells(entry) for entry in entries], width=width)
 
 
 def _cells(entry: ListedEntry) -> tuple[str, ...]:
@@ -122,8 +119,7 @@ def _cells(entry: ListedEntry) -> tuple[str, ...]:
             (entry.seconds, format_duration),
         )
     )
-    note = entry.note if len(entry.note) <= 60 else f"{entry.note[:59]}…"
-    return entry.run, entry.status, entry.proof, *numbers, ", ".join(entry.tags), " ".join(note.split())
+    return entry.run, entry.status, entry.proof, *numbers, ", ".join(entry.tags), entry.note
 
 
 def _entry(path: Path, now: float) -> ListedEntry:

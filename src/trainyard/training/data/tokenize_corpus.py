@@ -128,9 +128,8 @@ def _choose_plan(
         raise _too_short(
             "data.train_path", prepared.name, prepared.train, length=length, skipped=prepared.skipped
         )
-    if (
-        prepared.validation is not None and data.validation_path is not None
-    ):  # skipped files may be training data
+    # The files that were skipped may be training data, so they are not named here.
+    if prepared.validation is not None and data.validation_path is not None:
         raise _too_short("data.validation_path", data.validation_path, prepared.validation, length=length)
     if data.validation_fraction > 0:
         _logger.warning(

@@ -51,8 +51,7 @@ class OutcomeRecorder:
         Raises TrainingFailedError, which is then the outcome, when another process is lost before the digests
         of a sharded state are computed.
         """
-        status, exit_code = _verdict(error)
-        reason = _reason(error)
+        status, exit_code, reason = _verdict(error)
         facts = {"status": status, "exit_code": int(exit_code), "reason": reason, **self._figures()}
         if status == "failed" and error is not None:
             facts["failure"] = failure_of(error).to_json()
@@ -112,19 +111,12 @@ def _tenths(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-def _reason(error: BaseException | None) -> str:
+def _verdict(error: BaseException | None) -> tuple[str, int, str]:
+    """Return the status, the exit code and the reason of a training that ended with `error`."""
     if error is None:
-        return "all steps done"
+        return "succeeded", ExitCode.DONE, "all steps done"
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted twice, before it could save"
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _verdict(error: BaseException | None) -> tuple[str, int]:
-    if error is None:
-        return "succeeded", ExitCode.DONE
-    if isinstance(error, StoppedError):
-        return "stopped", error.exit_code
-    if isinstance(error, TrainyardError):
-        return "failed", error.exit_code
-    return "failed", ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else ExitCode.BUG
+        return "failed", ExitCode.INTERRUPTED, "interrupted twice, before it could save"
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    status = "stopped" if isinstance(error, StoppedError) else "failed"
+    return status, error.exit_code if isinstance(error, TrainyardError) else ExitCode.BUG, reason

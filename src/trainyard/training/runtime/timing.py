@@ -6,43 +6,32 @@ are read when they have completed and never waited for.
 
 import time
 from collections import deque
-from typing import Protocol
 
 import torch
 
 Seconds = dict[str, float]
 
 
-class StepClock(Protocol):
-    """Laps of a step. The end of each lap names its part; a part may have several laps."""
-
-    def begin(self) -> None:
-        """Start a new lap; the time before it belongs to no part."""
-
-    def lap(self, part: str) -> None:
-        """End the lap and assign its time to `part`."""
-
-    def read(self) -> Seconds:
-        """Return `<part>_seconds` of the laps since the last reading."""
-
-
 class HostClock:
-    """Laps on the host's clock."""
+    """Laps of a step on the host's clock. The end of each lap names its part; a part may have several."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()
         self._seconds: Seconds = {}
 
     def begin(self) -> None:
+        """Start a new lap; the time before it belongs to no part."""
         self._at = time.perf_counter()
 
     def lap(self, part: str) -> None:
+        """End the lap and assign its time to `part`."""
         now = time.perf_counter()
         name = f"{part}_seconds"
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self._at
         self._at = now
 
     def read(self) -> Seconds:
+        """Return `<part>_seconds` of the laps since the last reading."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
@@ -79,6 +68,6 @@ class GpuClock:
         self._marks.append((part, event))
 
 
-def step_clock(device: torch.device) -> StepClock:
+def step_clock(device: torch.device) -> HostClock | GpuClock:
     """The clock for `device`."""
     return GpuClock() if device.type == "cuda" else HostClock()

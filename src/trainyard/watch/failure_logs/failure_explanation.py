@@ -52,7 +52,8 @@ _NEXT_FIELD = re.compile(
 _ENDED_BY = re.compile(
     r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? )(?P<number>\d{1,2})\b"
     r"|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b|\bwas (?P<cancelled>cancell?ed)\b"
-    r"|(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
+    r"|(?:\(|was killed by )(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b"
+    r"|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
 )
 """What launchers, shells and GitHub print of a process that a signal ended."""
 _NCCL = re.compile(r"\bnccl\w+Error\b|NCCL error")
@@ -210,6 +211,10 @@ def rows() -> tuple[Row, ...]:
     return tuple(_row(each) for each in table()["rows"])
 
 
+def _has_row(line: str) -> bool:
+    return any(row.match(line) for row in rows())
+
+
 def _row(row: dict[str, Any]) -> Row:
     others = (re.compile(row[key]) if key in row else None for key in ("not", "after", "ends"))
     codes = (spell(row[kind]) for kind, spell in _SPELLINGS.items() if kind in row)
@@ -282,10 +287,10 @@ def _explain(logs: Sequence[LogText], facts: FailureFacts) -> LogExplanation:
         why = "exit code 75: it stopped early with a good checkpoint"
         fix = "run the same command again to continue"
         return LogExplanation(FailureClass.STOPPED, (why,), True, why, "", fix, level="fact")
-    is_cause = root is not None and not (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
+    is_end = root is None or (root.says is Says.END and root.klass is FailureClass.UNKNOWN)
     # The others lose a process that was killed or crashed; an abort may be what they lost it by.
-    is_lost = root is not None and root.says is Says.VICTIM and find_signal(logs)[0] in _DEADLY
-    if root is None or not is_cause or is_lost:
+    is_weak = root is not None and root.says in (Says.VICTIM, Says.STATED)
+    if root is None or is_end or (is_weak and find_signal(logs)[0] in _DEADLY):
         return _explain_exit_code(facts, root, logs)
     return _answer(root, facts, root, level="fact" if is_first else "log")
 
@@ -312,7 +317,9 @@ def _answer(
     text = f"{_rank_of(root)}{_shown(line)}{place}"
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
-        is_last_word = decisive.says is not Says.STATED or _ended_by_itself(facts.exit_code)
+        is_last_word = decisive.says is not Says.STATED or (
+            facts.exit_code is not None and not signal_of(facts.exit_code)
+        )
         retry = "no" if is_last_word and not facts.steps else "unknown"
     if decisive.says is Says.STATED and facts.exit_code == _USAGE:
         decisive = replace(decisive, klass=FailureClass.CONFIGURATION)
@@ -393,14 +400,11 @@ def _first_of(log: LogText, exit_code: int | None) -> Candidate | None:
         candidate = _judge(
             log, error or ErrorLine(number, split_prefix(raw)[1]), log.lines, is_error=error is not None
         )
-        if candidate is not None and not (by_signal and candidate.error.name and not _row_of(candidate)):
+        if candidate is not None and not (
+            by_signal and candidate.error.name and not _has_row(candidate.error.text)
+        ):
             found.append(candidate)
     return min(_without_consequences(found), key=lambda each: each.says, default=None)
-
-
-def _row_of(candidate: Candidate) -> bool:
-    """Return whether a row of the table decides, not only the type of the exception."""
-    return any(row.match(candidate.error.text) for row in rows())
 
 
 def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
@@ -420,7 +424,7 @@ def _without_consequences(found: list[Candidate]) -> Iterator[Candidate]:
             and (here.source.startswith(other.error.source) or other.error.source.startswith(here.source))
             for other in lost
         )
-        if each in raised and follows and not _row_of(each):
+        if each in raised and follows and not _has_row(here.text):
             continue
         is_survivable = each.klass in _SURVIVABLE and not here.name and each.says is Says.PROGRAM
         if is_survivable and any(
@@ -526,13 +530,10 @@ def _explain_exit_code(
     is_own = (number in _OWN or (code > 0 and not number)) and not facts.steps
     text = f"{_rank_of(shown)}{_shown(shown.error.text)}" if shown else ""
     level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
-    fix, who = _advice(why)
-    return LogExplanation(klass, (why, *last), is_sent, why, who, fix, level=level, root=text)
-
-
-def _ended_by_itself(exit_code: int | None) -> bool:
-    """Return whether an exit code is that of a program that no signal ended, and that did not succeed."""
-    return bool(exit_code) and not signal_of(exit_code) and exit_code not in (126, 127)
+    fix, responsible = _advice(why)
+    return LogExplanation(
+        klass, last if shown else (why, *last), is_sent, why, responsible, fix, level=level, root=text
+    )
 
 
 _MEANINGS: Mapping[int, str] = {
@@ -540,8 +541,10 @@ _MEANINGS: Mapping[int, str] = {
     127: "the command or its interpreter does not exist on this machine or in this image",
 }
 _SIGNALS: Mapping[int, str] = {
+    signal.SIGKILL: "a process of it was killed (SIGKILL, signal 9), and nothing shows by whom or by what",
     signal.SIGABRT: "a native library aborted (SIGABRT)",
     signal.SIGBUS: "a memory-mapped file could not be read (SIGBUS): its disk or /dev/shm is full",
+    signal.SIGFPE: "an arithmetic error (SIGFPE)",
     signal.SIGSEGV: "native code crashed (SIGSEGV)",
 }
 """What an exit code or a signal says by itself."""

@@ -1,5 +1,6 @@
 """The objects that a sync stores, those that it omits, and its messages."""
 
+import contextlib
 import errno
 import json
 import shutil
@@ -14,14 +15,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.contents import Group, Item
+from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import ConfigError, ExitCode, RecordError, RunConflictError, ServiceError
+from trainyard.errors import (
+    AttemptEndedError,
+    ConfigError,
+    ExitCode,
+    RecordError,
+    RunConflictError,
+    ServiceError,
+)
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.local_store.folder import LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
@@ -341,6 +351,30 @@ def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: 
     assert "belongs to run run-run; this is run run-other" in str(refused.value)
     assert "--run-number 4" in str(refused.value)
     assert keys(folder) == before
+
+
+def test_a_sync_that_was_overtaken_puts_no_manifest(folder: Path, make_run: Any) -> None:
+    """By a later attempt of its run, or by another sync that put the manifest first."""
+
+    class Overtaken(LocalStore):
+        def stage(self, *file: Any, **how: Any) -> LocalUpload:
+            with contextlib.suppress(RunConflictError):  # another thread has begun it
+                begin_attempt(self, Claim(1, "run-run", KEY), 2)
+            return super().stage(*file, **how)
+
+    class Raced(LocalStore):
+        def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
+            if key.startswith("manifests/"):
+                super().put_new(key, b"{}", metadata={})
+            return super().put_new(key, content, metadata=metadata)
+
+    run = make_run()
+    with pytest.raises(RunConflictError, match="another sync of run run-run stored it meanwhile"):
+        sync_run(Raced(folder), run, 2)
+    shutil.rmtree(folder)
+    with pytest.raises(AttemptEndedError, match="its attempt 2 has started"):
+        sync_run(Overtaken(folder), run, 1)
+    assert not any(key.startswith("manifests/") for key in keys(folder))
 
 
 def test_a_refusal_says_where_everything_is_and_how_to_go_on(tmp_path: Path, make_run: Any) -> None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.listener import Listener
+
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -72,42 +74,33 @@ class ExecServer:
 def exec_server(**settings: Any) -> Iterator[ExecServer]:
     """Serve on loopback."""
     state = ExecServer(**settings)
-    listener = socket.create_server(("127.0.0.1", 0))
-    state.server = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(state, connection), daemon=True).start()
+    class Commands(Listener):
+        def serve(self, line: socket.socket) -> None:
+            serve(state, line)
 
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
+    listener = Commands()
+    state.server = listener.url
     try:
         yield state
     finally:
-        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread; its descriptor may be another's after close
-        thread.join()
         listener.close()
 
 
 def serve(state: ExecServer, connection: socket.socket) -> None:
-    with connection, suppress(OSError, ConnectionError):
-        while head := read_head(connection):
-            first, *lines = head.split("\r\n")
-            headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-            method, address, _ = first.split(" ")
-            body = read_exactly(connection, int(headers.get("content-length", 0)))
-            state.tokens.append(headers.get("authorization", ""))
-            if headers.get("upgrade") == "websocket":
-                run(state, connection, address, headers)
-                return
-            if "watch" in parse_qs(urlsplit(address).query):
-                watch(state, connection, unquote(urlsplit(address).path))
-                return
-            answer(state, connection, method, address, body)
+    while head := read_head(connection):
+        first, *lines = head.split("\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+        method, address, _ = first.split(" ")
+        body = read_exactly(connection, int(headers.get("content-length", 0)))
+        state.tokens.append(headers.get("authorization", ""))
+        if headers.get("upgrade") == "websocket":
+            run(state, connection, address, headers)
+            return
+        if "watch" in parse_qs(urlsplit(address).query):
+            watch(state, connection, unquote(urlsplit(address).path))
+            return
+        answer(state, connection, method, address, body)
 
 
 def watch(state: ExecServer, connection: socket.socket, path: str) -> None:

@@ -118,7 +118,13 @@ def job(kind: str, *, nodes: int = 2, spec: Json | None = None, **status: Any) -
         "rayjob": {"rayClusterSpec": ray_spec(nodes)},
         "raycluster": ray_spec(nodes),
     }
-    meta = {"name": "job", "namespace": "team", "uid": "job-uid", "labels": {"trainyard.dev/job": "job"}}
+    meta: Json = {
+        "name": "job",
+        "namespace": "team",
+        "uid": "job-uid",
+        "labels": {"trainyard.dev/job": "job"},
+    }
+    meta["labels"]["trainyard.dev/kind"] = kind
     return {
         "apiVersion": "x/v1",
         "kind": find_kind(kind).api_kind,

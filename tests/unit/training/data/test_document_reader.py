@@ -90,11 +90,6 @@ def test_a_piece_ends_with_a_line_where_it_can(tmp_path: Path, monkeypatch: pyte
     assert pieces == [b"one\ntwo\n", b"three\n", b"four\nfive", None]
 
 
-def test_a_short_text_is_one_piece(tmp_path: Path) -> None:
-    path = write_text_file(tmp_path / "a.txt", b"one\ntwo")
-    assert list(read_pieces(CorpusFile(path, "a.txt", 7, 0), "text", SkipTally())) == [b"one\ntwo", None]
-
-
 def test_a_row_of_json_lines_is_a_document(tmp_path: Path) -> None:
     rows = [{"text": "one\ntwo", "id": 1}, {"id": 2, "text": "drei €"}]
     content = "\r\n\n".join(json.dumps(row) for row in rows).encode()
@@ -147,12 +142,6 @@ def test_any_bytes_as_json_lines_are_read_or_counted(
 def test_a_row_of_parquet_is_a_document(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", id=[1, 2, 3], text=["one", "zwei ü", "three"])
     assert read(path) == [b"one", "zwei ü".encode(), b"three"]
-
-
-def test_parquet_with_dictionary_and_large_strings_is_read(tmp_path: Path) -> None:
-    for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
-        array = pyarrow.array(["a", "b", "a"]).cast(kind)
-        assert read(table(tmp_path / "a.parquet", text=array)) == [b"a", b"b", b"a"]
 
 
 def test_rows_of_parquet_without_text_are_counted(tmp_path: Path) -> None:

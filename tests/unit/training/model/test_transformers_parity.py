@@ -159,13 +159,6 @@ def test_logits_from_safetensors_are_those_of_transformers(
     assert_same_logits(load(tmp_path, architecture), judge)
 
 
-def test_logits_from_one_bfloat16_file_are_those_of_transformers(transformers: Any, tmp_path: Path) -> None:
-    architecture = small_shape("llama-3.2-1b")
-    reference(transformers, architecture).bfloat16().save_pretrained(tmp_path)
-    judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert_same_logits(load(tmp_path / "model.safetensors", architecture), judge)
-
-
 @every_family
 @pytest.mark.parametrize(
     "kind", [TYPES.F32, TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0], ids=lambda k: k.name

@@ -103,6 +103,10 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "no word, by itself": ("bye", {"exit_code": 3}, "unknown", "no", "fact", ""),
     "no word, after steps": ("bye", {"exit_code": 3, "steps": 4}, "unknown", "unknown", "", ""),
     "torchrun's rank was killed": (KILLED_RANK, {"exit_code": 1}, "unknown", "unknown", "", "exitcode  : -9"),
+    "a rank was killed, and another lost it": (
+        f"{trace('RuntimeError: Connection reset by peer', '[rank0]: ')}\n{KILLED_RANK}",
+        {"exit_code": 1, "memory_kills": 0}, "unknown", "yes", "fact", "exitcode  : -9",
+    ),
     "a rank was killed, and not for memory": (KILLED_RANK, {"exit_code": 1, "memory_kills": 0}, "unknown", "yes", "fact", "exitcode  : -9"),
     "killed, and not for memory": ("", {"exit_code": 137, "memory_kills": 0}, "unknown", "yes", "fact", ""),
     "its crash follows its exception": (trace(OOM), {"exit_code": 134}, "oom-gpu", "no", "log", "torch.OutOf"),

@@ -58,11 +58,11 @@ def test_healthy_documents_decide_nothing() -> None:
 
 
 def test_a_healthy_document_never_takes_the_place_of_the_cause() -> None:
-    wrong = []
-    for number, row in enumerate(table()["rows"]):
+    wrong, documents = [], healthy()
+    for row in table()["rows"]:
         if "after" in row or "ends" in row:
             continue
-        for name, text in list(healthy().items())[number % 3 :: 3]:
+        for name, text in documents.items():
             if "step 4/600" in text:
                 continue  # steps after a line show that it did not end the training
             for log in (f"{text}{row['example']}", f"{row['example']}\n{text}"):

@@ -92,7 +92,7 @@
     const tables = panel.series.map((line) => table(line.run, line.steps, line.values));
     const means = smoothing ? panel.series.map((line) => {
       const { steps, values } = line.means ?? line;
-      return table(line.run, steps, smooth(values));
+      return table(line.run, steps, line.dots ? values : smooth(values)); // a few values are no noise
     }) : [];
     const joined = uPlot.join([[[low, high], [null, null]], ...tables, ...means]);
     joined.splice(1, 1); // it only made the axis of every panel as long as the longest
