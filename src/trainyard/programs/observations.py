@@ -74,7 +74,7 @@ class ReadFile:
     """When it was last changed, in nanoseconds on the clock of its file system."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Process:
     """What one process reported."""
 
@@ -182,8 +182,8 @@ class Observations:
         """The processes whose steps are those of the run: the leader, else those that have as many as any."""
         if (leader := self._processes.get(self.leader or 0)) is not None:
             return [leader]
-        every = self._processes.values()
-        counting = [each for each in every if each.of_passes == all(one.of_passes for one in every)]
+        are_passes = all(each.of_passes for each in self._processes.values())
+        counting = [each for each in self._processes.values() if each.of_passes == are_passes]
         most = max((each.steps for each in counting), default=0)
         return [each for each in counting if each.steps == most]
 
@@ -221,7 +221,7 @@ class Observations:
         """Return the exception that ended the program: the first one of those that trained, else of any.
 
         Of a program that ended with 0 (not `has_failed`), one that a process survived does not count, and the
-        exit code of a process that trained does: a shell, or a parent, may have hidden it.
+        exit code or signal of a process that trained does: a shell, or a parent, may have hidden it.
         """
         failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
         failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
@@ -230,8 +230,11 @@ class Observations:
             others = {each.rank for each in self._processes.values() if each.steps} - {first.rank}
             return error and (replace(error, rank=first.rank) if others and first.steps else error)
         every = () if has_failed else self._processes.values()
-        lost = [each for each in every if each.exit_code and each.steps and not self._is_made_good(each)]
-        return ProgramError("SystemExit", str(lost[0].exit_code)) if lost else None
+        ended = [each for each in every if each.steps and (each.exit_code or each.is_killed)]
+        lost = next((each for each in ended if not self._is_made_good(each)), None)
+        if lost is not None and lost.is_killed:
+            return ProgramError("killed", lost.script or "a process that trained")
+        return ProgramError("SystemExit", str(lost.exit_code)) if lost else None
 
     def _is_made_good(self, ended: _Process) -> bool:
         """Return whether a training was started again after one has ended, or Ray takes care of it."""
@@ -262,13 +265,12 @@ class Observations:
     def vanished(self) -> str | None:
         """The script of a process that trained, if it was not seen to end: it was killed, or still runs.
 
-        Of several processes each rank counts, and each that a signal has ended; others may be daemons, which
-        their parent ends.
+        Of several processes each rank counts; others may be daemons, which their parent ends.
         """
         leaders = self._leaders
         is_ended = any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in leaders)
         for each in self._processes.values():
-            counts = each.is_killed or _world_size(each) > 1 or (each in leaders and not is_ended)
+            counts = _world_size(each) > 1 or (each in leaders and not is_ended)
             is_open = each.ended_at < 0 and not each.is_stopped
             if each.steps and is_open and counts and not self._is_made_good(each):
                 return each.script or "a process that trained"

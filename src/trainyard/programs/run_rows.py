@@ -64,6 +64,8 @@ class AttemptRows:
         self._saved: list[WrittenCheckpoint] = []
         self._observed: dict[int, list[tuple[bool, Row, float]]] = {}
         """The rows of each process, and whether they count backward passes."""
+        self._kept = set[int]()
+        """The processes whose rows are kept."""
 
     @property
     def saved(self) -> list[WrittenCheckpoint]:
@@ -98,19 +100,21 @@ class AttemptRows:
                 elif not self._is_planned:
                     self._observed.setdefault(event.pid, []).append((event.of_passes, row, moment))
                     if event.of_passes == seen.are_passes and seen.leads(event.pid):
+                        self._kept.add(event.pid)
                         self.keep([row], event.source, moment)
         return events
 
     def follow(self, pid: int) -> bool:
-        """Let the rows be those of a process, which has saved the checkpoint; return whether that is news."""
-        seen, is_known = self.observations, self.observations.leads(pid)
+        """Keep the rows of the process that saved the checkpoint alone; return whether there were others."""
+        seen, others = self.observations, self._kept - {pid}
         seen.leader = pid
-        if not is_known:
+        if others:
+            self._kept = {pid}
             self.merged.forget(Source.OBSERVED)
             for of_passes, row, moment in self._observed.get(pid, ()):
                 if of_passes == seen.are_passes:
                     self.keep([row], Source.OBSERVED, moment)
-        return not is_known
+        return bool(others)
 
     def close_log(self, moment: float) -> None:
         self.keep(self._log.close(), Source.PRINTED, moment)
@@ -199,7 +203,7 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
-            for pid, content in exit_codes(self._events.path):
+            for pid, content in exit_codes(self._events.path) if self._is_first else ():
                 self.observations.note_exit_code(pid, content)
             self._write(is_over=True)
             self._note_first(self.merged.first)

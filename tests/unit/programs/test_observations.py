@@ -41,6 +41,7 @@ def ended(pid: int, code: int = 0) -> Line:
 
 def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() -> None:
     """Each case: the events, and the exception after exit code 0 and after another one."""
+    two, killed = [loaded(1), loaded(2), stepped(1, 5)], (2, "killed", {"child": 1, "stopped": False})
     own, launchers = "ValueError: bad (train.py:3)", "ChildFailedError: bad (train.py:3)"
     cases: dict[str, tuple[list[Line], str | None, str | None]] = {
         "none": ([loaded(1), stepped(1, 5), ended(1)], None, None),
@@ -85,6 +86,13 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             "SystemExit: 1",
             None,
         ),
+        "a worker that was killed": ([*two, killed, ended(2)], "killed: train.py", None),
+        "a worker that was killed, and another after it": (
+            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
+            None,
+            None,
+        ),
+        "a worker that was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True})], None, None),
         "the exit code of a helper": ([loaded(1), loaded(2, 1), stepped(1, 5), ended(2, 1)], None, None),
         "a script starts it again": (
             [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)],
@@ -105,7 +113,6 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
 def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
     """Such as one whose SIGKILL a shell hides."""
     two = [loaded(1), loaded(2), stepped(1, 5), stepped(2, 7)]
-    killed = (2, "killed", {"child": 1, "stopped": False})
     ray = (1, "loaded", {"script": "default_worker.py", "parents": []})
     cases: dict[str, tuple[list[Line], str | None]] = {
         "killed": ([loaded(1), stepped(1, 5)], "train.py"),
@@ -113,12 +120,7 @@ def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
         "its helper was killed": ([loaded(1), loaded(2, 1), stepped(1, 5), stepped(2, 2), ended(1)], None),
         "one of two ended": ([loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), ended(2)], None),
         "one of two ranks ended": ([*two, ended(2), (1, "machine", {"world": {"size": 2}})], "train.py"),
-        "a worker was killed": ([*two, killed, ended(2)], "train.py"),
         "a worker was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True}), ended(2)], None),
-        "a worker was killed, and the training started again": (
-            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
-            None,
-        ),
         "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
         "a worker of Ray": ([ray, stepped(1, 5)], None),
         "nothing trained": ([loaded(1)], None),

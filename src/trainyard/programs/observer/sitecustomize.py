@@ -174,7 +174,8 @@ def dress(wrapper: Any, function: Any) -> Any:
 
 def leaves_of(loss: Any) -> Iterator[Any]:
     """Yield the parameters from which a loss was computed."""
-    waiting, seen = [loss.grad_fn], set()
+    waiting: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
     while waiting and len(seen) < MOST_SEARCHED:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -303,11 +304,13 @@ class Weights:
 
         A constant, such as the zeros of a bias, may be in any model. An average of weights is neither.
         """
-        torch, by_shape = self._torch, {}
+        torch = self._torch
+        by_shape: dict[Any, Any] = {}
         for shape, places, first, now in self._current():
             if bool((first != first[0]).any()) and bool((now != first).any()):
                 by_shape.setdefault(shape, []).append((places, first, now))
-        waiting, count, answer = [saved] if by_shape else [], 0, None
+        waiting: list[Any] = [saved] if by_shape else []
+        count, answer = 0, None
         while waiting and count < MOST_TENSORS:
             each, count = waiting.pop(), count + 1
             if isinstance(each, torch.Tensor):

@@ -302,7 +302,7 @@ def test_the_lines_of_a_summary_can_be_seen_on_white_and_on_black() -> None:
     def brightness(colour: str) -> float:  # WCAG 2.2: relative luminance
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = (((part + 0.055) / 1.055) ** 2.4 for part in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+        return float(0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
 
     for colour in PALETTE.values():  # 3:1 is what it asks for lines
         assert min(1.05 / brightness(colour), brightness(colour) / brightness("#0d1117")) >= 3, colour
