@@ -277,6 +277,7 @@ def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(klass:
     """The job summary, Slack's message, the terminal and `explain` show the root error, once each."""
     from trainyard.commands.explain import explanation_lines, failed_run
     from trainyard.report.dashboard.markdown import markdown_report
+    from trainyard.report.dashboard.text import text_report
     from trainyard.report.facts.run_facts import read_facts
     from trainyard.report.slack.slack_events import FAILED
     from trainyard.report.slack.slack_message import Surroundings, slack_message
@@ -298,7 +299,9 @@ def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(klass:
     found, facts = failed_run(run).explain(), read_facts(run)
     assert found.klass == klass
     slack = json.dumps(slack_message(FAILED, facts, Surroundings("one")).blocks, ensure_ascii=False)
-    for text in (markdown_report(facts), slack, done.stderr, "\n".join(explanation_lines(found))):
+    report = text_report(facts)
+    assert report.count("; then: ") <= 2, "what to do, once for each thing"
+    for text in (markdown_report(facts), slack, done.stderr, report, "\n".join(explanation_lines(found))):
         plain = text.replace("\\", "")
         assert found.root.partition(" (")[0] in plain, text
         assert text is done.stderr or plain.count(found.root.partition(" (")[0]) <= 2, text

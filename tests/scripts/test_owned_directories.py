@@ -92,7 +92,7 @@ def test_only_a_job_of_the_same_owner_and_inputs_writes_into_the_directory_of_a_
         elif content(volume) != before or done.returncode != 2 or refusal not in done.stderr:
             wrong.append((name, "pod", done.stderr))
         try:
-            found: bool | None = is_deployed(partial(find, made), plan)
+            found: bool | None = is_deployed(partial(find, made), plan, KINDS[plan.kind].render(plan))
         except ConfigError:
             found = None
         if found is not DEPLOYED.get(name):

@@ -43,7 +43,7 @@ def test_a_report_has_the_form_that_is_named_or_that_of_its_file(
     assert (tmp_path / "report.html").read_text().startswith(FORMS["text"])
     one = json.loads(called("report", run, "--json").stdout)
     assert one["training_metrics"]["loss"] == 0.25
-    assert json.loads(called("report", run, run, "--format", "json").stdout) == [one, one]
+    assert json.loads(called("report", run, run, "--format", "json").stdout)["runs"] == [one, one]
 
 
 def test_the_job_summary_is_appended(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:

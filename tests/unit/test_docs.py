@@ -40,7 +40,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 # Of all pages below docs/, decisions and generated references included.
-MOST_WORDS = 38_000
+MOST_WORDS = 38_500
 WORDS = "|".join(sorted(COMMANDS, key=len, reverse=True))
 CALL = re.compile(
     rf"(?<![\w/])(?:scripts/(?P<script>\w+)\.py|(?:\.venv/bin/|-m )?trainyard (?P<words>{WORDS})\b)"
@@ -288,7 +288,7 @@ def test_what_the_runner_keeps_between_jobs_is_ignored_by_git() -> None:
 
 def test_pages_stay_as_short_as_their_readers_need() -> None:
     words = {path: len(text_of(path).split()) for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")}
-    limits = {"workflows.md": 1_200, "operations_card.md": 650, "jobs.md": 1_700}
+    limits = {"workflows.md": 1_200, "operations_card.md": 650, "jobs.md": 1_950}
     assert {
         name: words[ROOT / "docs" / name] for name in limits if words[ROOT / "docs" / name] > limits[name]
     } == {}

@@ -119,9 +119,9 @@ def list_runs(
     """Return the runs, oldest first.
 
     `judge` returns the parts of its proof that a run in the store fails. It restores the run's records, so it
-    is asked for the newest `most_judged` runs only; of older ones only the manifest and the claim are read,
-    and beyond the newest `most_read` nothing. With a `depth`, all are read and judged. Raises ServiceError
-    when the store cannot be reached.
+    is asked for the newest runs only; of older ones only the manifest and the claim are read, and of still
+    older ones nothing. With a `depth`, all are read and judged. Raises
+    ServiceError when the store cannot be reached.
     """
     wanted, store = sorted(numbers), snapshot(store)
     read, judged = (frozenset(wanted if depth else wanted[-most:]) for most in (most_read, most_judged))

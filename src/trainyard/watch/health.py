@@ -9,7 +9,7 @@ with itself: a step with the usual time of the run, a rank with the other ranks.
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -93,13 +93,7 @@ class Alert:
         return self.until is None
 
     def record(self) -> dict[str, Any]:
-        return {
-            "rule": self.rule.value,
-            "subject": self.subject or None,
-            "since": self.since,
-            "until": self.until,
-            "text": self.text,
-        }
+        return {**asdict(self), "rule": self.rule.value, "subject": self.subject or None}
 
 
 class _Usual:

@@ -28,8 +28,6 @@ def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[...
 def test_many_runs_take_one_listing_and_the_newest_are_read_and_judged(
     make_run: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_JUDGED", 1)
-    monkeypatch.setattr("trainyard.artifacts.inventory.MOST_READ", 2)
     asked, listings, list_objects = list[int](), list[str](), type(store).list_objects
     read, read_object = set[str](), type(store).read_object
     for number in range(1, 5):
@@ -54,7 +52,7 @@ def test_many_runs_take_one_listing_and_the_newest_are_read_and_judged(
     store.delete("run-1/identity.json")
     monkeypatch.setattr(type(store), "list_objects", noted)
     monkeypatch.setattr(type(store), "read_object", noted_read)
-    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None)
+    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None, most_read=2, most_judged=1)
     assert [run.proof for run in runs] == ["not judged", "not judged", "not judged", "proven"]
     assert (asked, listings) == ([4], [""])
     assert len(read) == 5 and not [key for key in read if "run-1" in key or "run-2" in key]

@@ -1,6 +1,7 @@
 """Wrong usage: the error first, with the name that was meant, and a short usage last."""
 
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_the_option_of_a_program_asks_for_no_json(
     for own, has_output in (((), False), (("--json",), True)):
         words = ["run", *own, "--store", "nowhere", "python", "train.py", "--json"]
         monkeypatch.setattr(sys, "argv", ["trainyard", *words])
-        assert exit_code_of(lambda words=words: run_command(words)) == ExitCode.USAGE
+        assert exit_code_of(partial(run_command, words)) == ExitCode.USAGE
         assert bool(capsys.readouterr().out) is has_output
 
 

@@ -1,5 +1,6 @@
 """Jobs that other people wrote, as small as their shapes allow: one of each kind."""
 
+from copy import deepcopy
 from typing import Any
 
 import yaml
@@ -64,17 +65,15 @@ def ray_cluster() -> Json:
     return {"headGroupSpec": head(), "workerGroupSpecs": [worker_group("ray-worker", 2)]}
 
 
+_STEP = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+_NODE = {"name": "node", "template": {"metadata": _STEP, "spec": {"template": template("node")}}}
 RUNTIME = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
     "kind": "TrainingRuntime",
     "metadata": {"name": "theirs", "labels": {"trainer.kubeflow.org/framework": "torch"}},
     "spec": {
         "mlPolicy": {"numNodes": 2, "torch": {}},
-        "template": {
-            "spec": {
-                "replicatedJobs": [{"name": "node", "template": {"spec": {"template": template("node")}}}]
-            }
-        },
+        "template": {"spec": {"replicatedJobs": [_NODE]}},
     },
 }
 REFERENCE = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "theirs"}
@@ -84,7 +83,13 @@ def manifests() -> dict[str, list[Json]]:
     """Kind -> the objects of a manifest with two pods that train."""
     worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": template("pytorch")}
     group = {"name": "pods", "replicas": 2, "template": template("pytorch")}
-    indexed = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template("main")}
+    indexed: Json = {
+        "parallelism": 2,
+        "completions": 2,
+        "completionMode": "Indexed",
+        "template": template("main"),
+    }
+    indexed["template"]["spec"]["restartPolicy"] = "Never"
     trainer = {
         "command": ["torchrun", "--nproc_per_node=8", "train.py"],
         "args": ["--checkpoint_dir=/fsx/out"],
@@ -100,7 +105,7 @@ def manifests() -> dict[str, list[Json]]:
         "pytorchjob": [service, body("kubeflow.org/v1", "PyTorchJob", elastic)],
         "hyperpod": [body("sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", {"replicaSpecs": [group]})],
         "trainjob": [
-            RUNTIME,
+            deepcopy(RUNTIME),
             body("trainer.kubeflow.org/v1alpha1", "TrainJob", {"runtimeRef": REFERENCE, "trainer": trainer}),
         ],
         "rayjob": [

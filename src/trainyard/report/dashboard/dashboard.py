@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.report.dashboard.html import html_report
-from trainyard.report.dashboard.json_report import json_report
+from trainyard.report.dashboard.json_report import SCHEMA_VERSION, json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.run_comparison import comparison_report, comparison_text
 from trainyard.report.dashboard.text import text_report
@@ -81,7 +81,7 @@ def render_dashboards(
             return "\n---\n\n".join([*comparison, *(markdown_report(run) for run in runs)])
         case Format.JSON:
             reports = [json_report(run) for run in runs]
-            value = reports[0] if len(reports) == 1 else reports
+            value = reports[0] if len(reports) == 1 else {"schema_version": SCHEMA_VERSION, "runs": reports}
             return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         case Format.HTML:
             return html_report(runs, refresh_seconds=refresh_seconds)

@@ -20,10 +20,13 @@ from trainyard.report.facts.quantities import (
     format_scaled,
 )
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.record_models import MetricRow
 from trainyard.run.run_settings import setting, settings_of_config
 
 _MOST_CHARACTERS = 65_000  # a comment on GitHub ends at 65,536
 _LEFT_OUT = "\n\n*The rest was omitted: a comment ends at 65,536 characters.*\n"
+# The most figures of a program in a comparison.
+_MOST_FIGURES = 20
 Value = Callable[[RunFacts], float | None]
 
 
@@ -72,8 +75,19 @@ def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
         if any(known is not None for known in values):
             cells = ["" if known is None else form(known) for known in values]
             figures.append((name, cells + ([_change(*values)] if len(values) == 2 else [])))
+    for name in _own_figures(runs):
+        last = [run.history.last.get(name) for run in runs]
+        cells = ["" if value is None else format_loss(value) for value in last]
+        figures.append((name, cells + ([_change(*last)] if len(last) == 2 else [])))
     settings = [(one.key, [format_setting(value) for value in one.values]) for one in changes or ()]
     return Comparison(figures, _weights(runs), settings, changes)
+
+
+def _own_figures(runs: Sequence[RunFacts]) -> list[str]:
+    """Return the names that a program gave to its figures, such as `accuracy`, which every run has."""
+    ours = {*MetricRow.model_fields} - {"accuracy"}
+    known = [{*run.history.last} - ours - {*_proven_figures(run)} for run in runs]
+    return sorted(name for name in set.intersection(*known) if not name.endswith("_seconds"))[:_MOST_FIGURES]
 
 
 def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> str:

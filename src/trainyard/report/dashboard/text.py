@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from trainyard.report.facts.figures import FigureGroup, text_figures
+from trainyard.report.facts.headline import root_error
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import alert_lines
@@ -48,6 +49,7 @@ def _block(heading: str, lines: Iterable[Line]) -> str:
 
 def _identity(facts: RunFacts) -> Iterable[Line]:
     yield "Status", str(facts.state)
+    yield "Error", root_error(facts) or None
     yield "Timestamp", None if facts.timestamp is None else utc(facts.timestamp)
     yield "Run", facts.name
     yield "Run Number", None if facts.run_number is None else str(facts.run_number)
@@ -67,6 +69,9 @@ def _proof_heading(facts: RunFacts) -> str:
 
 
 def _proof(facts: RunFacts) -> Iterable[Line]:
+    shown: set[str | None] = {None}
     for part in facts.proof.parts if facts.proof else ():
         yield part.name.capitalize(), part.evidence
-        yield "  Next", None if part.passed else part.next_step
+        if not part.passed and part.next_step not in shown:
+            shown.add(part.next_step)
+            yield "  Next", part.next_step

@@ -44,7 +44,7 @@ from trainyard.run.checkpoint_retention import complete_steps, remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure, suggest_retry
+from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.shards import (
     NotFiniteError,
     Shares,
@@ -361,7 +361,8 @@ class PendingSave:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
             what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
-            return build_error(what, not_finite_failure(self.step, self._job.config, directory), directory)
+            failure = not_finite_failure(self.step, self._job.config, directory)
+            return build_error(TrainingFailedError, what, failure, directory)
         free = shutil.disk_usage(directory.path).free / 1e6
         needed = sum(map(bytes_of, self._shares.own.items)) / 1e6
         cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
@@ -375,11 +376,8 @@ class PendingSave:
             f"step {complete_before[-1]} is complete" if complete_before else "there is no earlier checkpoint"
         )
         failure = Failure(FailureKind.STORAGE, self.step, fix)
-        save_error = CheckpointError(
-            f"{cause}. Step {self.step} was not saved; {kept}.\n{suggest_retry(failure, directory)}"
-        )
-        save_error.failure = failure
-        return save_error
+        what = f"{cause}. Step {self.step} was not saved; {kept}."
+        return build_error(CheckpointError, what, failure, directory)
 
 
 def _writing_result(writing: PendingResult[WrittenFiles]) -> WrittenFiles | NotFiniteError | str:

@@ -7,18 +7,19 @@ memory) the rule suggests other settings; for all others it names the fix and su
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from trainyard.config.schema import Config
-from trainyard.errors import TrainingFailedError
+from trainyard.errors import TrainingFailedError, TrainyardError
 from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind, command_after
 from trainyard.run.records import read_rows
 from trainyard.run.suggested_commands import made_by
 
+Error = TypeVar("Error", bound=TrainyardError)
 _HIGHEST_RATE = 1e-3
 """The highest learning rate that is suggested, a usual peak rate of small models."""
 _DIVIDED_BY = 10
@@ -26,17 +27,12 @@ _CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memor
 """Parts of the messages of torch's allocator for main memory, which raises RuntimeError."""
 
 
-def build_error(what: str, failure: Failure, directory: RunDirectory) -> TrainingFailedError:
-    """Return the error: `what` happened, what to do about it, and the command."""
-    error = TrainingFailedError(f"{what}\n{suggest_retry(failure, directory)}")
+def build_error(kind: type[Error], what: str, failure: Failure, directory: RunDirectory) -> Error:
+    """Return the error: `what` happened, what to do, and the command that resumes or starts again."""
+    command = command_after(failure, directory.path, command_line=made_by())
+    error = kind(f"{what}\n{failure.fix or 'Once that is fixed'}: {command}")
     error.failure = failure
     return error
-
-
-def suggest_retry(failure: Failure, directory: RunDirectory) -> str:
-    """The last line of a message: what to do, and the command that resumes or starts again."""
-    command = command_after(failure, directory.path, command_line=made_by())
-    return f"{failure.fix or 'Once that is fixed'}: {command}"
 
 
 def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Failure:
@@ -99,7 +95,9 @@ def explain_memory_errors(
         )
         what = words if number is None else f"Step {number}: {words}."
         failure = out_of_memory_failure(kind, number, config, directory)
-        raise build_error(f"{what} ({_cause_line(error)})", failure, directory) from error
+        raise build_error(
+            TrainingFailedError, f"{what} ({_cause_line(error)})", failure, directory
+        ) from error
 
 
 def memory_kind(error: BaseException) -> FailureKind | None:

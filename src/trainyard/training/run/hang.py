@@ -30,7 +30,7 @@ from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, Trainy
 from trainyard.run.atomic_files import write_bytes_atomically, write_json_atomically
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.run_lock import machine
-from trainyard.training.checkpoint.failure_advice import suggest_retry
+from trainyard.training.checkpoint.failure_advice import build_error
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.watchdog import Standstill, allow_slow_compilation
@@ -175,15 +175,13 @@ class Alarm:
         failure = Failure(FailureKind.HANG, step + 1, fix)
         message = (
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
-            f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}.\n"
-            f"{suggest_retry(failure, self._parts.directory)}"
+            f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}."
         )
-        error = TrainingFailedError(message)
-        error.failure = failure
+        error = build_error(TrainingFailedError, message, failure, self._parts.directory)
         _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
         _run_in_time(lambda: self._recorder.record(error), _RECORD_SECONDS)
         _run_in_time(self.forget)
-        _run_in_time(lambda: _logger.error("%s", message))
+        _run_in_time(lambda: _logger.error("%s", error))
 
     def _stacks(self, rank: int) -> Path:
         return self._logs / f"hang-rank-{rank}.txt"

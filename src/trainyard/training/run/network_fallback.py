@@ -20,7 +20,7 @@ from trainyard.run.atomic_files import make_folder
 from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.launch_environment import nccl_log_variables
-from trainyard.training.checkpoint.failure_advice import suggest_retry
+from trainyard.training.checkpoint.failure_advice import build_error
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 
@@ -112,10 +112,8 @@ def _fallback_error(segment: RunContext, found: Mapping[str, Any]) -> NetworkFal
     assert segment.network is not None
     newest = max(complete_steps(segment.directory), default=None)
     failure = Failure(FailureKind.TCP_FALLBACK, segment.state.step, fix, {"compute.network": "tcp"}, newest)
-    reason = segment.network.fallback(found)
-    error = NetworkFallbackError(f"{reason}.\n{suggest_retry(failure, segment.directory)}")
-    error.failure = failure
-    return error
+    what = f"{segment.network.fallback(found)}."
+    return build_error(NetworkFallbackError, what, failure, segment.directory)
 
 
 def _has_several_machines(environment: Mapping[str, str]) -> bool:

@@ -86,7 +86,8 @@ class RunContext:
 
     def not_finite_error(self, step: int, message: str) -> TrainingFailedError:
         """Return the error for a loss or gradient of `step` that is not finite; it adds what to do."""
-        return build_error(message, not_finite_failure(step, self.config, self.directory), self.directory)
+        failure = not_finite_failure(step, self.config, self.directory)
+        return build_error(TrainingFailedError, message, failure, self.directory)
 
     @contextmanager
     def show_current_work(self, what: str) -> Iterator[None]:

@@ -141,13 +141,8 @@ class LogExplanation:
 
     def failure(self) -> dict[str, str]:
         """Return the failure for the record of a run; empty facts are absent."""
-        facts = {
-            "class": str(self.klass),
-            "error": self.root or self.cause,
-            "fix": self.fix,
-            "retry": self.retry,
-            "level": self.level,
-        }
+        facts = {"class": str(self.klass), "error": self.root or self.cause, "fix": self.fix}
+        facts |= {"retry": self.retry, "level": self.level}
         return {name: value for name, value in facts.items() if value}
 
     def record(self) -> dict[str, Any]:
@@ -344,7 +339,7 @@ def _answer(
 def _rank_of(root: Candidate) -> str:
     """Return the rank that an error is of, as its prefix or the observer names it; empty if neither does."""
     source = split_prefix(root.log.lines[root.error.number])[0] or root.error.source
-    found = re.fullmatch(r"\[?(?:default|rank)?(\d+)\]?:", source)
+    found = re.fullmatch(r"\[?(?:default|rank)?(\d+)\]?:?", source)
     return f"rank {found[1]}: " if found else ""
 
 
@@ -509,7 +504,7 @@ def _explain_exit_code(
     """
     code, by_code = facts.exit_code or 0, signal_of(facts.exit_code)
     number, line = (by_code, None) if by_code else find_signal(logs)
-    shown = line or (root if root and root.error.text.rstrip(":") != root.error.text else None)
+    shown = line or (root if root and not root.error.text.endswith(":") else None)
     last = _with_lines_around(shown) if shown else tuple(_last_lines(logs))
     if by_code == signal.SIGINT:
         why, fix = "it was interrupted from the keyboard (SIGINT)", "start it again when you want it"

@@ -279,7 +279,7 @@ def test_the_report_is_printed(new_run: NewRun, capsys: pytest.CaptureFixture[st
 def test_several_runs_make_one_document(new_run: NewRun) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
     assert render_dashboards([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
-    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))) == 2
+    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))["runs"]) == 2
     assert render_dashboards([dashboard] * 2, Format.HTML).count('<details class="card run">') == 2
     summary = render_dashboards([dashboard] * 2, Format.MARKDOWN)
     assert summary.startswith("### Compared: ")
@@ -302,7 +302,7 @@ def test_the_lines_of_a_summary_can_be_seen_on_white_and_on_black() -> None:
     def brightness(colour: str) -> float:  # WCAG 2.2: relative luminance
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         red, green, blue = (((part + 0.055) / 1.055) ** 2.4 for part in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+        return float(0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
 
     for colour in PALETTE.values():  # 3:1 is what it asks for lines
         assert min(1.05 / brightness(colour), brightness(colour) / brightness("#0d1117")) >= 3, colour
@@ -316,6 +316,9 @@ def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_ru
     chart = comparison_report(runs).partition("```mermaid\n")[2].partition("```")[0]
     assert 'x-axis "step" 1 --> 40' in chart and chart.count("line [") == 2
     assert "mermaid" not in comparison_report(runs[:1])
+    for run, value in zip(runs, (0.5, 0.6), strict=True):
+        run.history.last["eval/f1"] = value
+    assert "| eval/f1 | 0.50 | 0.60 | +20.0 % |" in comparison_report(runs).replace("\\", "")
     settings = "".join(f"key_{number}: {'x' * 200}\n" for number in range(50))
     (runs[1].directory / "config.yaml").write_text(settings)
     long = comparison_report([runs[0], *[runs[1]] * 20])

@@ -15,11 +15,11 @@ from trainyard.run.failure import FailureKind, read_failure
 from trainyard.run.identity import read_run
 from trainyard.run.records import RecordWriter
 from trainyard.training.checkpoint.failure_advice import (
+    build_error,
     explain_memory_errors,
     memory_kind,
     not_finite_failure,
     out_of_memory_failure,
-    suggest_retry,
 )
 
 TinyConfig = Callable[..., Config]
@@ -84,7 +84,8 @@ def test_a_changed_run_begins_from_weights_that_were_not_spoilt_yet(
     save_steps(directory, 4, *losses)
     failure = not_finite_failure(7, tiny_config(), directory)
     assert failure.from_step == begins
-    assert ("--resume" in suggest_retry(failure, directory)) == (begins is not None)
+    error = build_error(TrainingFailedError, "It failed.", failure, directory)
+    assert ("--resume" in str(error)) == (begins is not None)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 9, 16, 35])

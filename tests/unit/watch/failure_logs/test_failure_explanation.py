@@ -83,6 +83,12 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
         {"exit_code": 1, "exception": "builtins.TypeError: f() takes 1 argument", "place": "train.py:12"},
         "user-code", "no", "fact", "builtins.TypeError: f() takes 1 argument (train.py:12)",
     ),
+    "an observed exception of a rank": (
+        "", {"exit_code": 1, "exception": "KeyError: 'labels'", "rank": 2}, "user-code", "no", "fact", "rank 2: KeyError",
+    ),
+    "a report of what happened elsewhere": (
+        "torch.distributed.DistError: it ended", {"exit_code": 1, "steps": 9}, "unknown", "unknown", "", "torch.distributed.DistError: it",
+    ),
     "an observed exception of one that lost a peer": (
         trace("KeyError: 'labels'", "[rank2]: "),
         {"exit_code": 1, "exception": "torch.distributed.DistBackendError: NCCL error"},
