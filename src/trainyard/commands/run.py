@@ -46,6 +46,7 @@ from trainyard.command import arguments, output
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
+from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import in_actions
 from trainyard.jobs.recipes.preset_recipe import program_here
@@ -225,7 +226,10 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
 def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:
     """Print the first line of a run: its id, what trains, and how to watch it."""
     known = identity_in(pipeline.run_dir)
-    what = shlex.join(command) if command else str(pipeline.config)
+    given = {"program": {"command": list(command)}}
+    # A secret in an argument is printed nowhere, and neither is one that the environment holds, too.
+    secrets = SecretFilter.of({"environment": dict(os.environ)}, given)
+    what = shlex.join(secrets.mask_values(given)["program"]["command"]) if command else str(pipeline.config)
     name = known.run_id if known else pipeline.run_dir.name
     watch = trainyard_command(f"watch {shlex.quote(str(pipeline.run_dir))}")
     output.announce("run", f"{name} · {what} · watch it: {watch}", copied=True)

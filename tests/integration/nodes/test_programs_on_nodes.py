@@ -185,3 +185,57 @@ def test_the_run_of_another_team_on_the_same_file_system_stays_as_it_is(
     assert "has the run of another job: command " in " ".join(failure["lines"])
     assert content() == before
     assert not [path for path in ours.parent.iterdir() if path.name.startswith(".shared")]
+
+
+def manifest_of(kind: str, folder: Path) -> Json:
+    """The job of somebody who wrote it themselves: the program of `folder`, in one pod."""
+    container = {
+        "name": "pytorch" if kind == "pytorchjob" else "trainer",
+        "image": IMAGE,
+        "command": [sys.executable, "train.py", "--steps", "12", "--save_steps", "4"],
+        "workingDir": str(folder),
+        "envFrom": [{"secretRef": {"name": "s3"}}],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
+        "securityContext": {"runAsUser": 0},
+        "volumeMounts": [{"name": "runs", "mountPath": f"/{CLAIM}"}],
+    }
+    volume = {"name": "runs", "persistentVolumeClaim": {"claimName": CLAIM}}
+    template: Json = {"spec": {"containers": [container], "volumes": [volume], "restartPolicy": "Never"}}
+    meta = {"name": f"manifest-{kind}", "labels": {"team": "a"}}
+    if kind == "job":
+        spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimit": 0}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": meta,
+            "spec": {**spec, "template": template},
+        }
+    del template["spec"]["restartPolicy"]
+    master = {"replicas": 1, "restartPolicy": "OnFailure", "template": template}
+    replicas = {"pytorchReplicaSpecs": {"Master": master}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": replicas}
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "job"])
+def test_a_manifest_of_somebody_else_is_sent_wrapped_and_proven(
+    kind: str, nodes: Nodes, make_repository: Callable[[Program], Path]
+) -> None:
+    program = Program(f"their-{kind}", TRAINER, "--steps, '12', --save_steps, '4'", 12)
+    folder, job = make_repository(program), f"manifest-{kind}"
+    (folder / "job.json").write_text(json.dumps(manifest_of(kind, folder)))
+    line = [sys.executable, "-m", "trainyard", "job", "deploy", "--manifest", str(folder / "job.json")]
+    line += [
+        "--prove",
+        "--config",
+        str(folder / "trainyard.yaml"),
+        "--kubeconfig",
+        str(nodes.plane.kubeconfig),
+    ]
+    settings = {**PODS, "cluster.pod.directory": folder, "cluster.pod.python": sys.executable}
+    settings |= {"artifacts.store": nodes.store}
+    line += ["--namespace", NAMESPACE, *(f"--set={key}={value}" for key, value in settings.items())]
+    told = nodes.run_deploy(
+        [*line, "--accept", "storage", "--accept", "operator", "--wait", "--timeout", "8m"], job
+    )
+    assert "Succeeded" in told, told
+    judge(job, program, nodes)
