@@ -121,12 +121,12 @@ def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path
         ecr.put_image(repositoryName=project.name, imageManifest=manifest, imageTag=plan["tag"])
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
-    built = build_docker_image(image_tag="v1.0.0", max_attempts=3, source_bucket=project.name, poll=0.02)
+    built = build_docker_image(image_tag="v1.0.0", max_attempts=3, source_bucket=project.name, every="0.02s")
     assert built["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{project.name}@{digest}"
     assert aws.builds[0].variables["VERSION"] == "v1.0.0"
     aws.scripts = [Script(status="FAULT", fails_in="PROVISIONING"), Script(exported={})]
     with pytest.raises(TrainyardError, match="PROVISIONING"):
-        build_docker_image(max_attempts=1, source_bucket=project.name, poll=0.02, rebuild=True)
+        build_docker_image(max_attempts=1, source_bucket=project.name, every="0.02s", rebuild=True)
     assert len(aws.builds) == 2
 
 

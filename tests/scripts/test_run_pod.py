@@ -259,6 +259,7 @@ def test_a_child_that_is_killed_is_told_by_its_signal() -> None:
 
 def test_ray_is_asked_for_only_when_something_is_started(program: Program) -> None:
     done = program("step ray", "--num-nodes", "2", "--dry-run", "--", "torchrun", "train.py")
-    assert json.loads(done.stdout) == {"nodes": 2, "command": ["torchrun", "train.py"], "files": []}
+    found = json.loads(done.stdout)
+    assert found == {"schema_version": 1, "nodes": 2, "command": ["torchrun", "train.py"], "files": []}
     damaged = program("step ray", "--", "true", TRAINYARD_FILES="[]")
     assert (damaged.returncode, "TRAINYARD_FILES" in damaged.stderr) == (2, True)

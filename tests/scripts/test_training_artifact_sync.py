@@ -216,7 +216,7 @@ def test_wrong_usage_ends_with_exit_2_and_its_reason(
     script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = {
-        "--store file:///x": "one of the arguments --run-dir --checkpoint is required",
+        "--store file:///x": "one of the arguments RUN --run-dir --checkpoint is required",
         "--run-dir /none --store file:///x": "/none: the run directory does not exist",
         "--run-dir . --store file://x": "file://x",
         "--run-dir . --store file:///x --run-number 0": "--run-number 0",

@@ -187,12 +187,13 @@ def test_the_run_of_another_team_on_the_same_file_system_stays_as_it_is(
     assert not [path for path in ours.parent.iterdir() if path.name.startswith(".shared")]
 
 
-def manifest_of(kind: str, folder: Path) -> Json:
+def manifest_of(kind: str, folder: Path) -> list[Json]:
     """The job of somebody who wrote it themselves: the program of `folder`, in one pod."""
+    command = [sys.executable, "train.py", "--steps", "12", "--save_steps", "4"]
     container = {
-        "name": "pytorch" if kind == "pytorchjob" else "trainer",
+        "name": {"pytorchjob": "pytorch", "trainjob": "node", "job": "trainer"}[kind],
         "image": IMAGE,
-        "command": [sys.executable, "train.py", "--steps", "12", "--save_steps", "4"],
+        "command": command,
         "workingDir": str(folder),
         "envFrom": [{"secretRef": {"name": "s3"}}],
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
@@ -200,30 +201,48 @@ def manifest_of(kind: str, folder: Path) -> Json:
         "volumeMounts": [{"name": "runs", "mountPath": f"/{CLAIM}"}],
     }
     volume = {"name": "runs", "persistentVolumeClaim": {"claimName": CLAIM}}
-    template: Json = {"spec": {"containers": [container], "volumes": [volume], "restartPolicy": "Never"}}
+    pod: Json = {"containers": [container], "volumes": [volume]}
     meta = {"name": f"manifest-{kind}", "labels": {"team": "a"}}
     if kind == "job":
         spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimit": 0}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": meta,
-            "spec": {**spec, "template": template},
-        }
-    del template["spec"]["restartPolicy"]
-    master = {"replicas": 1, "restartPolicy": "OnFailure", "template": template}
-    replicas = {"pytorchReplicaSpecs": {"Master": master}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": replicas}
+        template = {"spec": {**pod, "restartPolicy": "Never"}}
+        return [
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": meta,
+                "spec": {**spec, "template": template},
+            }
+        ]
+    if kind == "pytorchjob":
+        master = {"replicas": 1, "restartPolicy": "OnFailure", "template": {"spec": pod}}
+        replicas = {"pytorchReplicaSpecs": {"Master": master}}
+        return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": replicas}]
+    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    group = {"name": "node", "template": {"metadata": step, "spec": {"template": {"spec": pod}}}}
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": "theirs", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [group]}}},
+    }
+    used = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "theirs"}
+    spec = {"runtimeRef": used, "trainer": {"command": command, "numNodes": 1}}
+    job = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": meta, "spec": spec}
+    return [runtime, job]
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "job"])
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "job"])
 def test_a_manifest_of_somebody_else_is_sent_wrapped_and_proven(
     kind: str, nodes: Nodes, make_repository: Callable[[Program], Path]
 ) -> None:
     program = Program(f"their-{kind}", TRAINER, "--steps, '12', --save_steps, '4'", 12)
     folder, job = make_repository(program), f"manifest-{kind}"
-    (folder / "job.json").write_text(json.dumps(manifest_of(kind, folder)))
-    line = [sys.executable, "-m", "trainyard", "job", "deploy", "--manifest", str(folder / "job.json")]
+    if kind == "trainjob":
+        nodes.work(kind)
+    documents = map(json.dumps, manifest_of(kind, folder))
+    (folder / "job.yaml").write_text("\n---\n".join(documents))
+    line = [sys.executable, "-m", "trainyard", "job", "deploy", "--manifest", str(folder / "job.yaml")]
     line += [
         "--prove",
         "--config",
