@@ -42,6 +42,9 @@ def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGr
     group.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help=default)
     for flag, metavar, meaning in _TEXTS:
         group.add_argument(flag, default="", metavar=metavar, help=meaning)
+    # The spelling of the documents that people follow.
+    unseen = argparse.SUPPRESS
+    group.add_argument("--cluster-name", dest="cluster", default=unseen, help=unseen)
     return group
 
 
