@@ -115,17 +115,22 @@ def read_stored_run(store: "Store", number: int, name: str) -> ComparedRun:
 
 def _last_green_run(store: "Store", run: Mapping[str, Any], *, before: int | None) -> ComparedRun | None:
     """Return the newest other proven run of the same data; None if it is not among the newest runs."""
-    fingerprint = run.get("data", {}).get("fingerprint")
+    inputs = compared_inputs(run)
     numbers = [number for number in used_numbers(store) if before is None or number < before]
     for number in sorted(numbers, reverse=True)[:_NEWEST_RUNS]:
         found = read_stored_run(store, number, f"last green run {number}")
-        is_other = found.facts.get("run_id") != run["run_id"] and fingerprint is not None
-        is_same = is_other and found.facts.get("data", {}).get("fingerprint") == fingerprint
-        if not is_same or found.facts["outcome"].get("status") != "succeeded":
+        is_same = found.facts.get("run_id") != run["run_id"] and compared_inputs(found.facts) == inputs
+        if None in inputs or not is_same or found.facts["outcome"].get("status") != "succeeded":
             continue
         if prove_from_store(store, number, compares=False).proven:  # else it would judge run after run
             return found
     return None
+
+
+def compared_inputs(run: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what two runs that are compared have in common: the data; without any file of it, the command."""
+    data = run.get("data", {})
+    return data.get("fingerprint"), run.get("program_sha256") if data.get("files") == 0 else ""
 
 
 def failing_parts(store: "Store", number: int) -> tuple[str, ...]:
