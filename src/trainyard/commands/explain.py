@@ -194,6 +194,12 @@ def failed_run(path: Path) -> FailureEvidence:
     classes = {"storage": "disk-full", "interrupted": "cancelled"}
     name = classes.get(failure.kind, failure.kind) if failure is not None else ""
     is_certain = not is_of_program and name in set(FailureClass) - {"unknown", "user-code"}
+    if outcome.get("program_exit_code") == 0 and code not in (0, None) and not outcome.get("exception"):
+        # The program did not fail: it is red by what it did, which the proof states.
+        unproven = missing_proof(directory, run)
+        if unproven is not None:
+            own = replace(unproven, klass=FailureClass.USER_CODE, level="fact")
+            return FailureEvidence(logs, FailureFacts(code), own)
     if failure is None or not is_certain:
         cause = "" if outcome else cause_without_outcome(path)
         facts = facts_of_run(run, code)
@@ -213,7 +219,7 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
     known = failure if isinstance(failure, Mapping) else {}
     system, kills = known.get("system"), known.get("memory_kills")
     return FailureFacts(
-        own if isinstance(own, int) else code,
+        own if isinstance(own, int) and (own or not code) else code,
         **FailureFacts.of_exception(exception if isinstance(exception, Mapping) else {}),
         system=[str(line) for line in system] if isinstance(system, list) else (),
         memory_kills=kills if isinstance(kills, int) else None,

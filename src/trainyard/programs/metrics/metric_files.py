@@ -9,6 +9,7 @@ it states, else that of its file.
 """
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
@@ -88,12 +89,15 @@ class MetricFiles:
             raise ConfigError(
                 f"program.metrics: {setting} is not a file of metrics. Name one of these: {READABLE}"
             )
+        self.has_begun = False
+        """Whether the program may have written since: what is read before is of other runs."""
         self._old = {path: _version(path) for path in self._paths()}
         for path in self._old:
             if not path.name.startswith(_EVENTS) and path.suffix != ".wandb":  # nobody adds to these
                 self._rows_of(path)
         if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
             self._rows_of(resumed_from / STATE_NAME)
+        self.has_begun = True
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -252,18 +256,25 @@ class _Reader:
 
 
 class _Lines(_Reader):
-    """Reads the lines that were added to a text file; from the start if the old ones changed."""
+    """Reads the lines that were added to a text file; from the start if the file was written anew.
+
+    A program with a seed writes the same lines again, so that no sample of them tells. A file that has changed
+    since another run, and not grown, was written anew; in one that has grown, all old bytes are compared.
+    """
 
     def __init__(self, path: Path, files: MetricFiles) -> None:
         super().__init__(path, files)
         self._offset, self._head = 0, b""
+        self._digest, self._old_size = hashlib.sha256(), -1
         self.start_anew()
 
     def new_lines(self, *, at_end: bool) -> list[str]:
         """Return the complete lines that were not returned before, and at the end the last one."""
         with open_regular(self.path) as file:
-            is_shorter = os.fstat(file.fileno()).st_size < self._offset
-            if is_shorter or file.read(len(self._head)) != self._head:
+            size = os.fstat(file.fileno()).st_size
+            if not self.files.has_begun:
+                self._old_size = size
+            elif self._is_anew(file, size):
                 self._offset, self._head = 0, b""
                 self.start_anew()
             file.seek(self._offset)
@@ -273,7 +284,22 @@ class _Lines(_Reader):
             end = len(content)
         self._offset += end
         self._head = (self._head + content[:end])[:_SAMPLE_BYTES]
+        if not self.files.has_begun:
+            self._digest.update(content[:end])
         return content[:end].decode(errors="replace").splitlines()
+
+    def _is_anew(self, file: BinaryIO, size: int) -> bool:
+        """Return whether what was read of the file is no longer its beginning."""
+        old_size, self._old_size = self._old_size, -1
+        if size < self._offset or (old_size >= 0 and size <= old_size):
+            return True
+        if old_size < 0:  # this run's own lines
+            return file.read(len(self._head)) != self._head
+        digest, left = hashlib.sha256(), self._offset
+        while left > 0 and (piece := file.read(min(left, _MOST_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+        return digest.digest() != self._digest.digest()
 
     def start_anew(self) -> None:
         """Set the state of a file of which no line was read."""

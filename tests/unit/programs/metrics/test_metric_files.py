@@ -190,6 +190,28 @@ def test_a_file_that_is_written_anew_is_read_anew(folder: Folder, kind: str) -> 
 
 
 @each_case("kind", KINDS)
+def test_a_file_of_an_earlier_run_is_read_anew_if_it_is_written_anew_with_the_same_lines(
+    tmp_path: Path, kind: str
+) -> None:
+    """A seeded program writes the same lines again; only what was appended to a file is new in it."""
+    name, first = KINDS[kind].path, range(1, 41)
+    changed = lines(kind, *first).replace(lines(kind, 40, head=False), lines(kind, 39, head=False))
+    cases = {
+        "the same": ("w", lines(kind, *first), [*first]),
+        "another end": ("w", changed + lines(kind, 41, head=False), [*first][:-1] + [41]),
+        "a longer one": ("a", lines(kind, 41, 42, head=False), [41, 42]),
+    }
+    for case, (mode, text, steps) in cases.items():
+        folder = Folder(tmp_path / case)
+        folder.write(name, lines(kind, *first))
+        files = MetricFiles(folder.path, created=STARTED)
+        folder.write(name, text, mode=mode)
+        assert [found["step"] for found in polled(files)] == steps, case
+        folder.append(name, lines(kind, 50, head=False))
+        assert [found["step"] for found in polled(files)] == [50], case
+
+
+@each_case("kind", KINDS)
 def test_what_was_there_before_the_start_is_not_reported(folder: Folder, kind: str) -> None:
     name = KINDS[kind].path
     folder.write(name, lines(kind, 1, 2))
