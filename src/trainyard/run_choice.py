@@ -31,6 +31,7 @@ from trainyard.errors import ConfigError, RunConflictError, TrainyardError
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.program_training import ProgramOrder, differences_of_program
+from trainyard.programs.run_checkpoints import taken_points
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -123,10 +124,27 @@ def choose_directory(
         if number == 1:
             choice = replace(choice, differences=found)
         if number == 1 or parents & _places_of_parent(run):
-            if takes_parent and (step := newest_step_here(directory)) is not None:
+            if takes_parent and (step := _newest_without_nan(directory)) is not None:
                 choice = replace(choice, parent=directory.checkpoint(step))
             parents.add(directory.checkpoints.absolute())
     raise ConfigError(f"{run_dir}: {_MOST_BESIDE} runs are beside it. Name another --run-dir.")
+
+
+def _newest_without_nan(directory: RunDirectory) -> int | None:
+    """Return the newest step whose checkpoint verifies, and has no NaN in a program's tensors; None without.
+
+    Training does not recover from NaN, so a new run begins at step 0 rather than there.
+    """
+    newest = newest_step_here(directory)
+    points = list(taken_points(directory)) if newest is not None else []
+    if newest not in {each.step for each in points if each.has_nan}:
+        return newest
+    good = next((each.step for each in points if not each.has_nan), None)
+    place = "at step 0" if good is None else f"from the one of step {good:,}"
+    output.print_remarks(
+        [f"The checkpoint of step {newest} has NaN in its tensors: the new run begins {place}."]
+    )
+    return good
 
 
 def _recorded_parent(directory: RunDirectory, run: Mapping[str, Any]) -> Path | None:

@@ -46,7 +46,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import (
     tensors_of,
 )
 from trainyard.programs.checkpoints.tensor_facts import Tensors
-from trainyard.programs.metric_rows import LastRow
+from trainyard.programs.metric_rows import LastRow, row_fault
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
@@ -326,6 +326,16 @@ class RunCheckpoints:
         # A planned program looks only into its own folder.
         points += [] if self._is_planned else taken_points(self._directory)
         newest = max(points, key=lambda point: (not point.has_nan, point.step), default=None)
+        if (
+            newest is not None
+            and newest.has_nan
+            and any(map(row_fault, read_rows(self._directory.metrics_file)))
+        ):
+            # The training had diverged before its first save. NaN without such a row may belong to a model.
+            LOG.warning(
+                "%s has NaN in its tensors, as each checkpoint has: training begins anew", newest.path
+            )
+            return None
         if newest is not None and (spoiled := [each for each in points if each.step > newest.step]):
             text = "%s has NaN in its tensors: training resumes from the checkpoint of step %s before it"
             LOG.warning(text, spoiled[0].path, f"{newest.step:,}")

@@ -128,7 +128,7 @@ def _last_green_run(store: "Store", run: Mapping[str, Any], *, before: int | Non
 
 
 def compared_inputs(run: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what two runs that are compared have in common: the data; without any file of it, the command."""
+    """Return what compared runs have in common: the data; without any file of it, the command."""
     data = run.get("data", {})
     return data.get("fingerprint"), run.get("program_sha256") if data.get("files") == 0 else ""
 

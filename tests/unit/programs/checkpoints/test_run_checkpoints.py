@@ -20,7 +20,7 @@ from trainyard.programs.program_records import begin
 from trainyard.programs.run_checkpoints import Ending, RunCheckpoints
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory
-from trainyard.run.records import append_event, read_rows
+from trainyard.run.records import append_event, append_rows, read_rows
 
 LAST = LastRow(40, 1000.0, Source.PRINTED)
 WELL, KILLED = Ending(is_well=True), Ending(is_well=False)
@@ -387,6 +387,10 @@ def test_a_run_resumes_before_its_weights_became_nan_if_any_are_finite(
             file.unlink()
     point = found.find_resume_point("auto")
     assert point is not None and point.step == wanted
+    # Where a row shows that the training diverged, NaN is not the model's own, and no training recovers from it.
+    append_rows(RunDirectory(tmp_path / "run").metrics_file, [{"step": 2, "loss": "nan"}])
+    point = found.find_resume_point("auto")
+    assert point is None if len(nan) == 3 else point is not None and point.step == wanted
 
 
 @each_case(("event_step", "wanted"), [(30, Source.OBSERVED), (None, Source.GUESSED)])
