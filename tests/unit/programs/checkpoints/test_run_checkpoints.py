@@ -387,7 +387,7 @@ def test_a_run_resumes_before_its_weights_became_nan_if_any_are_finite(
             file.unlink()
     point = found.find_resume_point("auto")
     assert point is not None and point.step == wanted
-    # Where a row shows that the training diverged, NaN is not the model's own, and no training recovers from it.
+    # Where a row shows that the training diverged, NaN is not the model's own: no training recovers from it.
     append_rows(RunDirectory(tmp_path / "run").metrics_file, [{"step": 2, "loss": "nan"}])
     point = found.find_resume_point("auto")
     assert point is None if len(nan) == 3 else point is not None and point.step == wanted

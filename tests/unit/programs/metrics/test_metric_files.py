@@ -198,7 +198,7 @@ def test_a_file_of_an_earlier_run_is_read_anew_if_it_is_written_anew_with_the_sa
     changed = lines(kind, *first).replace(lines(kind, 40, head=False), lines(kind, 39, head=False))
     cases = {
         "the same": ("w", lines(kind, *first), [*first]),
-        "another end": ("w", changed + lines(kind, 41, head=False), [*first][:-1] + [41]),
+        "another end": ("w", changed + lines(kind, 41, head=False), [*first[:-1], 41]),
         "a longer one": ("a", lines(kind, 41, 42, head=False), [41, 42]),
     }
     for case, (mode, text, steps) in cases.items():
