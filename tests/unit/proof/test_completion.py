@@ -64,3 +64,15 @@ def test_steps_that_the_program_stated_are_done_and_no_exception_ended_it(
     rows = [{"step": 1, "loss": 3.0}, {"step": 9, "loss": 1.0}]
     course = Course(None, "no retries", (), 0, {}, frozenset())
     assert completion_problem(run, rows, course, settings={"recipe": "command"}) == problem
+
+
+def test_one_step_is_a_training_and_none_is_not() -> None:
+    for steps in (None, 0, 1, 2):
+        final = 1.0 if steps == 2 else 3.0
+        outcome = {"status": "succeeded", "exit_code": 0, "first_loss": 3.0, "final_loss": final}
+        outcome |= {} if steps is None else {"steps": steps}
+        run = {"recipe": "command", "program": {"command": "x"}, "outcome": outcome}
+        rows = [{"step": step, "loss": 3.0 if step == 1 else 1.0} for step in range(1, (steps or 1) + 1)]
+        course = Course(None, "no retries", (), 0, {}, frozenset())
+        problem = completion_problem(run, rows, course, settings={"recipe": "command"})
+        assert (problem is None) is bool(steps), (steps, problem)

@@ -416,3 +416,11 @@ def test_a_figure_that_is_not_named_is_chosen_from_those_that_are_logged() -> No
         curves = curves_of(settings)
         list(curves.collect(rows))
         assert curves.judged == "val_loss", settings
+
+
+@each_case("figure", ["loss", "val_loss", "reward"])
+def test_the_level_at_the_end_is_the_last_validation_or_the_average_of_the_last_tenth(figure: str) -> None:
+    curves = curves_of(gates(figure=figure))
+    assert curves.last is None
+    list(curves.collect({"step": step, figure: float(step)} for step in range(1, 41)))
+    assert curves.last == (40.0 if figure == "val_loss" else 38.5)
