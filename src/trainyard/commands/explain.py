@@ -198,7 +198,7 @@ def failed_run(path: Path) -> FailureEvidence:
         # The program did not fail: it is red by what it did, which the proof states.
         unproven = missing_proof(directory, run)
         if unproven is not None:
-            own = replace(unproven, klass=FailureClass.USER_CODE, level="fact")
+            own = replace(unproven, klass=FailureClass.USER_CODE)
             return FailureEvidence(logs, FailureFacts(code), own)
     if failure is None or not is_certain:
         cause = "" if outcome else cause_without_outcome(path)
@@ -245,7 +245,7 @@ def missing_proof(directory: RunDirectory, run: Mapping[str, Any]) -> LogExplana
         return None
     parts = [f"{part.name}: {part.evidence}" for part in proof.failing]
     step = proof.failing[0].next_step or "read report/index.html in the run directory"
-    return LogExplanation(FailureClass.NOT_PROVEN, tuple(parts), False, parts[0], "", step)
+    return LogExplanation(FailureClass.NOT_PROVEN, tuple(parts), False, parts[0], "", step, level="fact")
 
 
 def failed_job(args: argparse.Namespace) -> FailureEvidence:
