@@ -173,7 +173,7 @@ BUDGETS = {
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
     "src": (72_000, 90_622),
-    "tests": (75_000, 94_246),
+    "tests": (75_000, 94_251),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

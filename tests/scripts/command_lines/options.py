@@ -83,4 +83,5 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 def options_of(name: str) -> Iterator[Option]:
     for action in parser_of(name)._actions:
-        yield Option(name, action)
+        if action.help != argparse.SUPPRESS:
+            yield Option(name, action)

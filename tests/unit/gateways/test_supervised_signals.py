@@ -21,13 +21,17 @@ import pytest
 OF_USERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, *OF_USERS)
 MODES = ("catches", "does not", "ignores")
+# A second signal that arrives after the end of the program is of no matter to this command.
 COMMAND = """
-import dataclasses, json, sys
+import dataclasses, json, signal, sys
 from pathlib import Path
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.gateways.supervised_process import Supervision, run_supervised
 folder = Path(sys.argv[1])
 received = []
+for number in ("INT", "TERM", "QUIT", "HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF"):
+    if signal.getsignal(signal.Signals["SIG" + number]) is not signal.SIG_IGN:
+        signal.signal(signal.Signals["SIG" + number], lambda *_: None)
 ended = run_supervised(
     sys.argv[2:], lambda text, moment: None, log=folder / "log", environment={}, directory=folder,
     secrets=SecretFilter(),
