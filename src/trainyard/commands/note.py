@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output.configure_logging(args.log_level)
 
     def change(notes: RunNotes) -> RunNotes:
-        return notes.changed(args.text, tags=args.tag, removed=args.untag, time=time.time())
+        return notes.with_note(args.text, tags=args.tag, removed=args.untag, time=time.time())
 
     if args.store:
         store = open_store(args.store)

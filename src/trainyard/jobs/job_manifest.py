@@ -88,7 +88,7 @@ class JobManifest:
         own = next((o for o in self.others if (o.get("kind"), name_of(o)) == (kind, name)), None)
         runtime = own or find_runtime({"kind": kind, "name": name}) or {}
         templates = [template for _, template in pod_groups(runtime.get("spec"))]
-        named = (t for t in templates if _container_called(t, self.kind.container))
+        named = (t for t in templates if _find_container(t, self.kind.container))
         template = deepcopy(next(named, {"spec": {"containers": [{"name": self.kind.container}]}}))
         container = training_container(template, self.kind)
         container.update({key: trainer[key] for key in ("image", "command", "args") if trainer.get(key)})
@@ -254,10 +254,10 @@ def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
 def training_container(template: Json, kind: JobKind) -> Json:
     """Return the container that trains: that of the kind's name, else the first."""
     containers: list[Json] = field_of(template, "spec", "containers") or [{}]
-    return _container_called(template, kind.container) or containers[0]
+    return _find_container(template, kind.container) or containers[0]
 
 
-def _container_called(template: Json, name: str) -> Json | None:
+def _find_container(template: Json, name: str) -> Json | None:
     containers: list[Json] = field_of(template, "spec", "containers") or []
     return next((each for each in containers if each.get("name") == name), None)
 
@@ -272,7 +272,7 @@ def _whole(key: str, value: object) -> int:
     if value is None:
         return 1
     if not isinstance(value, int):
-        raise _not_finished(f"{key}: {value!r} is not a number")
+        raise _template_error(f"{key}: {value!r} is not a number")
     return value
 
 
@@ -283,10 +283,10 @@ def _amount(container: Json, resource: str, *, scale: int = 1000) -> int:
     try:
         return thousandths(limit or request or 0) // scale
     except NotAQuantityError as error:
-        raise _not_finished(f"{resource}: {error}") from None
+        raise _template_error(f"{resource}: {error}") from None
 
 
-def _not_finished(what: str) -> ConfigError:
+def _template_error(what: str) -> ConfigError:
     return ConfigError(
         f"--manifest: {what}. A template is filled in first: envsubst < FILE | trainyard job deploy "
         "--manifest -. Nothing was sent."

@@ -1,4 +1,4 @@
-"""What the observer reported of the processes of a run, and which of its Pythons ran without the observer.
+"""Facts that the observer reported about the processes of a run, and the Pythons that ran without it.
 
     events ──note──> steps, machine, modules, exceptions ──> run.json: observed, outcome
     processes ──check──> reasons, such as "not observed: PYTHONPATH was replaced"

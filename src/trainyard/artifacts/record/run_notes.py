@@ -28,7 +28,7 @@ Change = Callable[["RunNotes"], "RunNotes"]
 
 @dataclass(frozen=True)
 class RunNotes:
-    """What people wrote about a run."""
+    """The notes and tags that people gave a run."""
 
     notes: tuple[dict[str, Any], ...] = ()
     """Each with `text` and `time` (Unix seconds), oldest first."""
@@ -39,7 +39,7 @@ class RunNotes:
         """The newest note."""
         return str(self.notes[-1].get("text", "")) if self.notes else ""
 
-    def changed(self, text: str, *, tags: Iterable[str], removed: Iterable[str], time: float) -> "RunNotes":
+    def with_note(self, text: str, *, tags: Iterable[str], removed: Iterable[str], time: float) -> "RunNotes":
         """Return the notes with one more and with other tags. Raises ConfigError for a tag with spaces."""
         for tag in tags:
             if not _TAG.fullmatch(tag):

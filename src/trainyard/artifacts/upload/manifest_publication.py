@@ -153,7 +153,7 @@ def _sign(
 ) -> str:
     """Sign the bytes of a manifest; without `content`, sign the equivalent ones that the store has."""
     if signer is None:
-        # A run without a key is the usual one: said once, for the manifest that ends it.
+        # A run without a key is the usual one, so it is logged once, for the manifest that ends the run.
         if not manifest.is_open:
             _logger.info("%s is not signed: there is no signing key", key)
         return ""

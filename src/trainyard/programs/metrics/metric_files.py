@@ -258,7 +258,7 @@ class _Reader:
 class _Lines(_Reader):
     """Reads the lines that were added to a text file; from the start if the file was written anew.
 
-    A program with a seed writes the same lines again, so that no sample of them tells. A file that has
+    A program with a seed writes the same lines again, so that no sample of them decides. A file that has
     changed since another run, and not grown, was written anew; of a grown one all old bytes are compared.
     """
 
