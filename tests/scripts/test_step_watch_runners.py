@@ -29,7 +29,6 @@ class Repository:
         self.looks: list[str] = []
         """The runner's status at each poll; empty if it does not change."""
         self.changed: list[str] = []
-        self.releases: list[dict[str, Any]] | None = None
         self.runners = [
             {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
         ]
@@ -41,11 +40,6 @@ class Repository:
 
     def get(self, path: str, **query: Any) -> Any:
         return {"id": 1, "sha": "same", "workflow_runs": []}
-
-    def runner_releases(self) -> list[dict[str, Any]]:
-        if self.releases is None:
-            raise ServiceError("GitHub refused GET /releases: 404")
-        return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
         self.changed.append(path)
@@ -214,22 +208,3 @@ def test_only_runs_of_the_own_training_workflow_are_cancelled(
     cancelled = [each for each in asked if each.endswith("cancel")]
     assert len(cancelled) == len(set(cancelled))
     assert {each: cases[int(each.split("/")[3])] for each in sorted(set(cancelled) ^ expected)} == {}
-
-
-@each_case("version", ["2.340.0", "2.341.0", ""])
-@each_case("are_read", [True, False], ids=["releases", "no releases"])
-def test_a_runner_that_github_refuses_is_an_outage(
-    repository: Repository,
-    capsys: pytest.CaptureFixture[str],
-    version: str,
-    are_read: bool,
-) -> None:
-    repository.runners[0] |= {"status": "online", "version": version}
-    published = (datetime.now(UTC) - timedelta(days=40)).isoformat()
-    released = [{"tag_name": "v2.341.0", "published_at": published}]
-    repository.releases = released if are_read else None
-    is_refused = are_read and version == "2.340.0"
-    assert step_watch_runners.main([*LABELS, "--dry-run", "--json"]) == (1 if is_refused else 0)
-    told = capsys.readouterr()
-    assert [each["key"] for each in json.loads(told.out)["outages"]] == ["version 2.340.0"] * is_refused
-    assert ("were not checked" in told.err) is not are_read

@@ -7,9 +7,8 @@ workflows on the same labels only show whether the runner takes jobs.
 
 Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
             administration: read, and for runners of the organisation its self-hosted runners: read; without
-            it runners are judged by the waiting jobs); the releases of GitHub's runner; GITHUB_REPOSITORY,
-            GITHUB_API_URL, GITHUB_SERVER_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or
-            SLACK_WEBHOOK_URL
+            it runners are judged by the waiting jobs); GITHUB_REPOSITORY, GITHUB_API_URL; --tell:
+            SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL
 Writes:     cancellations and re-runs, unless --dry-run; the step output alerts; the job summary; --json
             prints what was found; --tell TEXT: one Slack message, and nothing else
 Exit codes: 0 no outage; 1 an outage, which is named; 2 wrong usage; 4 GitHub refuses
@@ -29,12 +28,9 @@ from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github import runner_watchdog
-from trainyard.github.runner_version import has_these_rules, read_releases
 from trainyard.github.variables import labels_in_json
 
 if TYPE_CHECKING:
-    from trainyard.gateways.github_api import GitHub
-    from trainyard.github.runner_version import RunnerRelease
     from trainyard.github.runner_watchdog import DeadRun
     from trainyard.github.runners import Outage
 
@@ -65,13 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    releases = runner_releases(api) if lister and labels else ()
-    findings = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now, releases=releases)
+    findings = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
     if args.again > 0 and (findings.outages or findings.orphans):
         time.sleep(args.again)
-        second = runner_watchdog.find_outages(
-            api, lister, args.workflow, labels, now=time.time(), releases=releases
-        )
+        second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
         findings = runner_watchdog.keep_confirmed(findings, second)
     dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
     unresumed = tuple(runner_watchdog.report_unresumed(each) for each in dead if not each.is_resumed)
@@ -83,17 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = {"outages": [asdict(each) for each in outages], "swept": cancelled}
         output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
     return ExitCode.NO if outages else ExitCode.DONE
-
-
-def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
-    """Return the releases of GitHub's runner; none if they cannot be read or do not apply to the server."""
-    if not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
-        return ()
-    try:
-        return read_releases(api.runner_releases())
-    except ServiceError as error:
-        output.announce("watch", f"the versions of the runners were not checked: {error}", "degraded")
-        return ()
 
 
 def labels_of(text: str) -> frozenset[str]:

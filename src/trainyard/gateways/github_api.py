@@ -83,11 +83,6 @@ class GitHub:
         owner._base = f"{self._server}/orgs/{self._owner}"
         return owner.pages(path, key)
 
-    def runner_releases(self) -> list[Json]:
-        """Return the newest releases of GitHub's runner, which is a public repository."""
-        public = GitHub("actions/runner", self._token, server=self._server)
-        return list(public.get("/releases", per_page=30))
-
     def text(self, path: str) -> str:
         """Return the text that a read answers with, such as the log of a job."""
         return self._call("GET", path, again=True).decode(errors="replace")

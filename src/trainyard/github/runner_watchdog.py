@@ -9,13 +9,12 @@ The access to GitHub is passed in. `runners` judges what is found.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ServiceError
-from trainyard.github.runner_version import RunnerRelease
 from trainyard.github.runners import (
     Job,
     Orphan,
@@ -24,7 +23,6 @@ from trainyard.github.runners import (
     has_labels,
     judge_jobs,
     judge_runners,
-    judge_versions,
 )
 
 if TYPE_CHECKING:
@@ -70,12 +68,10 @@ def find_outages(
     labels: frozenset[str],
     *,
     now: float,
-    releases: Sequence[RunnerRelease] = (),
 ) -> WatchFindings:
     """Return the present outages and orphans; only jobs of the workflow file `workflow` are orphans.
 
-    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN. `releases` are the runner's; without
-    them only the oldest version that GitHub registers is known.
+    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
     """
     training = api.get(f"/actions/workflows/{workflow}").get("id")
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
@@ -83,7 +79,6 @@ def find_outages(
     if runners_api is not None:
         runners = _list_runners(api, runners_api, labels)
     found = judge_runners(runners, jobs, labels, now=now)
-    found += judge_versions(runners or (), labels, releases, now=now)
     return WatchFindings(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
 
 
@@ -198,8 +193,7 @@ def _list_runners(api: "GitHub", runners_api: "GitHub", labels: frozenset[str]) 
 
 def _runner(entry: Json) -> Runner:
     labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
-    is_online, version = entry.get("status") == "online", str(entry.get("version") or "")
-    return Runner(str(entry["name"]), is_online, bool(entry.get("busy")), labels, version)
+    return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
 
 
 def _seconds(text: str) -> float:

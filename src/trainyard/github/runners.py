@@ -7,8 +7,6 @@ job, and a job when it runs longer than jobs may.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainyard.github.runner_version import NEXT_STEP, RunnerRelease, version_problem
-
 WAITING_SECONDS = 300.0
 """A job may wait this long for a free runner. With a poll every hour, an outage is reported in 65 minutes."""
 POLL_SECONDS = 60 * 60.0
@@ -30,8 +28,6 @@ class Runner:
     online: bool
     busy: bool
     labels: frozenset[str]
-    version: str = ""
-    """Empty where GitHub does not show it."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +88,6 @@ def judge_runners(
         found.append(_missing(labels, waiting[0], now))
     idle = [runner for runner in fitting if runner.online and not runner.busy]
     return [*found, *(_stuck(runner, waiting[0], now) for runner in idle if waiting)]
-
-
-def judge_versions(
-    runners: Iterable[Runner], labels: frozenset[str], releases: Sequence[RunnerRelease], *, now: float
-) -> Iterator[Outage]:
-    """Yield an outage for each version that GitHub refuses, or will within a week."""
-    fitting = [runner for runner in runners if has_labels(runner, labels)]
-    for version in dict.fromkeys(runner.version for runner in fitting):
-        if problem := version_problem(version, releases, now=now):
-            names = ", ".join(runner.name for runner in fitting if runner.version == version)
-            yield Outage(f"version {version}", f"GPU runner {names} has {problem}", NEXT_STEP)
 
 
 def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:

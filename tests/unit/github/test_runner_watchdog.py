@@ -178,7 +178,7 @@ def test_runners_of_the_organisation_are_asked_for_if_the_repository_has_none(
         def organisation_pages(self, path: str, key: str) -> Iterator[Any]:
             if not may_list:
                 raise ServiceError("403 Resource not accessible by personal access token")
-            yield {**box, "version": "2.300.0"}
+            yield {**box, "status": "offline"}
 
     waits = {"status": "queued", "name": "Train and prove", "created_at": at(20), "html_url": "https://x/7"}
     github = Owned(
@@ -189,6 +189,6 @@ def test_runners_of_the_organisation_are_asked_for_if_the_repository_has_none(
         }
     )
     found = runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW)
-    expected = {("Organization", True): "version 2.300.0", ("Organization", False): "waiting"}
+    expected = {("Organization", True): "offline gpu-1", ("Organization", False): "waiting"}
     assert [each.key for each in found.outages] == [expected.get((owner, may_list), "missing")]
     assert ("Self-hosted runners: read" in caplog.text) is (owner == "Organization" and not may_list)
