@@ -176,7 +176,7 @@ def plan_run(
         plan = keep_commit(plan)
     if file:
         write_json_atomically(file, plan.to_json())
-    output.print_json(plan.outputs()) if as_json else print(text)
+    output.print_json(plan.job_plan()) if as_json else print(text)
     if not planned.plan.get("fits", True):  # this is only computed: check_environment decides on the machine
         own = "" if plan.is_requested else " For another file on pushes: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
@@ -262,7 +262,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
     figures, is_program = plan_on(plan.machine, config), config.recipe == COMMAND
     target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
     return RunPreview(
-        plan.outputs(),
+        plan.job_plan(),
         target=target,
         labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
         model=shlex.join(config.program.command or ()) if is_program else config.model.name,

@@ -8,7 +8,7 @@ Every call and every wait has a time limit. The caller decides which changes are
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
@@ -48,27 +48,24 @@ class CloudFormationStack:
         made = self.call(
             "create_change_set",
             StackName=self.name,
-            ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
+            ChangeSetName=_new_name(),
             TemplateBody=body,
             Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
             Capabilities=["CAPABILITY_NAMED_IAM"],
             ChangeSetType="CREATE" if new else "UPDATE",
             **({"ImportExistingResources": True} if new else {"DeploymentMode": "REVERT_DRIFT"}),
         )
-        asked, deadline = {"ChangeSetName": made["Id"]}, time.monotonic() + _SECONDS
-        while (found := self.call("describe_change_set", **asked))["Status"].startswith("CREATE_") and (
-            found["Status"] != "CREATE_COMPLETE"
-        ):
-            self._wait(deadline)
-        if found["Status"] != "FAILED":
+        named = {"ChangeSetName": made["Id"]}
+        found = self._wait(lambda: self.call("describe_change_set", **named), "Status")
+        if found["Status"] == "CREATE_COMPLETE":
             return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
-        reason = str(found.get("StatusReason", ""))
-        if any(text in reason for text in _NOTHING_TO_CHANGE):
-            self.discard(made["Id"])
-            return "", []
-        # The reason only mentions the findings of the early validation, such as a name that is taken.
-        events = self.call("describe_events", **asked, Filters={"FailedEvents": True})["OperationEvents"]
+        reason, events = str(found.get("StatusReason", "")), []
+        if is_needed := not any(text in reason for text in _NOTHING_TO_CHANGE):
+            # The reason only mentions the findings of the early validation, such as a name that is taken.
+            events = self.call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
         self.discard(made["Id"])
+        if not is_needed:
+            return "", []
         findings = [
             f"  {each.get('LogicalResourceId', self.name)}: {each['ValidationStatusReason']}"
             for each in events
@@ -86,44 +83,50 @@ class CloudFormationStack:
     def execute(self, change_set: str) -> None:
         """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
         # A rollback deletes also created resources that would keep their data: they are still empty.
-        self._follow("execute_change_set", ChangeSetName=change_set, RetainExceptOnCreate=True)
+        self._change("execute_change_set", ChangeSetName=change_set, RetainExceptOnCreate=True)
 
     def delete(self) -> None:
         """Delete the stack and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        self._follow("delete_stack")
+        self._change("delete_stack")
 
-    def _follow(self, operation: str, **given: Any) -> None:
-        """Start a change and log the stack's events until it has settled; raise ServiceError if it failed."""
-        # By its ARN the events of a deleted stack can still be read.
-        stack = self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]
-        seen = {each["EventId"] for each in self._events(stack)}
-        self.call(operation, StackName=stack, **given)
-        deadline, reasons, status = time.monotonic() + _SECONDS, [], ""
-        while not status or status.endswith("_IN_PROGRESS"):
-            self._wait(deadline)
-            for event in [each for each in reversed(self._events(stack)) if each["EventId"] not in seen]:
-                seen.add(event["EventId"])
-                state, reason = event["ResourceStatus"], event.get("ResourceStatusReason") or ""
-                kind, name = event["ResourceType"], event.get("PhysicalResourceId") or ""
-                _logger.info("%-28s %s %s", state, kind, event["LogicalResourceId"])
-                status = state if name == event["StackId"] else status
-                # The other resources were cancelled because of the first failure.
-                if state.endswith("_FAILED") and reason and "cancelled" not in reason:
-                    reasons.append(f"  {event['LogicalResourceId']} ({kind} {name}): {reason}")
-        if status not in _GOOD:
-            first = f"Stack {self.name} was not changed as planned: it is {status}."
-            raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
+    def _change(self, operation: str, **given: Any) -> None:
+        """Start a change and wait until the stack has settled; raise ServiceError if it failed."""
+        # By its ARN a deleted stack can still be read. The token marks the events of this change.
+        stack, token = self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"], _new_name()
+        self.call(operation, StackName=stack, ClientRequestToken=token, **given)
+        describe = lambda: self.call("describe_stacks", StackName=stack)["Stacks"][0]  # noqa: E731
+        status = self._wait(describe, "StackStatus")["StackStatus"]
+        if status in _GOOD:
+            return
+        events = self.call("describe_stack_events", StackName=stack)["StackEvents"]  # the newest first
+        reasons = [
+            f"  {each['LogicalResourceId']} ({each['ResourceType']} {each.get('PhysicalResourceId') or ''}): "
+            f"{each['ResourceStatusReason']}"
+            for each in reversed(events)
+            if each.get("ClientRequestToken") == token and each["ResourceStatus"].endswith("_FAILED")
+            # The other resources were cancelled because of the first failure.
+            and "cancelled" not in (each.get("ResourceStatusReason") or "cancelled")
+        ]
+        first = f"Stack {self.name} was not changed as planned: it is {status}."
+        raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
 
-    def _events(self, stack: str) -> list[Json]:
-        """Return the newest 100 events of the stack, the newest first."""
-        found: list[Json] = self.call("describe_stack_events", StackName=stack)["StackEvents"]
+    def _wait(self, describe: Callable[[], Json], key: str) -> Json:
+        """Return what `describe` answers once its status has settled; raise WaitTimeoutError if it does not."""
+        deadline, shown = time.monotonic() + _SECONDS, ""
+        while (found := describe())[key].endswith(("_IN_PROGRESS", "_PENDING")) or found[key] != shown:
+            if found[key] != shown:
+                shown = found[key]
+                _logger.info("%s: %s", self.name, shown)
+                continue
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(
+                    f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
+                    "continues without this command: aws cloudformation describe-stack-events --stack-name "
+                    f"{self.name} shows its progress. Run this again when it has ended."
+                )
+            time.sleep(_PAUSE_SECONDS)
         return found
 
-    def _wait(self, deadline: float) -> None:
-        if time.monotonic() >= deadline:
-            raise WaitTimeoutError(
-                f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
-                "continues without this command: aws cloudformation describe-stack-events --stack-name "
-                f"{self.name} shows its progress. Run this again when it has ended."
-            )
-        time.sleep(_PAUSE_SECONDS)
+
+def _new_name() -> str:
+    return f"trainyard-{uuid.uuid4().hex[:12]}"
