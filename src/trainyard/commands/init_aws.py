@@ -12,9 +12,8 @@ makes the project that ignores overrides: only pushes to that repository build.
 
 Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (credentials, AWS_REGION,
             AWS_ENDPOINT_URL)
-Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data; the
-            progress of the stack on stderr. --delete deletes the stack, except buckets, repositories and the
-            OIDC provider, which are retained
+Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data.
+            --delete deletes the stack, except buckets, repositories and the OIDC provider, which are retained
 Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or
             another stack has the name; 4 AWS refused or could not be reached; 5 it did not settle in time
 Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
