@@ -31,12 +31,7 @@ class Aws:
     """Answers each operation in turn, the last answer again and again."""
 
     def __init__(self, **answers: list[Any]) -> None:
-        standing = {"Stacks": [{"StackStatus": "UPDATE_COMPLETE", "StackId": STACK}]}
-        self.answers = {
-            "describe_stacks": [standing],
-            "describe_events": [{"OperationEvents": []}],
-            **answers,
-        }
+        self.answers: dict[str, list[Any]] = {"describe_stacks": [stands("UPDATE_COMPLETE")], **answers}
         self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
 
@@ -47,11 +42,7 @@ class Aws:
         assert not report.has_errors(), report.generate_report()
         self.requests.append((operation, given))
         if operation == "describe_stack_events":
-            tokens = [
-                request["ClientRequestToken"]
-                for _, request in self.requests
-                if "ClientRequestToken" in request
-            ]
+            tokens = [each["ClientRequestToken"] for _, each in self.requests if "ClientRequestToken" in each]
             return {"StackEvents": [{"ClientRequestToken": tokens[-1], **each} for each in self.events]}
         answers = self.answers.get(operation, [{}])
         return answers.pop(0) if len(answers) > 1 else answers[0]
@@ -106,25 +97,18 @@ def test_resources_that_exist_are_imported_and_then_get_the_settings() -> None:
 
 def test_a_failure_has_the_reason_of_the_resource_that_caused_it() -> None:
     reasons = {"LogGroup": "Resource update cancelled", "BuildRole": "must detach all policies first"}
-    for end, change in (
-        ("UPDATE_ROLLBACK_COMPLETE", lambda lab: lab.execute(ARN)),
-        ("DELETE_FAILED", lambda lab: lab.delete()),
-        ("UPDATE_COMPLETE", lambda lab: lab.delete()),
+    failed = {"ResourceStatus": "UPDATE_FAILED"}
+    for end, deletes in (
+        ("UPDATE_ROLLBACK_COMPLETE", False),
+        ("DELETE_FAILED", True),
+        ("UPDATE_COMPLETE", True),
     ):
-        states = [
-            {"StackStatus": each, "StackId": STACK} for each in ("CREATE_COMPLETE", "X_IN_PROGRESS", end)
-        ]
-        aws = Aws(describe_stacks=[{"Stacks": [each]} for each in states])
-        failed = {"ResourceStatus": "UPDATE_FAILED"}
-        aws.events = [
-            {**failed, "LogicalResourceId": name, "ResourceStatusReason": why}
-            for name, why in reasons.items()
-        ]
-        aws.events.append(
-            {**failed, "ClientRequestToken": "of an earlier change", "LogicalResourceId": "Old"}
-        )
+        aws = Aws(describe_stacks=[stands(each) for each in ("CREATE_COMPLETE", "X_IN_PROGRESS", end)])
+        for name, reason in reasons.items():
+            aws.events.append({**failed, "LogicalResourceId": name, "ResourceStatusReason": reason})
+        aws.events.append({**failed, "ClientRequestToken": "an earlier one", "LogicalResourceId": "Old"})
         with pytest.raises(ServiceError) as raised:
-            change(stack(aws))
+            stack(aws).delete() if deletes else stack(aws).execute(ARN)
         text = str(raised.value)
         assert "BuildRole: must detach all policies first" in text and end in text
         assert "cancelled" not in text and "Old" not in text
@@ -133,9 +117,7 @@ def test_a_failure_has_the_reason_of_the_resource_that_caused_it() -> None:
 def test_a_stack_that_does_not_settle_ends_with_how_to_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudformation, "_SECONDS", 0.0)
     with pytest.raises(WaitTimeoutError, match="describe-stack-events --stack-name lab"):
-        stack(
-            Aws(describe_stacks=[{"Stacks": [{"StackStatus": "X_IN_PROGRESS", "StackId": STACK}]}])
-        ).delete()
+        stack(Aws(describe_stacks=[stands("X_IN_PROGRESS")])).delete()
 
 
 def test_what_is_retained_can_be_imported_by_the_identifier_of_its_schema() -> None:
