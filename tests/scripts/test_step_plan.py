@@ -247,18 +247,6 @@ def test_every_problem_of_a_configuration_is_shown_at_its_line(plan: Plan, tmp_p
     assert "2 errors. Nothing was started." in done.summary
 
 
-@each_case(
-    ("arguments", "named"),
-    [
-        ("--epochs many", "epochs: 'many'"),
-        ("--resume s3://x", "resume: 's3://x'"),
-    ],
-)
-def test_a_wrong_input_is_named(plan: Plan, arguments: str, named: str) -> None:
-    done = plan(*arguments.split())
-    assert (done.code, f"::error::{named}" in done.err) == (2, True)
-
-
 @dataclass(frozen=True)
 class Answer:
     """The result of a plan."""

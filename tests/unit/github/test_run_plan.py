@@ -86,13 +86,6 @@ def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smo
         ] == [name]
 
 
-def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:
-    here = plan_run(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
-    assert (here.trains, here.missing_settings) == (True, ())
-    [store] = plan_run(smoke, variables={}, target=Target.HERE).missing_settings
-    assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
-
-
 @each_case(
     "text", ["ml-runs", "s3:/ml-runs", "s3://", "s3://-x", "file://relative", "file:///", "https://x/y", " "]
 )
