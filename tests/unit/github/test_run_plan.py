@@ -251,7 +251,7 @@ def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_o
     smoke: Config,
 ) -> None:
     def queue(segment: Segment = FIRST, **variables: str) -> str:
-        return plan_run(smoke, segment, STORE | variables).job_plan()["queue"]
+        return str(plan_run(smoke, segment, STORE | variables).job_plan()["queue"])
 
     assert queue() == "trainyard-gpu-self-hosted"
     assert queue(TRAINYARD_RUNNER_LABELS='["GPU","self-hosted"]') == queue(), "order and case do not count"
