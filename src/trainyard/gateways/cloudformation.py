@@ -1,4 +1,4 @@
-"""One CloudFormation stack: plan a change set, execute it or discard it, delete the stack.
+"""One CloudFormation stack: plan a change set, execute it or discard it.
 
     template, parameters  ──plan──>  changes  ──execute──>  settled, or ServiceError with the reasons
 
@@ -7,7 +7,7 @@ Every call and every wait has a time limit. The caller decides which changes are
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
@@ -15,7 +15,7 @@ from trainyard.gateways.aws_refusals import AwsAccount
 
 _SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
 _NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
-_CHANGED, _DELETED = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE"), ("DELETE_COMPLETE",)
+_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 _REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
 Json = Mapping[str, Any]
 
@@ -75,21 +75,15 @@ class CloudFormationStack:
 
     def execute(self, change_set: str) -> None:
         """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        # A rollback deletes also created resources that would keep their data: they are still empty.
-        self._change("execute_change_set", _CHANGED, ChangeSetName=change_set, RetainExceptOnCreate=True)
-
-    def delete(self) -> None:
-        """Delete the stack and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        self._change("delete_stack", _DELETED)
-
-    def _change(self, operation: str, good: Collection[str], **given: Any) -> None:
-        # By its ARN a deleted stack can still be read. The token marks the events of this change.
+        # By its ARN a stack that was rolled back can be read. The token marks the events of this change.
         named = {"StackName": self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]}
         token = f"trainyard-{uuid.uuid4().hex}"
-        self.call(operation, **named, ClientRequestToken=token, **given)
+        given = {"ChangeSetName": change_set, "ClientRequestToken": token}
+        # A rollback deletes also created resources that would keep their data: they are still empty.
+        self.call("execute_change_set", **named, **given, RetainExceptOnCreate=True)
         time.sleep(_PAUSE_SECONDS)  # the status may still be that before the change
         stack = self._wait("StackStatus", lambda: self.call("describe_stacks", **named)["Stacks"][0])
-        if (status := stack["StackStatus"]) not in good:
+        if (status := stack["StackStatus"]) not in _GOOD:
             events = self.call("describe_stack_events", **named)["StackEvents"]  # the newest first
             own = [each for each in reversed(events) if each.get("ClientRequestToken") == token]
             failed = [each for each in own if each["ResourceStatus"].endswith("_FAILED")]
