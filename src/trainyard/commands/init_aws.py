@@ -32,7 +32,7 @@ from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.cloudformation import CloudFormationStack
-from trainyard.github.trust_policy import ISSUER, Form, Subject
+from trainyard.github.trust_policy import ISSUER, Subject
 from trainyard.image.context.image_names import require_repository
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -157,10 +157,9 @@ def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     if args.base_repository is not None:
         found["BaseRepositories"] = ",".join(args.base_repository)
     if args.github:
-        ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
-        form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
         environments = args.environment or ["images", *(["eks"] if args.cluster else [])]
-        subjects = [Subject(args.github, each, **ids).text(form) for each in environments]
+        ids = (args.owner_id, args.repository_id)
+        subjects = [Subject(args.github, each, *ids).text for each in environments]
         found["Subjects"] = ",".join(subjects)
     return {name: value for name, value in found.items() if value is not None}
 

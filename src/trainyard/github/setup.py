@@ -9,6 +9,8 @@ replaced; nothing is removed. What GitHub's console shows and its API does not i
 """
 
 import base64
+import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +31,7 @@ from trainyard.github.setup_step import (
     Todo,
     repository_argument,
 )
-from trainyard.github.trust_policy import WORKFLOW, is_immutable, trust_command
+from trainyard.github.trust_policy import ENVIRONMENT, WORKFLOW, Subject, is_immutable, trust_policy
 from trainyard.github.variables import (
     CLUSTER,
     CODEBUILD,
@@ -355,7 +357,8 @@ class Setup:
             return _by_hand(f"{text}; GitHub's subjects are not the default here: write the policy by hand")
         ids = (repository.owner_id, repository.repository_id)
         known = ids if is_immutable(subject, repository.created) else ()
-        line = trust_command(self._role, repository.name, known)
+        policy = trust_policy(Subject(repository.name, ENVIRONMENT, *known), self._role)
+        line = f"echo {shlex.quote(json.dumps(policy))} > trust.json"
         return _by_hand(text, Todo(HERE, line, "then docs/runbooks/permissions.md#aws-role"))
 
     def _check_watchdog(self) -> SetupStep:

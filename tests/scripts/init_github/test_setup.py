@@ -245,7 +245,8 @@ def test_a_role_is_trusted_by_a_command_in_githubs_form_until_a_run_has_shown_it
     assert github.variable("TRAINYARD_AWS_ROLE") == ROLE
     assert (unknown.code, unknown["aws role"].verdict) == (1, YOU)
     todo = unknown.todo("aws role")
-    assert ("--owner-id 11 --repository-id 22" in todo) is immutable and "--account 123456789012" in todo
+    assert ("repo:me@11/lab@22:environment:training" in todo) is immutable
+    assert "arn:aws:iam::123456789012:oidc-provider" in todo
     for host, default in (("git.example.org", True), ("github.com", False)):
         github.shown[subject] = {"use_default": default}
         assert set_up(github, WantedSetup(role=ROLE), host=host)["aws role"].todo == ()
