@@ -364,6 +364,9 @@ class Observer:
         self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
         self._divisor = 1.0  # by which the program has divided the loss
         self._backwards = 0  # since an optimizer has stepped
+        self._loaded: Any = None  # the steps that each optimizer had before it began: of its loaded state
+        self._has_captured = False  # whether a CUDA graph has captured a step
+        self._is_partial = False  # whether some steps were not seen, and neither were their losses
         self._batch, self._data, self._reads = -1, 0, 0
         self._figures: Any = None  # of the last step, if they are not reported yet
         self._has_loss = False  # whether a loss of that step was observed
@@ -443,8 +446,9 @@ class Observer:
         is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
         sample = quietly(self._sample)
 
+        # Torch's compiler traces these two, and would compile anew whenever what they read changes.
         def before_step(optimizer: Any, _args: Any, _options: Any) -> None:
-            if (self.step < 2 or not self._weights.have_changed) and not is_compiling():
+            if not is_compiling() and (self.step < 2 or not self._weights.have_changed):
                 sample(optimizer)
 
         def after_step(optimizer: Any, _args: Any, _options: Any) -> None:
@@ -454,6 +458,9 @@ class Observer:
         optimizers: Any = modules["torch.optim.optimizer"]
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
         quietly(lambda: optimizers.register_optimizer_step_pre_hook(before_step))()
+        quietly(self._skip)(count.__code__, "SKIP")  # of all that is guarded: the compiler sees none of it
+        self._watch(optimizers.Optimizer, "__init__", after=self._note_loaded)
+        self._watch(optimizers.Optimizer, "load_state_dict", after=self._note_loaded)
         self._watch(torch.Tensor, "backward", before=self._keep_loss, after=self._sample_leaves)
         self._watch(os, "_exit", before=self._leave)
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
@@ -484,11 +491,15 @@ class Observer:
 
             setattr(owner, name, dress(watched, function))
             if self._torch:
-                frames = self._torch._C._dynamo.eval_frame
-                skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-                frames.set_code_exec_strategy(watched.__code__, skip)
+                self._skip(watched.__code__, "DEFAULT")
 
         quietly(watch)()
+
+    def _skip(self, code: Any, action: str) -> None:
+        """Keep torch's compiler from compiling a function; `action` is for those that it calls."""
+        frames = self._torch._C._dynamo.eval_frame
+        actions = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, getattr(actions, action)))
 
     def watch_scaler(self, module: Any) -> None:
         for name in {"GradScaler", "ShardedGradScaler"} & vars(module).keys():
@@ -590,6 +601,7 @@ class Observer:
                 return None
             self._saving.add(thread)
             self._background += name == "async_save"
+            quietly(self._count_unseen)()
             return thread, time.time_ns(), self._place()
 
         def end(token: Any, result: Any, *args: Any, **options: Any) -> None:
@@ -696,6 +708,29 @@ class Observer:
         is_capturing = cuda.is_initialized() and cuda.is_current_stream_capturing()
         return self._is_compiling() or is_capturing or getattr(worker, "_worker_info", None) is not None
 
+    def _note_loaded(self, _token: Any, _result: Any, optimizer: Any, *_args: Any, **_options: Any) -> None:
+        if self._loaded is None:
+            from weakref import WeakKeyDictionary
+
+            self._loaded = WeakKeyDictionary()
+        self._loaded[optimizer] = self._own_steps(optimizer)
+
+    def _own_steps(self, optimizer: Any) -> int:
+        """Return the steps that an optimizer counts itself, as Adam does; 0 if it counts none."""
+        step = next((state.get("step", 0) for state in optimizer.state.values()), 0)
+        return int(step) if type(step) in (int, float, self._torch.Tensor) else 0
+
+    def _count_unseen(self) -> None:
+        """Count what a CUDA graph or a compiled function has stepped, by the optimizers' own counts.
+
+        Reading one waits for the GPU, so this is for saves and the end.
+        """
+        if self._loaded and (self._has_captured or "torch._dynamo" in sys.modules):
+            of_each = [quietly(self._own_steps)(each) or 0 for each in self._loaded]
+            most = max(map(int.__sub__, of_each, self._loaded.values()))
+            if most > self.step:
+                self.step, self._of_passes, self._is_partial = most, False, True
+
     def _keep_scaled(self, _token: Any, scaled: Any, _scaler: Any, loss: Any) -> None:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
         from weakref import ref
@@ -741,6 +776,7 @@ class Observer:
         another, which is no more, continues its count. A model of another library is as an optimizer.
         """
         if self._is_idle():
+            self._has_captured = True
             return
         if self._of_passes:
             from weakref import WeakKeyDictionary
@@ -805,7 +841,8 @@ class Observer:
                 self._slots = torch.empty(MOST_PENDING, 2, dtype=torch.float32, pin_memory=True)
             slot, done = self._slots[self.step % MOST_PENDING], torch.cuda.Event()
             slot[0].copy_(loss.reshape(()), non_blocking=True)
-            slot[1].copy_(self._sum.reshape(()), non_blocking=True)
+            # The first backward pass has had a row: it was a step until the optimizer stepped.
+            slot[1].copy_((loss if self._sum is None else self._sum).reshape(()), non_blocking=True)
             done.record()
             loss, self._sum = slot, None
         self._rows.append((row, loss, done))
@@ -938,6 +975,7 @@ class Observer:
             return
         self._has_ended = True
         quietly(self._begin_row)()
+        quietly(self._count_unseen)()
         quietly(self._write_figures)()
         quietly(self._write_rows)(time.monotonic() + LAST_SECONDS)
         quietly(self._report_closed)()
@@ -946,6 +984,7 @@ class Observer:
         quietly(self._weights.compare)()
         changed = quietly(self._weights.read)(time.monotonic() + LAST_SECONDS)
         known = {} if changed is None else {"weights_changed": changed}
+        known.update({"partial": True} if self._is_partial else {})
         self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
 
 
