@@ -58,7 +58,7 @@ UNOBSERVED = {
     ),
     "env -i": (("env", "-i", PYTHON, "wait.py"), "wait.py: its environment was replaced"),
 }
-DEADLINE = 240.0
+DEADLINE = 900.0
 
 
 @dataclass
