@@ -245,7 +245,10 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
         seen = f"every logged figure finite{_seen_weights(run, course)}"
-        return Part("trained", True, f"{_program_length(run)}, {seen}, {course.retries}")
+        saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
+        remark = "; whether the last checkpoint has the trained weights is not known"
+        retries = course.retries + (remark if saved in course.unrelated else "")
+        return Part("trained", True, f"{_program_length(run)}, {seen}, {retries}")
     steps = f"{run['plan']['steps']:,}"
     if kind_of_run(run) is RunKind.PLANNED:
         printed = f"by what {run['recipe']} printed"
