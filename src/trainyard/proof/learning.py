@@ -102,6 +102,18 @@ class Curves:
         """The step of the last validation loss; None without any."""
         return max(self.by_name["val_loss"].steps, default=None)
 
+    def best_step(self, steps: int) -> tuple[float, str] | None:
+        """Return the step with the best value of the figure by which a program may choose what it keeps.
+
+        Its words, too; None if the last value is the best. Values of epochs have equal shares of `steps`.
+        """
+        name = "val_loss" if self.judged == "loss" else self.judged
+        values = [-value if name in self.rising else value for value in self.values_of(name)]
+        if not values or values[-1] <= min(values):
+            return None
+        place, found = values.index(min(values)), self.by_name[name].steps
+        return found[place] if found else (place + 1) * steps / len(values), FIGURES.get(name, name)
+
     @property
     def judged(self) -> str:
         """The name of the figure that decides; one that has steps goes before one of epochs."""

@@ -244,7 +244,21 @@ def train(mode, steps=30):
         elif mode != "never stepped":
             optimizer.step()
     saved = kept if mode in ("untrained copy", "average") else net
-    torch.save({"model": saved.state_dict(), "step": steps}, f"{mode}.pt")
+    saved = {"model": saved.state_dict(), "step": steps}
+    if mode == "another model":
+        saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
+    if mode == "other shapes":
+        saved = torch.nn.Linear(20, 5)
+    if mode == "bytes":
+        saved["model"] = {name: (each * 100).to(torch.int8) for name, each in net.state_dict().items()}
+    if mode == "one vector":
+        saved = torch.nn.utils.parameters_to_vector(net.parameters())
+    if mode == "TorchScript":
+        torch.jit.trace(net, x).save(f"{mode}.pt")
+    elif mode == "program of export":
+        torch.export.save(torch.export.export(net, (x,)), f"{mode}.pt2")
+    else:
+        torch.save(saved, f"{mode}.pt")
 
 def work(mode, ready):
     train("ok", steps=3)
@@ -286,9 +300,15 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "gradients dropped": (False, "", None, None),
     "never stepped": (False, "unknown", None, None),
     "untrained copy": (True, "given", None, None),
+    "another model": (True, "other", None, None),
+    "other shapes": (True, "other", None, None),
+    "bytes": (True, "near", None, None),
+    "one vector": (True, "near", None, None),
+    "TorchScript": (True, "trained", None, None),
+    "program of export": (True, "trained", None, None),
     "raise SystemExit": (True, "trained", "SystemExit: 7", None),
     "exit": (True, "trained", "SystemExit: 7", None),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:33)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:47)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),
