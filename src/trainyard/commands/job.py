@@ -183,8 +183,16 @@ def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
         print(loop.preview(job))
         return ExitCode.DONE
     state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0).state
-    print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
+    print_data(
+        args, state.record(), lambda data, width: status_lines(without_why(data), width=width, target=target)
+    )
     return state.exit_code
+
+
+def without_why(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's data without the reason of its failure, which was printed while it was followed."""
+    failure = data["failure"]
+    return {**data, "failure": failure and {**failure, "evidence": failure["evidence"][1:]}}
 
 
 def report_changes(args: argparse.Namespace, changes: Sequence[str]) -> int:
