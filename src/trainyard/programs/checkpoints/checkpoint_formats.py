@@ -80,26 +80,12 @@ _RULES = (
         counts_from=1,
     ),
     _Rule(
-        _F.AUTOMODEL,
-        r"epoch_\d{1,9}_step_(\d{1,12})",
-        "model/*|optim/*|.incomplete",
-        "model/*.safetensors|model/*.distcp",
-        counts_from=1,
-    ),
-    _Rule(
-        _F.OLMO_CORE,
-        r"step(\d{1,12})",
-        "model_and_optim/*|.metadata.json",
-        "train/rank0.pt model_and_optim/.metadata .metadata.json",
-    ),
-    _Rule(
         _F.LIGHTNING,
         r"(?:.*\bstep=(\d{1,12}))?.*\.ckpt",
         f"{_DCP}|meta.pt|checkpoint/*_states.pt",
         f"meta.pt=>{_DCP} {_DCP}=>meta.pt checkpoint/*=>checkpoint/*mp_rank_*_model_states.pt "
         "checkpoint/*=>latest",
     ),
-    _Rule(_F.COMPOSER, r"ep\d{1,9}-ba(\d{1,12})", _DCP),
     _Rule(
         _F.DEEPSPEED,
         r"global_step(\d{1,12})|.*",
@@ -130,7 +116,6 @@ _EVERYWHERE = (
     " adapter_model.*=>adapter_config.json common.pt|*/common.pt=>metadata.json|*/metadata.json "
     f"{_SHARD}=>{_INDEXED} model/model-*-of-*.safetensors=>model/model.safetensors.index.json"
 )
-_COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(\d{1,12})-rank\d{1,6}\.pt")
 _STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)|.*\.orbax-checkpoint-tmp.*")
 """Folders that are renamed when all files are in them."""
 _TMP = re.compile(r".*(?:-tmp|\.tmp)")
@@ -180,20 +165,22 @@ def judge_folder(
     return None if found is None else _judged(found, _saved_again(found))
 
 
-def judge_files(path: str, files: Sequence[VolumeFile]) -> FoundCheckpoint:
-    """Judge files that one save has written; `path` is the file or the folder that holds them."""
-    first, step = _name(files[0]), step_inside(files)
-    keys, form = {key for file in files for key in file.keys or ()}, CheckpointFormat.FILES
-    if match := _COMPOSER_FILE.fullmatch(first):
-        form, step = CheckpointFormat.COMPOSER, int(match[1])
-    elif first.endswith(".ckpt") and "pytorch-lightning_version" in keys:
-        form = CheckpointFormat.LIGHTNING
-    elif any("iter_num" in file.counts for file in files):
-        form = CheckpointFormat.NANOGPT
-    found = FoundCheckpoint(form, path, step, tuple(files), "its files are there", needs_quiet=True)
-    if form is not CheckpointFormat.FILES:
-        found = replace(found, is_weights_alone=bool(keys) and _has_no_optimizer(found))
-    return _judged(found, _damage(found))
+def judge_files(
+    path: str, files: Sequence[VolumeFile], listing: VolumeListing | None = None
+) -> FoundCheckpoint:
+    """Judge files that one save has written; `path` is the file or the folder that holds them.
+
+    `listing` has the folder: then the indexes in it are checked, as those of a known format.
+    """
+    keys = {key for file in files for key in file.keys or ()}
+    is_lightning = _name(files[0]).endswith(".ckpt") and "pytorch-lightning_version" in keys
+    form = CheckpointFormat.LIGHTNING if is_lightning else CheckpointFormat.FILES
+    found = FoundCheckpoint(
+        form, path, step_inside(files), tuple(files), "its files are there", needs_quiet=True
+    )
+    found = replace(found, is_weights_alone=is_lightning and _has_no_optimizer(found))
+    indexed = () if listing is None else chain(_missing_of_indexes(listing, found), _saved_again(found))
+    return _judged(found, chain(_damage(found), indexed))
 
 
 _STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps")

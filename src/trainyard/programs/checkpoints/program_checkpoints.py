@@ -212,7 +212,7 @@ class UnitFinder:
         found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
         if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
             if below:
-                found = judge_files(folder.name, below)
+                found = judge_files(folder.name, below, listing)
             elif is_numbered(folder):  # a save that ended before its first file
                 why, form = "it has no file", CheckpointFormat.HUGGING_FACE
                 found = FoundCheckpoint(form, folder.name, None, (), why, is_complete=False)
