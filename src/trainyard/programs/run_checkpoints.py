@@ -66,7 +66,6 @@ from trainyard.run.records import read_rows
 from trainyard.run.run_advice import checkpoint_advice
 
 LOG = logging.getLogger(__name__)
-_OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
 _NEVER_CHECKPOINTS = frozenset(("wandb", ASIDE))
 _NO_NEWS = re.compile(r"in progress|open for writing|that this run has written$")
 """In notes that may be gone at the next search."""
@@ -113,7 +112,7 @@ class RunCheckpoints:
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
-        self._finder = UnitFinder(self.has_written, program.formats)
+        self._finder = UnitFinder(self.has_written)
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
@@ -492,7 +491,7 @@ def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:
 
     They have a manifest. Weights alone of a known framework do not count.
     """
-    finder, events = UnitFinder(formats=_OF_PROGRAMS), read_rows(directory.events_file)
+    finder, events = UnitFinder(), read_rows(directory.events_file)
     of_nan = {
         event.get("manifest_sha256")
         for event in events

@@ -75,7 +75,7 @@ _RULES = (
     _Rule(
         _F.NEMO,
         r"(?:.*[-_])?step=(\d{1,12})(?:\.0)?(?:-last)?",
-        "weights/*",
+        "weights/*|context/*",
         "weights/.metadata",
         counts_from=1,
     ),
@@ -154,14 +154,12 @@ def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
     return sorted(found, key=lambda each: (each.run, _order(each), each.path))
 
 
-def judge_folder(
-    listing: VolumeListing, folder: str, formats: Collection[CheckpointFormat] | None = None
-) -> FoundCheckpoint | None:
-    """Judge the folder of a program; None if no format, or none of `formats`, is recognised in it.
+def judge_folder(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    """Judge the folder of a program; None if no format is recognised in it.
 
     It also compares the times of the files, so they must be the original ones.
     """
-    found = _of_rules(listing, folder, formats)
+    found = _of_rules(listing, folder)
     return None if found is None else _judged(found, _saved_again(found))
 
 
@@ -236,16 +234,15 @@ def _ours(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     return _judged(replace(found, sha256=digests), problems)
 
 
-def _of_rules(
-    listing: VolumeListing, folder: str, formats: Collection[CheckpointFormat] | None = None
-) -> FoundCheckpoint | None:
+def _of_rules(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     """Judge a folder by the first rule that fits."""
     files, start = listing.below(folder), "" if folder == "." else f"{folder}/"
     here = {file.path.removeprefix(start) for file in files}
     for rule in _RULES:
         match = re.fullmatch(rule.name, PurePosixPath(folder).name)
-        fits = match and (formats is None or rule.format in formats) and _matches(rule.holds, here)
-        if not match or not fits or (match[0] == _RELEASE and not _beside(listing, folder, TRACKER)):
+        if not match or not _matches(rule.holds, here):
+            continue
+        if match[0] == _RELEASE and not _beside(listing, folder, TRACKER):
             continue
         named = next(filter(None, match.groups()), None)
         step, source = (None if named is None else int(named) + rule.counts_from), Source.CHECKPOINT

@@ -303,16 +303,16 @@ def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
-    finder = UnitFinder(formats=load_preset(recipe).formats)
-    assert newest(newest_first(finder.named(tmp_path, "*"))).path == newer
+    pattern = load_preset(recipe).checkpoints
+    assert newest(find(tmp_path, pattern)).path == newer
     of_last = re.compile(rf"(?:.*rank_|__){world - 1}[_.].*")
     next(path for path in sorted(newer.rglob("*"), reverse=True) if of_last.fullmatch(path.name)).unlink()
-    found = newest_first(finder.named(tmp_path, "*"))
+    found = find(tmp_path, pattern)
     assert (newest(found).step, newest(found).path) == (10, older)
     [note] = found.rejections()
     assert note.startswith(f"{newer.name} is not complete: ") and "is missing" in note
     shutil.rmtree(older)
-    assert newest_first(finder.named(tmp_path, "*")).rejections()[0].endswith("there is no complete one")
+    assert find(tmp_path, pattern).rejections()[0].endswith("there is no complete one")
 
 
 WEIGHTS_ALONE: dict[str, tuple[Callable[[Path], object], bool]] = {
