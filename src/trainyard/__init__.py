@@ -17,8 +17,7 @@ A training program may call five functions of this module, which needs nothing b
 
 They append JSON lines to the file that the environment variable TRAINYARD_EVENTS names; rank 0 writes them.
 Without that variable they do nothing. No value, file or signal makes them raise an exception: a figure that
-is no number is left out, and a line that cannot be written is dropped. The callbacks in
-`programs.integrations` also use `end`, `has_run`, `files_of` and `StopRequest`.
+is no number is left out, and a line that cannot be written is dropped. Callbacks use the other functions.
 """
 
 import os
@@ -82,36 +81,31 @@ def stop_requested() -> bool:
 
 def has_run() -> bool:
     """Return whether the program is part of a run, which reads its events."""
-    return bool(_events_file())
-
-
-def _events_file() -> str:
-    return os.environ.get("TRAINYARD_EVENTS", "")
+    return bool(os.environ.get("TRAINYARD_EVENTS"))
 
 
 def _append(
     event: str, step: object, figures: dict[str, object], path: str | os.PathLike[str] | None = None
 ) -> None:
     """Append a line in one write. An incomplete line of another process is ended first."""
-    if not (file := _events_file()):
-        return
+    file = os.environ.get("TRAINYARD_EVENTS")
     try:
-        if _rank() != 0:
+        if not file or _rank() != 0:
             return
         import json
 
         numbers = {name: number for name in figures if (number := _number(figures[name])) is not None}
-        fields: dict[str, object] = {**numbers, "event": event, "step": _whole(step), "time": time.time()}
+        number = _number(step)
+        if isinstance(number, str) or number is None or number != int(number) or number < 0:
+            return
+        fields: dict[str, object] = {**numbers, "event": event, "step": int(number), "time": time.time()}
         if path is not None:
             fields |= {"path": os.path.abspath(os.fsdecode(path)), "files": files_of(os.fsdecode(path))}
-        line = json.dumps(fields).encode() + b"\n"
         # A pipe without a reader or a terminal must not hold the program up.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         descriptor = os.open(file, flags, 0o644)
         try:
-            size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" + line if is_torn else line)
+            os.write(descriptor, f"\n{json.dumps(fields)}\n".encode())
         finally:
             os.close(descriptor)
     except Exception:
@@ -132,14 +126,6 @@ def _number(value: object) -> int | float | str | None:
         return number if abs(number) <= sys.float_info.max else str(number)
     except Exception:
         return None
-
-
-def _whole(value: object) -> int:
-    """Return a step as a whole number. Raises ValueError if it is none."""
-    number = _number(value)
-    if isinstance(number, str) or number is None or number != int(number) or number < 0:
-        raise ValueError(f"{value!r} is not the number of a step")
-    return int(number)
 
 
 def files_of(path: str) -> dict[str, list[int]]:
@@ -166,9 +152,8 @@ def _distributed() -> ModuleType | None:
 class StopRequest:
     """The request to stop one training: SIGTERM, or the file that TRAINYARD_STOP_FILE names."""
 
-    def __init__(self, *, takes_signal: bool = True) -> None:
+    def __init__(self) -> None:
         self.signal_received = False
-        self._takes_signal = takes_signal
         self._is_agreed = self._is_installed = False
         self._previous: object = None
         self._vote: tuple[Callable[[], object], Callable[[], object]] | None = None
@@ -190,8 +175,7 @@ class StopRequest:
         import signal
         import threading
 
-        is_main = threading.current_thread() is threading.main_thread()
-        if (self._is_installed and not anew) or not self._takes_signal or not is_main:
+        if (self._is_installed and not anew) or threading.current_thread() is not threading.main_thread():
             return
         self._previous = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, self._receive)
@@ -200,12 +184,9 @@ class StopRequest:
         os.register_at_fork(after_in_child=self._uninstall)
 
     def close(self) -> None:
-        """Restore the handler of SIGTERM, and end the group to vote in: its threads can abort an exit."""
+        """End the group to vote in, and restore the handler of SIGTERM: for the main thread."""
         self._destroy_group(os.getpid())
-        try:
-            self._uninstall()
-        except Exception:  # not the main thread
-            return
+        self._uninstall()
 
     def _receive(self, number: int, frame: object) -> None:
         self.signal_received = True

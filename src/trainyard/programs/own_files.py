@@ -5,9 +5,9 @@
 
 A file server's clock may differ from this machine's by minutes, and `cp -p` keeps the modification time: so
 the time of the last status change counts (ctime), compared with that of a file that is written in the same
-place at the start. The claim of a place is a file below the user's state folder; it counts while the run is
-locked or its program lives. The claim of a run that has ended stays, with its markers, so that the run finds
-its own files again when it resumes. It is removed when another run uses the same place.
+place at the start. The claim of a place is a file below the user's state folder, with a lock that ends with
+the command. The claim of a run that has ended stays, with its markers, so that the run finds its own files
+again when it resumes. It is removed when another run uses the same place.
 """
 
 import fcntl
@@ -20,15 +20,15 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import IO
 
 from trainyard.errors import ConfigError
-from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.record_models import validate_record
-from trainyard.run.run_lock import is_locked, last_holder, machine
+from trainyard.run.run_lock import machine, since
 
 LOG = logging.getLogger(__name__)
 AUTO = "auto"
@@ -102,6 +102,8 @@ class _Claim:
     own: OwnFiles
     host: str
     machine: str
+    pid: int
+    started: float
     is_over: bool = False
 
 
@@ -142,24 +144,25 @@ def _as_folder(path: str) -> str:
 
 @contextmanager
 def claim_of_places(places: Places, *, is_training: Callable[[Path], bool]) -> Iterator[OwnFiles]:
-    """Hold the places of a run, whose lock this process has, and yield which files are written from now on.
+    """Hold the places of a run, and yield which files are written there from now on.
 
-    `is_training` says whether the program of a run lives, whose command was killed. Raises ConfigError if
-    another run uses one of the places.
+    The process that holds the places of a run may claim them again. `is_training` says whether the program of
+    a run lives, whose command was killed. Raises ConfigError if another run uses one of the places.
     """
     folder = _state_folder()
     if folder is None:
         LOG.warning("no state folder can be written: a second run at once in this folder is not noticed")
         yield _mark(places, None)
         return
-    path = folder / _name(places.run_directory)
-    with _alone(folder):
-        claim = _claim(path, places, is_training)
-    try:
-        yield claim.own
-    finally:
-        if path.exists():
-            write_json_atomically(path, asdict(replace(claim, is_over=True)))
+    with ExitStack() as opened:
+        with _alone(folder):
+            path = folder / _name(places.run_directory)
+            file = opened.enter_context(path.open("a+", encoding="utf-8"))
+            claim = _claim(folder, file, places, is_training)
+        try:
+            yield claim.own
+        finally:
+            _write(file, replace(_claim_in(file) or claim, is_over=True))
 
 
 def last_claim(run_directory: Path) -> OwnFiles:
@@ -169,37 +172,46 @@ def last_claim(run_directory: Path) -> OwnFiles:
     return found.own if found else OwnFiles(default=time.time_ns())
 
 
-def _claim(path: Path, places: Places, is_training: Callable[[Path], bool]) -> _Claim:
-    """Write the claim of a run to its `path`, and remove those of ended runs for the same places."""
-    before, host = _claim_at(path), socket.gethostname()
-    for other in path.parent.glob("*.json"):
-        if other == path or (found := _claim_at(other)) is None:
-            continue
-        place, run = places.shared_with(found.places), Path(found.places.run_directory)
-        is_live = _is_live(found, is_training)
-        if place and is_live:
-            holder = last_holder(run)
+def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> _Claim:
+    """Write the claim into its `file`, and remove those of ended runs for the same places."""
+    before, host = _claim_in(file), socket.gethostname()
+    if not _lock(file) and (before is None or before.pid != os.getpid()):
+        process = f" by process {before.pid}" if before else ""
+        raise ConfigError(f"{places.run_directory} is in use{process}. Nothing was started.")
+    paths = (path for path in folder.glob("*.json") if str(path) != file.name)
+    others = {path: found for path in paths if (found := _claim_at(path))}
+    live = {path for path, found in others.items() if _is_live(path, found, is_training)}
+    for path, found in others.items():
+        if path in live and (place := places.shared_with(found.places)):
+            if before is None:
+                Path(file.name).unlink()
             raise ConfigError(
-                f"{place} is in use by run {run} ({holder.describe() if holder else 'its program lives'}). "
-                "The files of two runs in one place cannot be distinguished. Wait for it, or give each run "
-                "places of its own: write {run_dir} into program.command, such as --output "
-                "{run_dir}/output, or set program.checkpoints and program.metrics. Nothing was started."
+                f"{place} is in use by run {found.places.run_directory} (process {found.pid}"
+                f"{since(found.started)}). The files of two runs in one place cannot be distinguished. Wait "
+                "for it, or give each run places of its own: write {run_dir} into program.command, such as "
+                "--output {run_dir}/output, or set program.checkpoints and program.metrics. Nothing was "
+                "started."
             )
-        is_old = time.time() - other.stat().st_mtime > _OLD_SECONDS
-        if not is_live and (is_old or (place and found.host == host)):
-            other.unlink()
+    for path, found in others.items():
+        is_ours = found.host == host and places.shared_with(found.places)
+        if path not in live and (is_ours or time.time() - path.stat().st_mtime > _OLD_SECONDS):
+            path.unlink()
     is_resumed = before and before.places == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before.own if before and is_resumed else None)
-    claim = _Claim(places, own, host, machine())
-    write_json_atomically(path, asdict(claim))
+    claim = _Claim(places, own, host, machine(), os.getpid(), time.time())
+    _write(file, claim)
     return claim
 
 
-def _is_live(found: _Claim, is_training: Callable[[Path], bool]) -> bool:
+def _is_live(path: Path, found: _Claim, is_training: Callable[[Path], bool]) -> bool:
     """Return whether the command of a claim, or the program that it left, runs on this machine."""
-    run = Path(found.places.run_directory)
+    if found.is_over or found.machine != machine():
+        return False
+    with suppress(OSError), path.open("a+", encoding="utf-8") as file:
+        if not _lock(file):
+            return True
     with suppress(OSError):
-        return not found.is_over and found.machine == machine() and (is_locked(run) or is_training(run))
+        return is_training(Path(found.places.run_directory))
     return False
 
 
@@ -260,6 +272,14 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _name(run_directory: str) -> str:
     """Return the name of a run's claim; machines with one home may have other folders of the same path."""
     scope = os.fsencode(f"{socket.gethostname()}\0{run_directory}")
@@ -267,7 +287,21 @@ def _name(run_directory: str) -> str:
 
 
 def _claim_at(path: Path) -> _Claim | None:
-    """Return the claim in a file; None for one that cannot be read."""
-    with suppress(OSError, ValueError):
-        return validate_record(_Claim, json.loads(path.read_text(encoding="utf-8")))
+    with suppress(OSError), path.open(encoding="utf-8") as file:
+        return _claim_in(file)
     return None
+
+
+def _claim_in(file: IO[str]) -> _Claim | None:
+    """Return the claim in a file; None for one that cannot be read."""
+    file.seek(0)
+    with suppress(ValueError):
+        return validate_record(_Claim, json.loads(file.read()))
+    return None
+
+
+def _write(file: IO[str], claim: _Claim) -> None:
+    file.seek(0)
+    file.truncate()
+    json.dump(asdict(claim), file)
+    file.flush()

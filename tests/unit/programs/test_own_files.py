@@ -13,7 +13,6 @@ from tests.cases import each_case
 from trainyard.errors import ConfigError
 from trainyard.programs import own_files
 from trainyard.programs.own_files import OwnFiles, Places, claim_of_places, last_claim, places_of
-from trainyard.run.run_lock import locked
 
 RUN, OTHER = "/w/runs/a", "/w/runs/b"
 AUTO, OUTPUT = Places(RUN, (), "/w/"), Places(RUN, (f"{RUN}/output/",))
@@ -75,17 +74,20 @@ def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
 
 def test_a_second_run_is_refused_while_the_first_lives_and_only_in_its_places(tmp_path: Path) -> None:
     first, second = places(tmp_path / "a", tmp_path), places(tmp_path / "b", tmp_path)
-    with locked(tmp_path / "a"):
+    with claim_of_places(first, is_training=never):
+        with pytest.raises(
+            ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
+        ) as refused:
+            claim_of_places(second, is_training=never).__enter__()
+        assert "{run_dir}/output" in str(refused.value)
+        with claim_of_places(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
+            pass
         with claim_of_places(first, is_training=never):
-            with pytest.raises(
-                ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
-            ) as refused:
-                claim_of_places(second, is_training=never).__enter__()
-            assert "{run_dir}/output" in str(refused.value)
-            with claim_of_places(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
-                pass
+            pass  # the same process holds the places for its later steps
         with claim_of_places(second, is_training=never):
-            pass  # the training of the first is over
+            pass  # the training of the first is over; it is being stored
+    with claim_of_places(second, is_training=never):
+        pass
 
 
 def change(state: Path, **values: object) -> None:
@@ -204,7 +206,7 @@ def test_a_machine_with_the_same_home_keeps_its_claims(
 ) -> None:
     """Pods with one home have folders of their own at the same path."""
     here = places(tmp_path / "a", tmp_path)
-    with locked(tmp_path / "a"), claim_of_places(here, is_training=never):
+    with claim_of_places(here, is_training=never):
         monkeypatch.setattr(own_files, "machine", lambda: "another")
         monkeypatch.setattr("socket.gethostname", lambda: "another")
         with (

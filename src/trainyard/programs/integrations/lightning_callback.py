@@ -123,7 +123,8 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         if not self._has_ended:
             trainyard.end(trainer.global_step, self._steps)
         self._has_ended = True
-        self._stop.close()
+        with contextlib.suppress(ValueError):  # another thread than the main one sets no handler
+            self._stop.close()
 
     def _report_checkpoints(self, trainer: Any) -> None:
         """Report the files written since `on_save_checkpoint`; Lightning ends a save with a barrier."""

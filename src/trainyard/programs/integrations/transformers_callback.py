@@ -42,11 +42,9 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
             sys.exit(STOPPED)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        is_handled = bool(getattr(args, "enable_jit_checkpoint", False))
-        self.stopped, self._pending = False, None
-        self._stop = trainyard.StopRequest(takes_signal=not is_handled)
+        self.stopped, self._pending, self._stop = False, None, trainyard.StopRequest()
         trainyard.begin(state.global_step, state.max_steps)
-        if trainyard.has_run() and not is_handled:
+        if trainyard.has_run():
             self._stop.install()
             _keep_workers(kwargs.get("train_dataloader"))
 
@@ -80,7 +78,8 @@ class TrainyardCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
         """Report the last checkpoint: every rank is here, because the trainer has added up its counters."""
         self._report_checkpoint()
         trainyard.end(state.global_step, state.max_steps)
-        self._stop.close()
+        with contextlib.suppress(ValueError):  # another thread than the main one sets no handler
+            self._stop.close()
 
     def _report_checkpoint(self) -> None:
         if self._pending is not None:
