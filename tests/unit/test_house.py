@@ -77,8 +77,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {
     "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
-    "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
-    "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+    "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},  # runs inside a trainer
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -159,9 +158,9 @@ BUDGETS = {
     "commands": (8_000, 10_290),
     "training": (9_500, 10_862),
     "gateways": (7_500, 9_025),
-    "jobs": (6_500, 8_131),
+    "jobs": (6_500, 8_129),
     "artifacts": (6_500, 7_417),
-    "programs": (5_500, 9_063),
+    "programs": (5_500, 8_882),
     "report": (4_800, 5_686),
     "image": (3_900, 4_883),
     "cluster": (3_700, 3_747),
@@ -172,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_452),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 90_622),
-    "tests": (75_000, 94_251),
+    "src": (72_000, 90_440),
+    "tests": (75_000, 94_170),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -161,8 +161,6 @@ class UnitFinder:
 
     is_own: Callable[[Path], bool] = lambda _: True
     """Whether the run has written a file."""
-    formats: Collection[CheckpointFormat] | None = None
-    """The only formats that count; None: any, and files of no format."""
     reader: FolderReader = field(default_factory=FolderReader)
 
     def named(self, directory: Path, pattern: str) -> list[ProgramCheckpoint]:
@@ -199,7 +197,7 @@ class UnitFinder:
         if made is not None:
             return [made, *found]
         names = [path.name for path in files if path.parent == folder]
-        if found or self.formats is not None or len({_numbers(name) for name in names}) > 1:
+        if found or len({_numbers(name) for name in names}) > 1:
             return [*found, *self.of_files(folder, names, more=False)]
         if len(files) == 1:
             return self.of_files(files[0].parent, [files[0].name], more=False)
@@ -209,10 +207,10 @@ class UnitFinder:
     def of_folder(self, folder: Path) -> ProgramCheckpoint | None:
         """Return a folder that is one save: of a known format, or called by a step."""
         listing = self.reader.list_beside(folder.parent, [folder.name])
-        found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
-        if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
+        found, below = judge_folder(listing, folder.name), listing.below(folder.name)
+        if found is None and _OF_A_STEP.fullmatch(folder.name):
             if below:
-                found = judge_files(folder.name, below)
+                found = judge_files(folder.name, below, listing)
             elif is_numbered(folder):  # a save that ended before its first file
                 why, form = "it has no file", CheckpointFormat.HUGGING_FACE
                 found = FoundCheckpoint(form, folder.name, None, (), why, is_complete=False)
@@ -257,7 +255,7 @@ class UnitFinder:
             else:
                 files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
             made.append(ProgramCheckpoint(path, judge_files(path.name, files)))
-        return [each for each in made if self.formats is None or each.found.format in self.formats]
+        return made
 
     def saved(self, events: Iterable[WrittenCheckpoint], root: Path) -> list[ProgramCheckpoint]:
         """Return the checkpoints that a program has reported, or whose saves the observer has seen end.
