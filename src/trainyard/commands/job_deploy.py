@@ -105,7 +105,6 @@ if TYPE_CHECKING:
     from trainyard.proof.reachable_parts import UnreachablePart
 
 Json = dict[str, Any]
-NOT_REQUESTED = "not requested"
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
@@ -521,9 +520,8 @@ def deploy(
         if is_running:
             late = f"{state.state.value}: not ended within --timeout, still running"
             output.announce("job", late, "failed" if code else "ok")
-        elif plan.manifest and not plan.program.keeps_run:
-            data["proof"] = NOT_REQUESTED
-            output.announce("proof", f"{NOT_REQUESTED}: --prove stores and proves the run")
+        elif state.proof:
+            output.announce("proof", f"{state.proof}: --prove stores and proves the run")
         if state.failure is not None:
             if state.failure.cause:
                 output.announce("error", state.failure.cause)

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainyard.jobs.job_spec import JobSpec
@@ -40,6 +41,11 @@ FIRST_NAME = "trainyard.dev/first-name"
 BEFORE = "trainyard.dev/resubmitted-from"
 """The name of the job that this one follows."""
 
+NOT_REQUESTED = "not requested"
+"""The proof of a job of somebody's manifest that was sent without --prove."""
+NOT_WRAPPED = "manifest"
+"""The name of the program of such a job, whose command is not run by `trainyard pod`."""
+
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
     """Return the labels of every object and pod of the job."""
@@ -74,6 +80,13 @@ def record_annotations(plan: JobSpec) -> dict[str, str]:
         NETWORK: plan.network,
         **{f"trainyard.dev/{name}": value for name, value in plan.provenance.items() if value},
     }
+
+
+def is_unproven(annotations: Mapping[str, Any]) -> bool:
+    """Return whether the plan in the annotations of a job says that nobody asked for a proof."""
+    with suppress(ValueError, TypeError, LookupError):
+        return bool(json.loads(annotations[PLAN])["program"]["name"] == NOT_WRAPPED)
+    return False
 
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:

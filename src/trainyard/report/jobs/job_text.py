@@ -152,6 +152,9 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
             yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
+    if data["proof"]:
+        what = "ran, not proven" if data["status"] == "Succeeded" else "the run will not be proven"
+        yield "proof", f"{data['proof']} ({what}); job deploy --manifest FILE --prove stores and proves a run"
     for alert in data["alerts"]:
         yield "alert", alert
     if waiting:
