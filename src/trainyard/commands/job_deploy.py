@@ -63,12 +63,10 @@ from trainyard.gateways.images.ecr import find_digest, image_or_newest
 from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
-from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_planning import (
     decides_the_end,
-    load_job_config,
     observe_cluster,
     plan_job,
     provenance_of,
@@ -77,7 +75,7 @@ from trainyard.jobs.job_planning import (
 )
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
-from trainyard.jobs.job_submission import creator, find, refusals, submit
+from trainyard.jobs.job_submission import creator, find, is_deployed, is_of_others, refusals, submit
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
@@ -86,6 +84,7 @@ from trainyard.jobs.recipes.trainyard_trainer import config_in_pods
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
+from trainyard.programs.presets.preset import with_settings
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
@@ -211,7 +210,9 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     with refusal_in_summary("Nothing was sent"):
         if args.manifest:
             return deploy_manifest(args, wait_seconds=wait_seconds)
-        config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
+        recipe = [f"recipe={args.recipe}"] if args.recipe else []
+        config = load_config(args.config, [*args.set, *recipe]).config
+        config = with_settings(config, args.program_set) if args.program_set else config
         data, code = deploy_job(
             config,
             requested_job(args),
@@ -253,8 +254,7 @@ def deploy_job(
     not ready. `accept` names checks of the cluster and parts of the proof to ignore. `wait_seconds` is how
     long the end of the job is waited for; None: not at all.
     """
-    accepted = [name for name in accept if name not in PARTS]  # the others name parts of the proof
-    require_checks(accepted, others=PARTS)
+    accepted = checks_of(accept)
     image = image_or_newest(job.image or config.cluster.image or "", os.environ, region=job.target.region)
     job = replace(job, image=image)
     target, api, code = job.target, None, ExitCode.DONE
@@ -282,6 +282,14 @@ def deploy_job(
     return deploy(plan, manifests, api, replace(target, kind=""), wait_seconds=wait_seconds)
 
 
+def checks_of(accept: Sequence[str]) -> list[str]:
+    """Return the names that are checks of the cluster; the others name parts of the proof."""
+    found = [name for name in accept if name not in PARTS]
+    if found:
+        require_checks(found, others=PARTS)
+    return found
+
+
 def new_run_id(job: JobSpec) -> str:
     # The longest id has 128 characters.
     return f"{job.namespace}-{job.name}"[:119] + f"-{secrets.token_hex(4)}"
@@ -290,8 +298,7 @@ def new_run_id(job: JobSpec) -> str:
 def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> tuple[Json, int]:
     """Check, then send the job of a manifest; return its record and the exit code, as `deploy_job` does."""
     target, api, code = cluster_target(args), None, ExitCode.DONE
-    accepted = [name for name in args.accept if name not in PARTS]
-    require_checks(accepted, others=PARTS)
+    accepted = checks_of(args.accept)
     written = find_job(read_objects(read_manifest(args.manifest), os.environ), args.job_name)
     if not args.dry_run or target.kubeconfig or target.context or target.cluster:
         api = open_api(target, read=read_yaml, call_seconds=args.call_seconds)

@@ -19,7 +19,7 @@ from trainyard.cluster.resource_quantities import NotAQuantityError, thousandths
 from trainyard.config.yaml_reader import parse_documents
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind, Manifests
-from trainyard.jobs.job_object import JOB_LABEL, NOT_WRAPPED, record_annotations, record_labels
+from trainyard.jobs.job_object import JOB_LABEL, record_annotations, record_labels
 from trainyard.jobs.job_spec import JobSpec, PodResources, Program, SecretVariable
 from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
 from trainyard.jobs.pod_template import INSTANCE_TYPE
@@ -121,7 +121,7 @@ class JobManifest:
             name=(asked.name or f"{name_of(self.job)}-job") if own else name_of(self.job),
             kind=self.kind.name,
             image=str(container.get("image") or ""),
-            program=Program(NOT_WRAPPED, command, once=self.kind.on_ray),
+            program=Program("manifest", command, once=self.kind.on_ray),
             nodes=pods.count,
             processes_per_node=1,
             gpus_per_node=gpus,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainyard.jobs.job_spec import JobSpec
+from trainyard.jobs.job_spec import JobSpec, Program
 
 Json = dict[str, Any]
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -43,8 +43,6 @@ BEFORE = "trainyard.dev/resubmitted-from"
 
 NOT_REQUESTED = "not requested"
 """The proof of a job of somebody's manifest that was sent without --prove."""
-NOT_WRAPPED = "manifest"
-"""The name of the program of such a job, whose command is not run by `trainyard pod`."""
 
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
@@ -85,7 +83,9 @@ def record_annotations(plan: JobSpec) -> dict[str, str]:
 def is_unproven(annotations: Mapping[str, Any]) -> bool:
     """Return whether the plan in the annotations of a job says that nobody asked for a proof."""
     with suppress(ValueError, TypeError, LookupError):
-        return bool(json.loads(annotations[PLAN])["program"]["name"] == NOT_WRAPPED)
+        plan = json.loads(annotations[PLAN])
+        program = Program(plan["program"]["name"], tuple(plan["program"]["command"]))
+        return bool(plan["manifest"]) and not program.keeps_run
     return False
 
 

@@ -23,8 +23,7 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.pod_facts import describe_end
+from trainyard.jobs.state.pod_facts import History, describe_end
 from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
