@@ -14,8 +14,7 @@ which stores and proves the run; program settings and store come from --config.
 
 Reads:      --config, --manifest; the kubeconfig, or AWS for --cluster; the cluster's API; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
-            Actions the outputs job, kind, namespace, image, store (--output writes them into a file), and
-            for a dry run the job summary
+            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    trainyard job deploy --config configs/training_configuration.yaml --num-nodes 4
@@ -91,7 +90,6 @@ from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lin
 from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
 from trainyard.report.jobs.job_text import kubernetes_yaml, manifest_diff
 from trainyard.report.plan.plan_text import unproven_lines
-from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.run.suggested_commands import ClusterTarget
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text, read_yaml
@@ -160,9 +158,6 @@ def make_parser() -> CommandParser:
         "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
     )
     parser.add_argument(
-        "--output", type=arguments.path, metavar="FILE", help="write the planned values as JSON"
-    )
-    parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
     parser.check = check_options
@@ -213,7 +208,7 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
         recipe = [f"recipe={args.recipe}"] if args.recipe else []
         config = load_config(args.config, [*args.set, *recipe]).config
         config = with_settings(config, args.program_set) if args.program_set else config
-        data, code = deploy_job(
+        return deploy_job(
             config,
             requested_job(args),
             accept=args.accept,
@@ -221,9 +216,6 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
             wait_seconds=wait_seconds,
             call_seconds=args.call_seconds,
         )
-    if args.output and data:
-        write_json_atomically(args.output, plan_outputs(data["plan"], store=config.artifacts.store or ""))
-    return data, code
 
 
 def requested_job(args: argparse.Namespace) -> JobSpec:
@@ -323,17 +315,12 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
         code = verdict.exit_code_without(accepted)
         job = replace(job, creator=creator(api))
     job = replace(job, run_id=new_run_id(job), owner=f"{space}/{job.creator}/{job.manifest[:16]}")
-    sent, plan = (written, job)
-    store = ""
-    if args.prove:
-        sent, plan, store = wrap_manifest(args, written, job)
+    sent, plan, store = wrap_manifest(args, written, job) if args.prove else (written, job, "")
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
     log_findings(lint_objects("the manifest", [written.job], variable_scope(plan)))
     manifests = sent.add_record(plan)
     report_step(plan_outputs(plan.to_json(), store=store), "")
-    if args.output:
-        write_json_atomically(args.output, plan_outputs(plan.to_json(), store=store))
     if api is None or args.dry_run:
         data, refused = show(plan, manifests, api=api)
         return {**data, "diff": manifest_diff(written.job, manifests.job, manifests.shared)}, code or refused
