@@ -155,15 +155,19 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_290),
+    "commands": (8_000, 10_285),
     "training": (9_500, 10_862),
     "gateways": (7_500, 9_025),
+<<<<<<< HEAD
     "jobs": (6_500, 8_129),
+=======
+    "jobs": (6_500, 7_942),
+>>>>>>> 0affb0c13e7b706b811ecd68d97383fe429f92a0
     "artifacts": (6_500, 7_417),
     "programs": (5_500, 8_882),
     "report": (4_800, 5_686),
     "image": (3_900, 4_883),
-    "cluster": (3_700, 3_747),
+    "cluster": (3_700, 3_713),
     "github": (2_400, 2_657),
     "run": (2_500, 3_420),
     "plan": (2_500, 2_667),
@@ -171,8 +175,13 @@ BUDGETS = {
     "config": (1_500, 2_452),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
+<<<<<<< HEAD
     "src": (72_000, 90_440),
     "tests": (75_000, 94_170),
+=======
+    "src": (72_000, 90_393),
+    "tests": (75_000, 93_894),
+>>>>>>> 0affb0c13e7b706b811ecd68d97383fe429f92a0
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
