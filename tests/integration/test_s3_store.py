@@ -13,13 +13,11 @@ import pytest
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
-from trainyard.artifacts.store.hashing import checksum_agrees
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.parts import Parts
 
 MIB = 1 << 20
 Open = Callable[..., Store]
@@ -172,27 +170,6 @@ def test_an_aborted_large_file_leaves_nothing(server: Any, bucket: str, tmp_path
     store.stage(random_file(tmp_path / "file", 33 * MIB), "big", metadata={}).abort()
     assert store.describe("big") is None
     assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
-
-
-@pytest.mark.usefixtures("small_limit")
-def test_a_file_goes_by_its_own_answer_whatever_another_was_told_meanwhile(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, send = open_store(f"s3://{bucket}"), Parts.send
-    tried: list[bool] = []
-
-    def refused_once(self: Parts, *, has_checksum: bool) -> bool:
-        tried.append(has_checksum)
-        if len(tried) > 1:
-            return send(self, has_checksum=has_checksum)
-        monkeypatch.setattr(store, "_has_checksum", True)  # by a file that is sent at the same time
-        return False
-
-    monkeypatch.setattr(Parts, "send", refused_once)
-    file = random_file(tmp_path / "file", 33 * MIB)
-    upload = store.stage(file, "big", metadata={})
-    assert (tried, upload.sha256) == ([True, False], hashlib.sha256(file.read_bytes()).hexdigest())
-    upload.abort()
 
 
 def test_a_taken_name_is_not_overwritten(bucket: str) -> None:

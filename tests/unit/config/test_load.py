@@ -1,7 +1,5 @@
 """Loading a configuration: the shipped files, the round trip through YAML, the digest."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,24 +170,6 @@ def test_the_digest_depends_on_every_value_and_on_nothing_else(folder: Path) -> 
 def test_text_of_the_longest_length_is_taken(folder: Path) -> None:
     (folder / "c.yaml").write_text(f"model: {{name: {'a' * LONGEST_TEXT}}}\ntraining: {{max_steps: 5}}\n")
     assert len(load_config(Path("c.yaml")).config.model.name) == LONGEST_TEXT
-
-
-def test_loading_imports_no_torch_and_is_quick() -> None:
-    script = f"""
-import sys, time
-started = time.process_time()
-from pathlib import Path
-from trainyard.config.load import load_config
-load_config(Path({str(CONFIGS / "smoke.yaml")!r}))
-print("torch" in sys.modules, time.process_time() - started)
-"""
-    times = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        torch, seconds = done.stdout.split()
-        assert torch == "False"
-        times.append(float(seconds))
-    assert min(times) < 2
 
 
 def test_the_example_is_given_the_depth_of_the_questions() -> None:

@@ -1,6 +1,6 @@
 """The lines of an error in a configuration, and of its values with their origins."""
 
-from trainyard.config.problems import DEFAULT, Document, Origin, as_data, explanation_lines, shorten
+from trainyard.config.problems import DEFAULT, Document, Origin, explanation_lines, shorten
 
 SET = Origin("--set", argument="training.seed=x")
 
@@ -50,11 +50,3 @@ def test_origins_are_aligned_and_one_long_value_moves_only_its_own() -> None:
     assert rows[1].split() == ["training.max_steps", "5", "--set"]
     assert rows[2].split() == ["training.learning_rate", "5e-05", "default"]
     assert rows[1].index("--set") == rows[2].index("default") < 80
-
-
-def test_data_leaves_out_the_line_where_there_is_none() -> None:
-    assert as_data(VALUES, ORIGINS) == {
-        "model.name": {"value": "x" * 60, "file": "a.yaml", "line": 3},
-        "training.max_steps": {"value": 5, "file": "--set"},
-        "training.learning_rate": {"value": 5e-5, "file": "default"},
-    }

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from tests.cases import each_case
 
-from trainyard.config.yaml_reader import MOST_DIGITS, CoreLoader, dump_values, plain_value, value_of
+from trainyard.config.yaml_reader import CoreLoader, dump_values, plain_value, value_of
 
 
 @each_case(
@@ -54,12 +54,6 @@ def test_an_explicit_tag_is_honoured_when_the_word_fits_it() -> None:
 def test_other_tags_are_refused(tag: str) -> None:
     with pytest.raises(ValueError, match="is not read here"):
         value_of(tag, "x")
-
-
-def test_a_number_too_long_to_convert_is_refused_by_its_length() -> None:
-    with pytest.raises(ValueError, match="a number of 10,000 characters"):
-        plain_value("9" * 10_000)
-    assert plain_value("9" * MOST_DIGITS) == 10**MOST_DIGITS - 1
 
 
 @each_case(

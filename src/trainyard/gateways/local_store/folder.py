@@ -199,12 +199,6 @@ class LocalStore:
     def refuses_to_join(self, key: str) -> bool:  # noqa: ARG002
         return True  # nothing is sent in parts
 
-    def can_abort(self, key: str) -> bool:  # noqa: ARG002
-        return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
-
-    def abort_uploads(self) -> None:
-        """Do nothing, for the same reason."""
-
     def sweep(self, older_than_seconds: float) -> int:
         swept = 0
         with contextlib.suppress(OSError):

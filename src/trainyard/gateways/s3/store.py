@@ -24,7 +24,6 @@ from trainyard.gateways.s3.uploads import (
     describe_object,
     matches_checksum,
     sha256_arguments,
-    sha256_of,
 )
 
 # Larger files are sent in parts, because a failed single request starts again from the beginning.
@@ -65,7 +64,7 @@ class S3Store:
             threading.Semaphore(most) for most in (RANGES_IN_MEMORY, PARTS_IN_MEMORY)
         )
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
-        self.part_bytes, self._started = part_bytes, list[Parts]()
+        self.part_bytes = part_bytes
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -210,22 +209,12 @@ class S3Store:
     def stage(
         self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = ""
     ) -> SinglePart | Parts:
-        size = path.stat().st_size
-        if size <= (self.part_bytes or PARTS_FROM_BYTES):
-            digest = sha256_of(path, self._pace)
-            return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace, replaces)
-        upload = Parts(
-            self._bucket,
-            key,
-            path,
-            metadata=metadata,
-            pace=self._pace,
-            slots=self._parts,
-            part_size=self.part_bytes,
-            replaces=replaces,
-        )
-        if self.part_bytes:
-            self._started.append(upload)
+        how: dict[str, Any] = {"metadata": metadata, "pace": self._pace, "replaces": replaces}
+        if path.stat().st_size <= (self.part_bytes or PARTS_FROM_BYTES):
+            single = SinglePart(self._bucket, key, path, **how)
+            single.hash_file()
+            return single
+        upload = Parts(self._bucket, key, path, slots=self._parts, part_size=self.part_bytes, **how)
         with self._large:
             if not (self._has_checksum and upload.send(has_checksum=True)):
                 self._has_checksum = False
@@ -233,40 +222,20 @@ class S3Store:
         return upload
 
     def refuses_to_join(self, key: str) -> bool:
-        started = self._bucket.create("create_multipart_upload", key)
-        upload_id = str(started["UploadId"])
-        try:
-            return not self._join_one_byte(key, upload_id, is_new=True)
-        finally:
-            self._close_upload(key, upload_id)
-
-    def can_abort(self, key: str) -> bool:
-        started = self._bucket.create("create_multipart_upload", key)
-        return self._close_upload(key, str(started["UploadId"]))
-
-    def _close_upload(self, key: str, upload_id: str) -> bool:
-        """Abort an upload; complete one that may not be aborted, so that it is not open, and return False."""
-        try:
-            self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
-        except (ServiceError, VerificationError):
-            with contextlib.suppress(ServiceError, VerificationError):
-                self._join_one_byte(key, upload_id)
-            return False
-        return True
-
-    def _join_one_byte(self, key: str, upload_id: str, *, is_new: bool = False) -> bool:
-        """Complete an upload with one part of one byte; return False if `is_new` and the key is taken."""
-        answer = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
-        parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
-        how: dict[str, Any] = {"unless": TAKEN, **condition("")} if is_new else {}
+        upload_id = str(self._bucket.create("create_multipart_upload", key)["UploadId"])
+        part = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
         joined = self._bucket.call(
-            "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts, **how
+            "complete_multipart_upload",
+            key,
+            unless=TAKEN,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": str(part["ETag"])}]},
+            **condition(""),
         )
-        return joined is not None
-
-    def abort_uploads(self) -> None:
-        for upload in self._started:
-            upload.give_up()
+        if joined is None:
+            with contextlib.suppress(ServiceError, VerificationError):
+                self._bucket.call("abort_multipart_upload", key, UploadId=upload_id)
+        return joined is None
 
     def sweep(self, older_than_seconds: float) -> int:
         """Abort old uploads by the store's clock. If listing them is denied, the lifecycle rule does it."""

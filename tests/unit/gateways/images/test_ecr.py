@@ -1,9 +1,7 @@
 """A repository in ECR: its login, its tags, its scan, and the errors when AWS refuses."""
 
 import itertools
-import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from trainyard.gateways.images.ecr import (
     scan_of,
 )
 from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.kubernetes.eks import list_clusters
 
 DIGEST = "sha256:" + "a" * 64
 URI = "1.dkr.ecr/trainer"
@@ -220,14 +217,6 @@ def test_a_refusal_to_look_for_the_newest_image_has_its_error(
     with pytest.raises(kind, match=says) as caught:
         newest_image("trainer")
     assert type(caught.value) is kind
-
-
-def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=re.escape("not a region")):
-        newest_image("trainer", region="not a region")
-    for make in (partial(EcrRepository, "trainer"), list_clusters):
-        with pytest.raises(ConfigError, match=r"[a-z]; name a region with --region"):
-            make("not a region")
 
 
 OLD = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}
