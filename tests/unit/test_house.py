@@ -156,9 +156,9 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_272),
+    "commands": (8_000, 10_271),
     "training": (9_500, 10_862),
-    "gateways": (7_500, 8_906),
+    "gateways": (7_500, 8_859),
     "jobs": (6_500, 8_131),
     "artifacts": (6_500, 7_171),
     "programs": (5_500, 9_063),
@@ -172,8 +172,8 @@ BUDGETS = {
     "config": (1_500, 2_417),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 90_195),
-    "tests": (75_000, 93_562),
+    "src": (72_000, 90_147),
+    "tests": (75_000, 93_435),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -91,21 +90,6 @@ def test_smoke_extends_it_and_logs_every_step() -> None:
     assert loaded.config.data.train_path is None
     assert loaded.origins["training.seed"].file.endswith("training_configuration.yaml")
     assert tuple(loaded.origins) == leaf_keys()
-
-
-def test_a_smoke_run_of_twenty_steps_needs_no_other_warmup() -> None:
-    config = load_config(CONFIGS / "smoke.yaml", ["training.max_steps=20"]).config
-    assert (config.training.max_steps, config.training.warmup_steps) == (20, 50)
-
-
-@pytest.mark.parametrize("name", ["training_configuration.yaml", "smoke.yaml"])
-def test_the_shipped_files_survive_the_way_to_yaml_and_back(tmp_path: Path, name: str) -> None:
-    config = load_config(CONFIGS / name).config
-    (tmp_path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
-    back = load_config(tmp_path / "config.yaml").config
-    assert back == config
-    assert config_sha256(back) == config_sha256(config)
-    assert yaml.safe_load(dump_yaml(config)) == config.to_plain()
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)

@@ -43,11 +43,6 @@ def test_a_value_is_read_as_in_a_file(write_files: Callable[..., Path], argument
     assert str(loaded.origins[key]) == "--set"
 
 
-def test_of_two_for_the_same_key_the_later_wins(write_files: Callable[..., Path]) -> None:
-    loaded = load_config(write_files({"c.yaml": MINIMAL}), ["training.seed=1", "training.seed=2"])
-    assert loaded.config.training.seed == 2
-
-
 def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., Path]) -> None:
     path = write_files({"c.yaml": "model: {name: x}\ntraining: {max_steps: '5'}\ncompute: 7\n"})
     loaded = load_config(path, ["training.max_steps=5", "compute.compile=true"])

@@ -15,6 +15,8 @@ from tests.listener import Listener
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore.download import Downloader
+from trainyard.artifacts.upload.upload import FILES_AT_ONCE
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE
 from trainyard.gateways.s3.store import PARTS_IN_MEMORY, RANGE_BYTES, RANGES_IN_MEMORY, S3Store
 
 MIB = 1 << 20
@@ -89,6 +91,12 @@ def sparse(path: Path, size: int) -> Path:
     return path
 
 
+def test_the_parts_of_one_file_go_eight_at_a_time(store: S3Store, server: SlowServer, tmp_path: Path) -> None:
+    store.stage(sparse(tmp_path / "file", 10 * 16 * MIB), "k", metadata={}).commit()
+    assert server.asked == 10
+    assert server.most == PARTS_AT_ONCE == 8
+
+
 def test_all_files_together_have_no_more_parts_in_flight_than_the_memory_holds(
     store: S3Store, server: SlowServer, tmp_path: Path
 ) -> None:
@@ -116,6 +124,17 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     next(reading)
     reading.close()
     assert store._ranges._value == RANGES_IN_MEMORY
+
+
+def test_small_files_go_by_as_many_connections_as_there_are_threads(
+    store: S3Store, server: SlowServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    server.wanted = FILES_AT_ONCE
+    uploads = [store.stage(tmp_path / "file", f"k{number}", metadata={}) for number in range(100)]
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        list(pool.map(lambda upload: upload.commit(), uploads))
+    assert server.most == FILES_AT_ONCE == 32
 
 
 def test_readings_that_fail_leave_their_memory_to_those_that_wait(

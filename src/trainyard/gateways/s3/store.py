@@ -1,4 +1,4 @@
-"""The operations of a store, on S3. The module knows nothing about runs."""
+"""The operations of a store, on S3, and its address `s3://bucket/prefix`. It knows nothing about runs."""
 
 import contextlib
 import hashlib
@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import GatewayObject, join_chunks
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
+from trainyard.gateways.s3.bucket_setup import BucketSetup
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
@@ -26,6 +27,9 @@ from trainyard.gateways.s3.uploads import (
     sha256_arguments,
 )
 
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.store_address import StoreOptions
+
 # Larger files are sent in parts, because a failed single request starts again from the beginning.
 PARTS_FROM_BYTES = 64 << 20
 # Range of a large object that is read in order; of one object as many at once as parts of a file.
@@ -37,6 +41,47 @@ _LARGE_AT_ONCE = 4
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# An object's key has 1,024 bytes in S3; below the prefix come the run and the names of its files.
+_PREFIX_BYTES = 700
+
+
+def open_at(url: str, rest: str, options: "StoreOptions") -> "S3Store":
+    """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for an invalid address."""
+    return S3Store(*bucket_of(url, rest), **options)
+
+
+def require_address(url: str, rest: str) -> None:
+    """Raise ConfigError when `rest` is not a bucket and prefix."""
+    bucket_of(url, rest)
+
+
+def open_setup(url: str, rest: str, encryption: str, call_seconds: float) -> BucketSetup:
+    """Return the settings of the bucket. Raises ConfigError for an invalid address."""
+    return BucketSetup(*bucket_of(url, rest), encryption=encryption, call_seconds=call_seconds)
+
+
+def bucket_of(url: str, rest: str) -> tuple[str, str]:
+    """Return bucket and prefix. Raises ConfigError for an invalid address."""
+    if rest.startswith("arn:"):
+        raise ConfigError(
+            f"{url}: an ARN is not taken as a bucket. Write the alias of the access point, which ends in "
+            "-s3alias or --ol-s3: s3://ALIAS/prefix"
+        )
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{url[:SHOWN_CHARACTERS]}: {bucket[:SHOWN_CHARACTERS] or '(empty)'} is not a name of a bucket "
+            "(3 to 63 of a-z, 0-9, . and -)"
+        )
+    if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:
+        raise ConfigError(
+            f"{url[:SHOWN_CHARACTERS]}…: a prefix of {len(prefix):,} letters; "
+            f"at most {_PREFIX_BYTES} leave room for names"
+        )
+    return bucket, prefix.strip("/")
 
 
 class S3Store:
