@@ -35,7 +35,6 @@ from trainyard.training.checkpoint.resume import (
     values_to_fit,
 )
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.mixture import parts_of
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.data.vocabulary import load_vocabulary
@@ -594,8 +593,7 @@ def rehearse(
     data = data_at_hand(config.data, config.model)
     if data is not None:
         return describe(request_for(data), processes=count)
-    plans = [plan_preparation(each, config.model).to_json() for each in parts_of(config.data).values()]
-    return {"prepares": {"parts": plans} if plans else plan_preparation(config.data, config.model).to_json()}
+    return {"prepares": plan_preparation(config.data, config.model).to_json()}
 
 
 def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Preparing data: the tokens, when they are prepared again, and the errors for bad input."""
 
-import errno
-import hashlib
 import json
 import logging
 import os
@@ -25,7 +23,6 @@ from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
-from trainyard.training.data import token_files as prepared
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_files import PreparedData
@@ -104,18 +101,26 @@ def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
     assert prepared.train.open()[-3:].tolist() == [0, 300, 301]
 
 
-def test_a_single_token_file_is_used_where_it_lies(folder: Path) -> None:
+def test_a_token_file_is_copied_and_prepared_again_when_it_changed(folder: Path) -> None:
     path = folder / "tokens.bin"
     np.arange(200, dtype="<u2").tofile(path)
     prepared = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
-    assert prepared.train.path == path
-    assert not list((folder / "prepared").rglob("train.bin"))
+    assert prepared.train.open().tolist() == list(range(200))
     assert prepared.validation is not None
-    assert prepared.validation.dtype == "uint8"
+    assert (prepared.train.dtype, prepared.validation.dtype) == ("uint16", "uint8")
     path.write_bytes(b"\x01\0" * 100)
     again = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
     assert not again.reused
     assert again.train.tokens == 100
+
+
+def test_a_megatron_dataset_is_refused_with_what_to_do(folder: Path) -> None:
+    for name in ("corpus.bin", "corpus.idx"):
+        (folder / "train" / name).write_bytes(b"\1\0\0\0" * 50)
+    with pytest.raises(DataError, match=r"corpus\.bin: a Megatron dataset.* set data\.bin_dtype"):
+        prepare(folder)
+    (folder / "train" / "corpus.idx").unlink()
+    assert prepare(folder, bin_dtype="uint32").train.tokens > 50
 
 
 def test_the_second_time_nothing_is_written(folder: Path) -> None:
@@ -133,17 +138,6 @@ def test_the_fingerprint_is_of_the_tokens_not_of_the_place(folder: Path) -> None
     here, there = prepare(folder), prepare(folder / "elsewhere")
     assert here.fingerprint == there.fingerprint
     assert here.train.path != there.train.path
-
-
-def test_the_fingerprint_is_the_same_in_place_and_copied(folder: Path) -> None:
-    tokens = np.arange(100, dtype="<u2")
-    (folder / "parts").mkdir()
-    tokens.tofile(folder / "complete.bin")
-    tokens[:40].tofile(folder / "parts" / "0.bin")
-    tokens[40:].tofile(folder / "parts" / "1.bin")
-    complete = prepare(folder, train_path=str(folder / "complete.bin"))
-    parts = prepare(folder, train_path=str(folder / "parts"))
-    assert complete.fingerprint == parts.fingerprint
 
 
 def test_the_split_counts_for_the_fingerprint(folder: Path) -> None:
@@ -190,7 +184,7 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
         case "torn index":
             index.write_bytes(index.read_bytes()[:-10])
         case "other index":
-            index.write_text(index.read_text().replace('"schema": 2', '"schema": 99'))
+            index.write_text(index.read_text().replace('"schema": 3', '"schema": 99'))
         case "short tokens":
             complete.train.path.write_bytes(b"torn")
         case _:
@@ -236,22 +230,6 @@ def test_prepared_tokens_with_other_bytes_are_prepared_anew(
     assert prepare(folder, validation_path=validation).reused
 
 
-@pytest.mark.usefixtures("file_size_limit")
-def test_a_token_file_in_place_with_other_bytes_has_another_fingerprint(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = folder / "tokens.bin"
-    np.arange(200, dtype="<u2").tofile(path)
-    before = prepare(folder, 1 << 16, train_path=str(path))
-    overwrite(path)
-    after = prepare(folder, 1 << 16, train_path=str(path))
-    assert (before.reused, after.reused) == (False, False)
-    assert after.train.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != before.train.sha256
-    assert after.fingerprint != before.fingerprint
-    assert str(path) in caplog.text
-    assert prepare(folder, 1 << 16, train_path=str(path)).fingerprint == after.fingerprint
-
-
 def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,23 +247,8 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     assert prepare(folder).reused
     assert hashed == [path]
     path.write_bytes(path.read_bytes())
-    for _ in range(2):  # the second time, its new state is on record
-        assert prepare(folder).reused
-        assert hashed == [path, path]
-
-
-def test_large_tokens_where_nothing_can_be_noted_are_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
-    path = prepare(folder).train.path
-    path.touch()
-
-    def raise_read_only(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(prepared, "write_json_atomically", raise_read_only)
     assert prepare(folder).reused
+    assert hashed == [path, path]
 
 
 PREPARING = """
@@ -458,26 +421,7 @@ def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> N
     assert set(before) < set(held_out_text().split(b"\0"))
 
 
-def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None:
-    path = folder / "tokens.bin"
-    np.arange(1000, dtype="<u2").tofile(path)
-    prepared = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
-    assert prepared.validation is not None
-    assert prepared.train.open().tolist() == list(range(950))
-    assert prepared.validation.open().tolist() == list(range(950, 1000))
-    assert prepared.train.path == prepared.validation.path == path
-    complete = prepare(folder, 1000, train_path=str(path))
-    assert complete.train.tokens == 1000
-    assert complete.fingerprint != prepared.fingerprint
-    found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
-    assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
-    np.arange(999, -1, -1, dtype="<u2").tofile(path)
-    assert prepared.train.seen is not None
-    os.utime(path, ns=(prepared.train.seen.modified_ns, prepared.train.seen.modified_ns))
-    assert not prepare(folder, 1000, train_path=str(path), validation_fraction=0.05).reused
-
-
-def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
+def test_the_ends_of_token_files_are_held_out(folder: Path) -> None:
     shutil.rmtree(folder / "train")
     (folder / "train").mkdir()
     for name, first in (("1.bin", 0), ("0.bin", 500)):
