@@ -49,7 +49,7 @@ from trainyard.training.model.optimizer import (
 from trainyard.training.model.parallel import Parallel, clip_gradients, put_on_devices
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
-from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log, record_network
+from trainyard.training.run.network_fallback import keep_nccl_log, record_network
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import (
@@ -175,7 +175,6 @@ def _train_segment(
             resume_garbage_collection()
             with end_when_hung(context, recorder, leave=request.leave):
                 with (
-                    end_on_fallback(context, recorder, leave=request.leave),
                     explain_memory_errors(config, context.directory, step=lambda: state.step + 1),
                     Saver(context) as saver,
                     closing(Trainer(context, saver, parallel, batches)) as trainer,
