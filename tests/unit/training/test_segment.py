@@ -552,7 +552,7 @@ def test_wandb_reads_the_rows_logged_offline(
             losses[int(items["_step"])] = float(items["loss"])
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert losses == {row["step"]: row["loss"] for row in rows}
-    assert configured["training.seed"] == "4711"
+    assert json.loads(configured["training"])["seed"] == 4711
 
 
 def test_two_trainers_in_one_directory_are_one_too_many(
