@@ -1,12 +1,8 @@
 """Preparing data: the tokens, when they are prepared again, and the errors for bad input."""
 
-import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,11 +164,6 @@ def test_changed_data_is_prepared_again(folder: Path, change: str) -> None:
     assert after.fingerprint != before.fingerprint
 
 
-def test_a_changed_field_prepares_again(folder: Path) -> None:
-    (folder / "train" / "a.jsonl").write_text(json.dumps({"text": "one", "body": "two"}))
-    assert prepare(folder).fingerprint != prepare(folder, text_field="body").fingerprint
-
-
 @pytest.mark.parametrize("damage", ["no index", "torn index", "other index", "short tokens", "no tokens"])
 def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
     complete = prepare(folder)
@@ -249,35 +240,6 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     path.write_bytes(path.read_bytes())
     assert prepare(folder).reused
     assert hashed == [path, path]
-
-
-PREPARING = """
-import sys
-from trainyard.config.schema import DataConfig, ModelConfig
-from trainyard.training.data.tokenize_corpus import prepare_data
-
-data = DataConfig.model_validate_json(sys.argv[1])
-sys.stdin.readline()
-prepared = prepare_data(data, ModelConfig(name="m"))
-print(prepared.fingerprint, prepared.train.open().tobytes().hex())
-"""
-
-
-def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(folder: Path) -> None:
-    complete = prepare(folder)
-    expected = f"{complete.fingerprint} {text(complete).hex()}\n"
-    overwrite(complete.train.path)
-    command = [sys.executable, "-c", PREPARING, config(folder).model_dump_json()]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
-    ]
-    time.sleep(2)  # until all have imported what they need, or nearly
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert [process.communicate(timeout=240)[0] for process in processes] == [expected] * 4
-    assert [path.name for path in (folder / "prepared").iterdir()] == [complete.train.path.parent.name]
 
 
 def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
@@ -461,13 +423,6 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     assert advised.validation is not None
 
 
-def test_without_configured_validation_nothing_is_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(folder)
-    assert not caplog.records
-
-
 def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
     (folder / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"file/.*could not be prepared.*data\.prepared_directory"):
@@ -477,20 +432,6 @@ def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
 def test_an_unusable_tokenizer_is_an_error_of_configuration(folder: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         prepare_data(config(folder), ModelConfig(name="m", tokenizer="nowhere"))
-
-
-def test_the_facts_for_the_run_leave_out_what_is_unknown(folder: Path) -> None:
-    prepared = prepare(folder)
-    assert prepared.to_json() == {
-        "name": str(folder / "train"),
-        "fingerprint": prepared.fingerprint,
-        "train_tokens": prepared.train.tokens,
-        "train_files": 3,
-    }
-    both = prepare(folder, validation_path=str(folder / "train" / "c"))
-    assert both.validation is not None
-    assert both.to_json()["validation_tokens"] == both.validation.tokens
-    assert both.to_json()["validation_files"] == 1
 
 
 def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:

@@ -271,18 +271,6 @@ def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
     assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
 
 
-def test_weights_that_are_not_finite_are_not_written_behind_training_either(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    poison = tiny_config(
-        training={"learning_rate": 3e38, "warmup_steps": 0, "validation_steps": None},
-        checkpointing={"mode": "async", "save_steps": 1},
-    )
-    with pytest.raises(TrainingFailedError, match=r"--set training\.learning_rate=0\.001"):
-        run_training(poison)
-    assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: Path, mode: Any) -> None:
     state = TrainingState(model := torch.nn.Linear(40, 40), torch.optim.AdamW(model.parameters()))
@@ -376,31 +364,6 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     assert reserved[5] == (True, 10.0)
     assert reserved[9][0]
     assert 0.2 <= reserved[9][1] != 10.0  # as measured
-
-
-def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
-    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each save seems to have started a thousand seconds ago."""
-    reserved: list[float] = []
-
-    def note(self: checkpoint_scheduler.Saver, *args: Any) -> None:
-        original(self, *args)
-        if args[0] is not None:
-            reserved.append(self.seconds)
-
-    original = checkpoint_scheduler.Saver._conclude
-    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", note)
-    start = checkpoint.PendingSave.__init__
-
-    def long_ago(self: checkpoint.PendingSave, *args: Any) -> None:
-        start(self, *args)
-        self._start -= 1000
-
-    monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
-    run_training(tiny_config(checkpointing={"mode": "async"}))
-    assert len(reserved) == 3
-    assert max(reserved) < 60
 
 
 @pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
