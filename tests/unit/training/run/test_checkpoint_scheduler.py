@@ -296,7 +296,8 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
 
     class WorldOfTwo(World):
         def gather(self, value: Any) -> list[Any]:
-            return [value, other] if isinstance(value, WrittenFiles) else [value, value]
+            is_of_writing = isinstance(value, tuple) and isinstance(value[1], WrittenFiles)
+            return [value, (other, None)] if is_of_writing else [value, value]
 
         def run_on_main(self, work: Callable[[], Any]) -> Any:
             return work()
