@@ -137,12 +137,6 @@ def test_tensors_are_read_one_by_one_with_the_shapes_that_were_announced(write: 
     assert source.digest() == sha256_of_file(source.path)
 
 
-def test_the_tile_changes_no_number(write: Write) -> None:
-    path = write()
-    name = "model.layers.1.mlp.down_proj.weight"
-    assert torch.equal(GgufWeights(path, tile_bytes=1).read(name), GgufWeights(path).read(name))
-
-
 def test_metadata_and_shapes_are_compared(write: Write) -> None:
     shape = SHAPE.model_copy(update={"rope_theta": 5e5})
     assert refusal_lines(write({"llama.attention.layer_norm_rms_epsilon": 1e-6}), shape) == [
