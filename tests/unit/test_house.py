@@ -172,8 +172,8 @@ BUDGETS = {
     "config": (1_500, 2_452),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 90_622),
-    "tests": (75_000, 94_251),
+    "src": (72_000, 89_809),
+    "tests": (75_000, 93_238),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
