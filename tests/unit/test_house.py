@@ -157,7 +157,7 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 10_290),
-    "training": (9_500, 10_192),
+    "training": (9_500, 10_213),
     "gateways": (7_500, 9_025),
     "jobs": (6_500, 8_131),
     "artifacts": (6_500, 7_417),
@@ -172,7 +172,7 @@ BUDGETS = {
     "config": (1_500, 2_452),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 89_809),
+    "src": (72_000, 89_830),
     "tests": (75_000, 93_238),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

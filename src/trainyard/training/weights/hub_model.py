@@ -50,7 +50,6 @@ class HubModel:
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether it names a commit, of which no other content can be fetched."""
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
     @property
@@ -78,6 +77,8 @@ def description_of(model: HubModel) -> tuple[Path, HubModel]:
 
 def weights_of(model: HubModel) -> Path:
     """Return the folder including the weights, fetched if needed. Raises what `description_of` raises."""
+    if (cached := _cached_folder(model)) is not None:
+        return cached
     _logger.info("weights of %s: downloading the files that are not in the Hugging Face cache", model)
     folder = _fetch(model, (*_DESCRIPTION, *_WEIGHTS), shows_progress=sys.stderr.isatty())
     if not any(folder.glob("*.safetensors")):
@@ -88,8 +89,20 @@ def weights_of(model: HubModel) -> Path:
     return folder
 
 
+def _cached_folder(model: HubModel) -> Path | None:
+    """The cached folder of a pinned commit; None unless all its weights are in the cache."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if not model.is_pinned:
+        return None
+    try:
+        folder = _snapshot(model, (*_DESCRIPTION, *_WEIGHTS), cached=True)
+    except LocalEntryNotFoundError:
+        return None
+    return folder if any(folder.glob("*.safetensors")) else None
+
+
 def _fetch(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool = False) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:  # the library warns about a contradiction
@@ -98,12 +111,20 @@ def _fetch(model: HubModel, patterns: tuple[str, ...], *, shows_progress: bool =
         else:
             disable_progress_bars()  # they are noise in a log
     with _explain_errors(model):
-        folder = snapshot_download(
-            model.repository,
-            revision=model.revision,
-            allow_patterns=list(patterns),
-            ignore_patterns=_IGNORED,
-        )
+        return _snapshot(model, patterns, cached=False)
+
+
+def _snapshot(model: HubModel, patterns: tuple[str, ...], *, cached: bool) -> Path:
+    """The folder with the files of `patterns`; with `cached` only from the cache."""
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(
+        model.repository,
+        revision=model.revision,
+        allow_patterns=list(patterns),
+        ignore_patterns=_IGNORED,
+        local_files_only=cached,
+    )
     return Path(folder)
 
 
