@@ -82,7 +82,7 @@ JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("NCCL_P2P_DISABLE", "0", NOWHERE, None),
     ("CUDA_LAUNCH_BLOCKING", "1", NOWHERE, W),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "1", NOWHERE, None),
-    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", NOWHERE, W),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", NOWHERE, None),
     ("TORCH_FR_BUFFER_SIZE", "2000", NOWHERE, None),
     ("NCCL_DEBUG_SUBSYS", "NET", NOWHERE, None),
     ("LD_LIBRARY_PATH", "/usr/lib", RDMA, W),

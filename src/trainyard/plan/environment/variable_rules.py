@@ -32,7 +32,7 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Finding | Non
         return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
     if name in RENAMED:
         return _warning(
-            f"its name is {RENAMED[name]} today; the old one still works, with a warning",
+            f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
             f"name it {RENAMED[name]}",
         )
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
@@ -175,7 +175,6 @@ RENAMED = {
     "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
     "ENABLE_NCCL_HEALTH_CHECK": "TORCH_NCCL_ENABLE_HEALTH_CHECK",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
 }
 RULES: dict[str, Rule] = {
     "FI_EFA_USE_DEVICE_RDMA": _device_rdma,
