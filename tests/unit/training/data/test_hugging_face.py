@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -19,12 +20,14 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.config_of_run import with_values_of_run
 from trainyard.training.data.hugging_face import (
+    DatasetOrigin,
     StreamedData,
     TextStream,
     find_origin,
     open_stream,
 )
-from trainyard.training.data.stream_batches import StreamPosition
+from trainyard.training.data.stream_batches import StreamPosition, TokenStream
+from trainyard.training.data.vocabulary import ByteVocabulary
 
 Run = Callable[..., dict[str, Any]]
 Stop = Callable[[int], dict[str, Any]]
@@ -144,6 +147,14 @@ def test_rows_without_a_text_are_left_out(folder: Path) -> None:
     for name in ("train-1.jsonl", "train-2.jsonl"):
         (folder / name).unlink()
     assert all_texts(texts(folder)) == ["a", "ä"]
+
+
+def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:
+    streamed = open_data_stream(folder)
+    assert streamed.validation is not None
+    tokens = streamed.validation.first_tokens(10**6)
+    assert streamed.validation_windows(length=16, count=2).ravel()[:17].tolist() == tokens[:17].tolist()
+    assert len(streamed.validation_windows(length=16, count=10**4)) == (tokens.size - 1) // 16
 
 
 def test_the_fingerprint_is_of_the_content_not_of_the_place(folder: Path, tmp_path: Path) -> None:
@@ -286,6 +297,17 @@ def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
     assert set(run["data"]) == {"name", "fingerprint"}
     with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
         run_training(on_stream(30), "cut")
+
+
+def test_the_commit_that_is_read_is_in_the_configuration_of_the_run(folder: Path) -> None:
+    config = Config.model_validate(
+        {"model": {"name": "m"}, "training": {"max_steps": 1}, "data": {"hugging_face": {"dataset": "a/b"}}}
+    )
+    origin = DatasetOrigin("a/b", COMMIT)
+    stream = TokenStream(texts(folder), ByteVocabulary(), "n")
+    data = StreamedData("a/b", origin, ("train",), stream, None, 8, np.arange(3))
+    assert data.pinned_config(config).data.hugging_face.revision == COMMIT
+    assert data.to_json()["revision"] == COMMIT
 
 
 def test_a_run_resumes_with_the_commit_it_started_with(tmp_path: Path) -> None:

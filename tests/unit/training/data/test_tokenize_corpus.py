@@ -423,6 +423,13 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     assert advised.validation is not None
 
 
+def test_without_configured_validation_nothing_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(folder)
+    assert not caplog.records
+
+
 def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
     (folder / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"file/.*could not be prepared.*data\.prepared_directory"):

@@ -367,6 +367,31 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     assert 0.2 <= reserved[9][1] != 10.0  # as measured
 
 
+def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
+    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each save seems to have started a thousand seconds ago."""
+    reserved: list[float] = []
+
+    def note(self: checkpoint_scheduler.Saver, *args: Any) -> None:
+        original(self, *args)
+        if args[0] is not None:
+            reserved.append(self.seconds)
+
+    original = checkpoint_scheduler.Saver._conclude
+    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", note)
+    start = checkpoint.PendingSave.__init__
+
+    def long_ago(self: checkpoint.PendingSave, *args: Any) -> None:
+        start(self, *args)
+        self._start -= 1000
+
+    monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
+    run_training(tiny_config(checkpointing={"mode": "async"}))
+    assert len(reserved) == 3
+    assert max(reserved) < 60
+
+
 @pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
 def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     tiny_config: Build,

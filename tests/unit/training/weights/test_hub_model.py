@@ -250,6 +250,17 @@ def test_names_on_the_hub_are_distinguished_from_paths(
     assert hub_model("owner/name") is None
 
 
+def test_a_model_is_described_without_its_weights_at_a_commit_on_record(hub: Hub, home: Path) -> None:
+    code, stdout, stderr = run("config show", hub, home, "--set", f"model.path={NAME}")
+    assert (code, stderr) == (0, "")
+    assert f"path: {NAME}@{COMMIT}" in stdout
+    assert f"tokenizer: {NAME}@{COMMIT}" in stdout
+    assert "name: Small-Llama" in stdout
+    assert "hidden_size: 32" in stdout
+    got = {line.rpartition("/")[2] for line in hub.requests if line.startswith("GET /owner")}
+    assert got == {"config.json", "tokenizer.json"}
+
+
 def test_a_run_resumes_with_the_commit_it_started_with(hub: Hub, home: Path) -> None:
     arguments = ["--run-dir", "run", "--set", f"model.path={NAME}", "--set", "data.train_path=text.txt"]
     for setting in ("training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"):

@@ -1,5 +1,6 @@
 """The native kernels against gguf's NumPy, bit for bit; and what happens where there are none."""
 
+import _ctypes
 import platform
 import shutil
 import subprocess
@@ -232,6 +233,45 @@ def test_a_named_library_that_cannot_be_loaded_is_an_error(
     monkeypatch.setenv(LIBRARY_VARIABLE, str(named))
     with pytest.raises(ConfigError, match=r"TRAINYARD_NATIVE_LIBRARY: .*named\.so cannot be used"):
         native.kernels()
+
+
+def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIBRARY_VARIABLE, _ctypes.__file__)
+    with pytest.raises(ConfigError, match="it is another library"):
+        native.kernels()
+
+
+@pytest.fixture
+def compile_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Use C code instead of the kernels."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+
+    def compile_to_library(code: str) -> None:
+        source, library = tmp_path / "other.c", tmp_path / "other.so"
+        source.write_text(code)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=240)
+        monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+
+    return compile_to_library
+
+
+def test_a_library_of_another_interface_is_refused(compile_library: Callable[[str], None]) -> None:
+    compile_library("int trainyard_abi_version(void) { return 999; }")
+    with pytest.raises(ConfigError, match="its interface is version 999, needed is 1"):
+        native.kernels()
+
+
+def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], None]) -> None:
+    compile_library("""
+        int trainyard_abi_version(void) { return 1; }
+        int trainyard_best_instructions(void) { return 1; }
+        int trainyard_dequantize(void) { return 1; }
+        const char *trainyard_status_text(int status) { return "no kernel for this type"; }
+    """)
+    with pytest.raises(ConfigError, match="refused Q8_0 weights: no kernel for this type"):
+        dequantize(np.zeros(34, np.uint8), "Q8_0")
 
 
 @pytest.fixture
