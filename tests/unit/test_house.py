@@ -155,24 +155,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_271),
+    "commands": (8_000, 10_243),
     "training": (9_500, 10_213),
     "gateways": (7_500, 8_859),
-    "jobs": (6_500, 7_942),
+    "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_171),
-    "programs": (5_500, 8_882),
-    "report": (4_800, 5_686),
+    "programs": (5_500, 9_059),
+    "report": (4_800, 5_685),
     "image": (3_900, 4_883),
     "cluster": (3_700, 3_713),
     "github": (2_400, 2_657),
     "run": (2_500, 3_420),
     "plan": (2_500, 2_567),
     "watch": (1_800, 2_448),
-    "config": (1_500, 2_417),
-    "proof": (2_400, 2_855),
-    REST: (2_200, 5_019),
-    "src": (72_000, 89_830),
-    "tests": (75_000, 93_238),
+    "config": (1_500, 2_400),
+    "proof": (2_400, 2_898),
+    REST: (2_200, 5_009),
+    "src": (72_000, 89_159),
+    "tests": (75_000, 92_080),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
