@@ -72,8 +72,6 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     oldest, newest = map(version, TORCH[torch]["python"])
     fits = oldest <= (3, python) <= newest
     assert ("torch-python" in rules(text, f"torch=={version_text(torch)}.0")) == (not fits)
-    assert "python" not in rules(text), "what Trainyard needs is nothing to an image without it"
-    assert ("python" in rules(f"{text}COPY src/trainyard /app\n")) == (python < 11)
 
 
 @each_case(
