@@ -103,7 +103,9 @@ def read_steps(
     return tuple(line for line in lines if line.instruction.stage in bases), bases, tuple(steps)
 
 
-def _text(read: ContextReader | None, find: Callable[..., tuple[str, ...]], path: str) -> tuple[str, str] | None:
+def _text(
+    read: ContextReader | None, find: Callable[..., tuple[str, ...]], path: str
+) -> tuple[str, str] | None:
     paths = find(path=path)
     return read(paths) if read and paths else None
 

@@ -159,9 +159,7 @@ class InstalledPackages:
         """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
         stages = {step.stage for step in steps}
         found = self._packages_before(steps[-1]) if steps else {}
-        packages = {
-            name: one for name, one in found.items() if one.stage in stages and not one.is_resolved
-        }
+        packages = {name: one for name, one in found.items() if one.stage in stages and not one.is_resolved}
         torch = packages.get("torch")
         if torch and torch.build == "base" and steps[-1].base.kind == "ngc":
             del packages["torch"]  # a development version, which is in no index

@@ -76,9 +76,7 @@ class ResolverAnswer:
     """The Python version that it is for."""
 
 
-def request_of(
-    step: InstallStep, installed: Mapping[str, Package], machine: str
-) -> ResolverRequest | str:
+def request_of(step: InstallStep, installed: Mapping[str, Package], machine: str) -> ResolverRequest | str:
     """Return the request of a command, or why there is none; `machine` is x86_64 or aarch64."""
     indexes = [url for one in step.indexes for url in one.split()]
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or PYPI.fullmatch(url))]
@@ -192,7 +190,12 @@ def _reason(messages: str) -> str:
 
 
 def refuse(
-    step: InstallStep, dockerfile: str, *, answer: ResolverAnswer, request: ResolverRequest, resolver: Resolver
+    step: InstallStep,
+    dockerfile: str,
+    *,
+    answer: ResolverAnswer,
+    request: ResolverRequest,
+    resolver: Resolver,
 ) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
     stated = [one for one in step.stated if one.written]
@@ -234,7 +237,9 @@ def _other_version(
     the base: another one has another CUDA, which may need another driver, and a person decides that.
     """
     kept = {one.name: f"{version(one.pin)[0]}.*"}
-    torch = one.pin if one.name == "torch" else dict(request.preferred).get("torch") or version_text(base.torch)
+    torch = (
+        one.pin if one.name == "torch" else dict(request.preferred).get("torch") or version_text(base.torch)
+    )
     if torch and not any(re.match(r"torch(?![\w.-])", text) for text in request.requirements):
         kept["torch"] = f"{version_text(minor(version(torch)))}.*"
     added = (f"{name}=={text}" for name, text in kept.items())
