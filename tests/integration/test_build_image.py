@@ -209,7 +209,7 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ru
 
 @pytest.mark.parametrize(
     ("exported", "says"),
-    [({}, "exported no IMAGE_DIGEST"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR has no image")],
+    [({}, "exported no IMAGE_DIGEST"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR holds no image")],
 )
 def test_a_build_that_succeeded_without_an_image_is_no_success(
     aws: ScriptedAws, run: Run, context: Path, exported: dict[str, str], says: str
@@ -404,7 +404,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     (context / "key").write_text("s3cret-value")
     refused = run("--secret", f"id=pip,src={context}/key")
     assert refused.code == 2
-    assert "--secret id=pip,secretsmanager=trainyard/pip" in refused.stderr
+    assert "--secret id=pip: " in refused.stderr and "a name that begins with trainyard/" in refused.stderr
     assert not aws.builds
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]

@@ -2,8 +2,8 @@
 
 An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
 attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
-image. Each of several --region and --repository gets the same digest. ECR scans what it gets; another registry
-does not, and nothing is scanned here.
+image. Each of several --region and --repository gets the same digest. ECR scans what it gets; for another
+registry nothing is scanned.
 
 Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*;
             ECR_REPOSITORY

@@ -171,17 +171,11 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
     runs = any(one.startswith(f"{major}.") and one <= wanted for one in listed)
     if runs or not listed or "+PTX" in declared.architectures:
         return
-    line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
-    oldest = oldest_cuda(machine.architecture)
-    compiles = not declared.base.cuda or declared.base.cuda >= oldest
     yield image_finding(
-        line,
+        next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0),
         f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
         f"add {wanted}",
-        edit=Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
-        if line and compiles
-        else None,
     )
 
 

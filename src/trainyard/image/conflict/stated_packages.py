@@ -8,7 +8,7 @@ project, a conditional install.
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
@@ -89,7 +89,7 @@ class RequirementsFile:
     """The content of a file of requirements, or of a project."""
 
     requirements: tuple[StatedRequirement, ...] = ()
-    options: Install = Install()
+    options: Install = field(default_factory=Install)
     """The indexes that it names, as a command without packages; opaque if it names more that is not read."""
     is_lock: bool = False
     """Whether it holds hashes: pip then takes these versions and no others."""
