@@ -29,7 +29,6 @@ _LINUX = {
     "extra": "",
 }
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
-_HASH = re.compile(r"\s--hash=\S+")
 UNREAD = "a project or a file of requirements"
 
 
@@ -92,7 +91,7 @@ class RequirementsFile:
     options: Install = field(default_factory=Install)
     """The indexes that it names, as a command without packages; opaque if it names more that is not read."""
     is_lock: bool = False
-    """Whether it holds hashes: pip then takes these versions and no others."""
+    """Whether it holds hashes: pip then takes pins only, and installs nothing that is not in the file."""
 
 
 def locked_packages(text: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -135,8 +134,9 @@ def read_requirements(
     read = (installs_of(f"pip install{options}") or (Install(),))[0]
     is_opaque = read.opaque or read.files or read.projects or any(not one.name for one in found)
     named = tuple(one for one in found if one.name)
-    is_lock = bool(_HASH.search(text)) and all(one.pin for one in named)
-    return RequirementsFile(named, replace(read, opaque=UNREAD if is_opaque else ""), is_lock)
+    return RequirementsFile(
+        named, replace(read, opaque=UNREAD if is_opaque else ""), is_lock=" --hash=" in text
+    )
 
 
 def read_requirement(text: str, environment: Mapping[str, str] | None = None) -> StatedRequirement | None:
