@@ -165,10 +165,8 @@ def disk_bytes_needed(config: Config) -> int:
     return _checkpoints_held(config) * _checkpoint_bytes(config)
 
 
-def store_bytes_needed(config: Config, *, is_followed: bool = False) -> int:
-    """Size of the checkpoints that a new run keeps at its end; of the last one if the others were stored."""
-    if is_followed:
-        return _checkpoint_bytes(config)
+def store_bytes_needed(config: Config) -> int:
+    """Size of the checkpoints that a new run keeps at its end."""
     saving, steps = config.checkpointing, config.training.max_steps
     saves = -(-steps // saving.save_steps) if steps else 1
     kept = min(saves, _checkpoints_held(config) - 1)  # at the end none is being written
