@@ -84,7 +84,9 @@ def entries_of_store(runs: "Sequence[ListedRun]", store: "Store") -> list[Listed
     keys = {run.run_number: metrics_key(run.run_number) for run in runs[-_MOST_CURVES:]}
     read = [number for number, key in keys.items() if 0 < sizes.get(key, 0) <= _MOST_ROW_BYTES]
     with ThreadPoolExecutor(_CURVES_AT_ONCE) as pool:
-        curves = dict(zip(read, pool.map(lambda number: _stored_curve(store, keys[number]), read), strict=True))
+        curves = dict(
+            zip(read, pool.map(lambda number: _stored_curve(store, keys[number]), read), strict=True)
+        )
     return [
         ListedEntry(
             str(run.run_number),
