@@ -72,9 +72,10 @@ not retried.
 _ADVICE = """
 ## What to do
 
-`trainyard explain` prints the fix if one is known. Each fix was followed: the failure was made, the advice done, and the
-program ended well ([benchmarks](../benchmarks.md#failures)). For other errors it gives words to search for, without names
-of people, places or runs; the skill `training-failure` shows an agent how to search further.
+`trainyard explain` prints the fix if one is known. Each fix was followed: the failure was made, the advice
+done, and the program ended well ([benchmarks](../benchmarks.md#failures)). For other errors it gives words to
+search for, without names of people, places or runs; the skill `training-failure` shows an agent how to search
+further.
 """
 
 

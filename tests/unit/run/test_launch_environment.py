@@ -1,6 +1,6 @@
 """The meaning of operators' and launchers' variables: every launcher × shape, and every contradiction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 import pytest
@@ -79,7 +79,8 @@ OPERATORS: dict[str, Callable[[int, int, Processes], Environment]] = {
 SAYS_NO_PROCESSES = {"old_pytorchjob"}
 NUMBERED_LATER = {"elastic", "hyperpod"}
 """Their nodes learn their number from the rendezvous or the agent."""
-NODES, PER_NODE = (1, 2, 3, 17), ("auto", 1, 8)
+NODES = (1, 2, 3, 17)
+PER_NODE: tuple[Processes, ...] = ("auto", 1, 8)
 
 
 def node_of(environment: Mapping[str, str], processes: int | None = None) -> NodeLauncher:
@@ -89,7 +90,8 @@ def node_of(environment: Mapping[str, str], processes: int | None = None) -> Nod
 
 
 def test_each_operators_variables_give_the_shape_of_its_job() -> None:
-    for operator, nodes, per_node, is_last in product(OPERATORS, NODES, PER_NODE, (False, True)):
+    cases: Iterator[tuple[str, int, Processes, bool]] = product(OPERATORS, NODES, PER_NODE, (False, True))
+    for operator, nodes, per_node, is_last in cases:
         rank = nodes - 1 if is_last else 0
         node = node_of(OPERATORS[operator](nodes, rank, per_node))
         assert node.nodes == nodes
