@@ -87,11 +87,8 @@ class _Work:
         since, still, total = now - self.began, now - self._moved, self._total
         if total is None:
             came = format_progress(self._done, None, self._unit) if self._done else ""
-            return {
-                "what": self.what,
-                "done": came,
-                "since": _clock(since) if since >= _STILL_SECONDS else "",
-            }
+            elapsed = _clock(since) if since >= _STILL_SECONDS else ""
+            return {"what": self.what, "done": came, "since": elapsed}
         done = min(self._done, total)  # bytes that were read twice count twice
         parts = {"what": self.what, "done": format_progress(done, total, self._unit)}
         if still >= _STILL_SECONDS:
