@@ -172,7 +172,7 @@ BUDGETS = {
     "config": (1_500, 2_452),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 90_405),
+    "src": (72_000, 90_401),
     "tests": (75_000, 93_954),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
