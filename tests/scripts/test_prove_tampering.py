@@ -161,7 +161,7 @@ def evidence(proof: dict[str, Any]) -> str:
 
 
 def next_steps(proof: dict[str, Any]) -> str:
-    return "\n".join(part["next_step"] for part in proof["parts"] if not part["passed"])
+    return "\n".join(part["fix"] for part in proof["parts"] if not part["passed"])
 
 
 def logged_steps(run: RunDirectory) -> list[int]:

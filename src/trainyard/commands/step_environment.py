@@ -20,7 +20,11 @@ import json
 import os
 import shutil
 import sys
+<<<<<<< HEAD
 import tempfile
+=======
+import time
+>>>>>>> a987c812a9d2b4c37eadd934e57971c9c43f1c5c
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -254,7 +258,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         disk_free_bytes=local_machine.free_bytes(run_dir)
         + local_machine.measure_path(run_dir / "checkpoints"),
         disk_file_system=local_machine.file_system_of(run_dir),
-        rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
+        rooms=expected_writes(config, local_machine, store_folder=store_folder),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
         missing_for_compiling=local_machine.missing_for_compiling(
@@ -264,27 +268,17 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     )
 
 
-def temporary_folder() -> Path:
-    """Return the folder for temporary files; if none is writable, the one that is tried first."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
-
-
 def memory_of(config: "Config", *, gpus: int) -> Memory | None:
     """Return the main memory, and how much training needs; None if the configured GPU is missing."""
     if config.model.device.startswith("cuda") and not gpus:
         return None
     here = main_memory()
-    need = main_memory_need(config, gpus=gpus, available_bytes=here.available_bytes)
     return Memory(
         total=here.total_bytes,
         available=here.available_bytes,
         swap=here.swap_bytes,
-        needed=need.tensors_bytes,
+        needed=main_memory_need(config, gpus=gpus),
         reserve=reserve_bytes(here.available_bytes),
-        largest_batch_size=need.largest_batch_size,
     )
 
 
