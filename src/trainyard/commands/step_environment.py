@@ -20,11 +20,6 @@ import json
 import os
 import shutil
 import sys
-<<<<<<< HEAD
-import tempfile
-=======
-import time
->>>>>>> a987c812a9d2b4c37eadd934e57971c9c43f1c5c
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
