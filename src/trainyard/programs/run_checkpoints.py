@@ -161,7 +161,9 @@ class RunCheckpoints:
             notes.append(
                 f"only {ours.path} was searched, which program.command names: set program.checkpoints"
             )
-        return newest_first((each for each in found if not self._is_data(each)), notes)
+        found = [each for each in found if not self._is_data(each)]
+        of_training = [each for each in found if each.weights != "other"]  # the others may be predictions
+        return newest_first(of_training or found, notes)
 
     def _is_in(self, one: ProgramCheckpoint, pattern: str) -> bool:
         """Return whether a save lies in what a pattern names; not every save is a checkpoint."""
@@ -408,7 +410,7 @@ class RunCheckpoints:
         for note in self.skipped if end is None else ():  # the verdict has the last ones
             if not _NO_NEWS.search(note):
                 self._warn_once(note)
-        newest = found.newest
+        newest, saves = found.newest, self._steps_of_saves()
         if newest is None or (state_of(newest) == self._state and end is None):
             return
         older = [each for each in found.complete if each.found.source.proves and each is not newest]
@@ -417,6 +419,21 @@ class RunCheckpoints:
                 self._copy(each, is_over=end is not None)
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
+        left = saves - {step for step, _ in self._known.values()} if end is not None else set()
+        if left:
+            gone = left - {each.step for each in found.complete}
+            why = [f"checkpointing.keep_last is {self._keep_last}"] if left - gone else []
+            why += [f"{len(gone):,} were written over, or removed, before they were copied"] if gone else []
+            named = [f"{step:,}" for step in sorted(left)[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR)
+            text = "%s of the %s checkpoints that were saved are not stored, of step %s: %s"
+            LOG.warning(text, len(left), len(saves), ", ".join(named), "; ".join(why))
+
+    def _steps_of_saves(self) -> set[int]:
+        """Return the steps at which the program has saved; none if they have another unit than the run's."""
+        if self.optimizer_shift is None or self.counts_epochs:
+            return set()
+        shifts = {Source.OBSERVED: self.optimizer_shift}
+        return {each.step + shifts.get(each.source, 0) for each in self.saved if each.step is not None}
 
     def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
         """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""
@@ -438,7 +455,7 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
-        taken = replace(taken, is_untrained=one.is_untrained)
+        taken = replace(taken, weights=one.weights)
         if one.event is not None and one.event.has_nan:
             taken = replace(taken, tensors=Tensors(count=1, nan=("an array",)))
         self.taken, self._known[state] = taken, (step, source)

@@ -21,7 +21,7 @@ from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
-from trainyard.programs.program_events import WrittenCheckpoint
+from trainyard.programs.program_events import RELATIONS, WrittenCheckpoint
 from trainyard.programs.sources import Source
 
 ASIDE = "partial-checkpoints"
@@ -57,8 +57,8 @@ class ProgramCheckpoint:
     """Whether a setting or a report names it, so that it is certainly a checkpoint."""
     lacks: str = ""
     """A file that the save before in its folder had, and this one has not."""
-    is_untrained: bool = False
-    """Whether one of its saves had the weights from before the training, and none had the trained ones."""
+    weights: str = ""
+    """One of RELATIONS; empty if the observer knows none."""
 
     @property
     def step(self) -> int | None:
@@ -322,10 +322,10 @@ def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint])
     events = [of_file[path] for path in made.paths if path in of_file]
     if not events or not all(_covers(event, made) for event in events):
         return made
-    changed = {event.weights_changed for event in events}
-    is_untrained = False in changed and True not in changed
+    relations = {event.weights for event in events}
+    weights = next((each for each in RELATIONS if each in relations), "")
     last = max(events, key=lambda each: (each.step or 0, each.time or 0.0))
-    return replace(made, event=last, is_untrained=is_untrained)
+    return replace(made, event=last, weights=weights)
 
 
 def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
