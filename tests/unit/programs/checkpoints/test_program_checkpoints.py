@@ -101,8 +101,8 @@ def test_a_path_that_is_named_is_a_checkpoint_whatever_its_ending(name: str, tmp
     found = newest_first(UnitFinder().named(tmp_path, pattern))
     assert found.partial == ()
     if name == "files with numbers":  # two of one folder
-        files = sorted(sorted(each.files()) for each in found.complete)
-        assert files == [["d_1.pt", "g_1.pt"], ["d_2.pt", "g_2.pt"]]
+        saves = sorted(sorted(each.files()) for each in found.complete)
+        assert saves == [["d_1.pt", "g_1.pt"], ["d_2.pt", "g_2.pt"]]
         return
     assert shown(found, tmp_path) == wanted
 
