@@ -157,10 +157,10 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 10_005),
     "training": (9_500, 10_213),
-    "gateways": (7_500, 8_718),
+    "gateways": (7_500, 8_715),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_152),
-    "programs": (5_500, 9_060),
+    "programs": (5_500, 9_059),
     "report": (4_800, 5_683),
     "image": (3_900, 4_796),
     "cluster": (3_700, 3_713),
@@ -170,9 +170,9 @@ BUDGETS = {
     "watch": (1_800, 2_431),
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
-    REST: (2_200, 4_984),
-    "src": (72_000, 88_177),
-    "tests": (75_000, 90_875),
+    REST: (2_200, 4_985),
+    "src": (72_000, 88_157),
+    "tests": (75_000, 90_833),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
