@@ -162,10 +162,7 @@ def train_program(
 
 
 def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles | None]:
-    """Hold the places of a program's files, and yield which files it writes from now on.
-
-    Raises ConfigError if another run uses the same places.
-    """
+    """Hold the places of a program, and yield its own files. Raises ConfigError if another run uses them."""
     if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
         return nullcontext()
     places = program.places_in(run_directory)

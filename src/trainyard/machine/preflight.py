@@ -457,9 +457,9 @@ def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWri
 
 
 def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
-    """Return the greatest size of the prepared data; tokenised files are used in place."""
-    if data.train_path is None and not data.mixture:
+    """Return the greatest size of the prepared data."""
+    if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
-    paths = (data.train_path, data.validation_path, *data.mixture)
+    paths = (data.train_path, data.validation_path)
     size: int = sum(disk.measure_path(Path(path).expanduser()) for path in paths if path)
     return size * _PREPARED_BYTES_PER_BYTE

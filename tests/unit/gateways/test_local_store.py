@@ -4,7 +4,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +137,6 @@ def test_nothing_is_written_through_a_link_to_a_folder(
     assert names(tmp_path / "outside") == []
 
 
-def test_a_taken_name_is_not_overwritten(store: LocalStore, folder: Path) -> None:
-    assert store.put_new("a/b", b"first", metadata={})
-    assert not store.put_new("a/b", b"second", metadata={})
-    assert (folder / "a/b").read_bytes() == b"first"
-    assert names(folder) == ["a/b"]
-
-
 def test_without_hard_links_a_taken_name_is_not_overwritten_either(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,14 +199,6 @@ def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:
         open_store(url)
 
 
-def test_a_range_is_read_but_nothing_beyond_the_end(store: LocalStore, file: Path) -> None:
-    store.stage(file, "run-1/a", metadata={}).commit()
-    whole = file.read_bytes()
-    assert b"".join(store.read_chunks("run-1/a", start=3, length=4)) == whole[3:7]
-    assert b"".join(store.read_chunks("run-1/a", start=len(whole) - 1, length=9)) == whole[-1:]
-    assert b"".join(store.read_chunks("run-1/a", start=len(whole) + 5, length=9)) == b""
-
-
 @pytest.mark.parametrize("early", [True, False])
 def test_a_file_that_is_replaced_before_or_during_a_read_is_noticed(
     store: LocalStore, folder: Path, file: Path, early: bool
@@ -249,24 +233,6 @@ def test_a_file_that_is_removed_meanwhile_counts_as_missing(
             lambda path: path.unlink() or path.stat(),
         )
         assert store.describe("run-1/c") is None
-
-
-def test_a_swap_replaces_only_the_expected_content(store: LocalStore) -> None:
-    assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
-    store.put_new("promoted/best.json", b"1", metadata={})
-    assert store.swap("promoted/best.json", b"1", b"2", metadata={})
-    assert not store.swap("promoted/best.json", b"1", b"3", metadata={})
-    assert b"".join(store.read_chunks("promoted/best.json")) == b"2"
-
-
-def test_one_of_many_simultaneous_swaps_wins(store: LocalStore) -> None:
-    store.put_new("promoted/best.json", b"old", metadata={})
-    with ThreadPoolExecutor(8) as pool:
-        won = list(
-            pool.map(lambda n: store.swap("promoted/best.json", b"old", b"%d" % n, metadata={}), range(8))
-        )
-    assert sum(won) == 1
-    assert b"".join(store.read_chunks("promoted/best.json")) == b"%d" % won.index(True)
 
 
 def test_a_deleted_object_leaves_no_empty_folder(store: LocalStore, folder: Path) -> None:

@@ -23,9 +23,8 @@ from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_in, claim_of_run, require_newest
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
-from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, sha256_of_chunks
 from trainyard.artifacts.upload.manifest_publication import (
     StoredState,
     build_manifest,
