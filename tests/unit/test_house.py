@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_984),
-    "src": (72_000, 88_177),
-    "tests": (75_000, 90_875),
+    "src": (72_000, 88_173),
+    "tests": (75_000, 90_783),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
