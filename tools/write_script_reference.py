@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the list of all commands, docs/scripts.md, from their docstrings: purpose and example.
+"""Write the list of all commands, docs/scripts.md, from the first sentences of their docstrings.
 
-A docstring has the sections Reads, Writes, Exit codes and Example. The options are left to `--help`.
+Everything else is left to `--help`: options, what a command reads and writes, its exit codes and an example.
 
 Reads:  src/trainyard/commands: the docstring of each command.
 Writes: docs/scripts.md, below --root.
@@ -39,8 +39,8 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-After `make install`, run `.venv/bin/trainyard NAME …`. `--help` has every option with its default, and what
-the command reads and writes. Messages go to stderr, data to stdout; with `--json` a failure is
+After `make install`, run `.venv/bin/trainyard NAME …`. `--help` has every option with its default, what the
+command reads and writes, and an example. Messages go to stderr, data to stdout; with `--json` a failure is
 `{"error": …, "exit_code": …}`. Every command that trains, stores, sends or sets up has `--dry-run`.
 
 | exit code | meaning |
@@ -61,7 +61,6 @@ The names that documents and workflows use, each with the flags and exit codes o
 | file | command |
 |---|---|
 """
-_SECTION = re.compile(r"^(?:Reads|Writes|Exit codes|Example): *", re.M)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,26 +84,16 @@ def generated() -> dict[Path, str]:
 
 
 def _group(title: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a heading, a table of the commands and what each does, and a block with their examples."""
-    texts = {words: docstring_of(words) for words in names}
+    """Yield a heading, and a table of the commands with what each does."""
     yield f"\n## {title}\n\n| command | |\n|---|---|"
-    for words, text in texts.items():
-        summary = " ".join(_SECTION.split(text)[0].strip().split("\n\n")[0].split())
-        yield f"| `trainyard {words}` | {generator.mark_code(summary)} |"
-    examples = "\n".join(example_in(text) for text in texts.values())
-    yield f"\n```\n{examples}\n```"
+    for words in names:
+        yield f"| `trainyard {words}` | {generator.mark_code(purpose_of(words))} |"
 
 
-def docstring_of(words: str) -> str:
-    """Return the docstring of the command `trainyard WORDS`."""
-    return inspect.cleandoc(import_module(f"trainyard.commands.{module_name(words)}").__doc__ or "")
-
-
-def example_in(docstring: str) -> str:
-    """Return the command lines of a docstring's example; a line that goes on ends with a backslash."""
-    example = _SECTION.split(docstring)[-1].strip()
-    lines = re.sub(r"\s*\n\s*(?!trainyard )(?=\S)", r" \\\n  ", example)
-    return re.sub(r"\n +(?=trainyard )", "\n", lines)
+def purpose_of(words: str) -> str:
+    """Return the first paragraph of the docstring of the command `trainyard WORDS`."""
+    text = inspect.cleandoc(import_module(f"trainyard.commands.{module_name(words)}").__doc__ or "")
+    return " ".join(text.split("\n\n")[0].split())
 
 
 def list_files() -> Iterator[str]:

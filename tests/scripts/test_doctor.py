@@ -161,7 +161,8 @@ def test_the_checklist_of_a_checkout_is_printed_and_can_be_signed(
     for name in ("TRAINYARD_EKS_CLUSTER", "KUBECONFIG", "TRAINYARD_IMAGE_REPOSITORY", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no gh
-    (tmp_path / "my store").mkdir()
+    for name in ("my store", "run"):
+        (tmp_path / name).mkdir()
     page = tmp_path / "READY.md"
     words = ["--all", "--config", str(CONFIG), "--store", f"file://{tmp_path}/my%20store", "--json"]
     code = doctor.main([*words, "--sign-off", str(page), "--run-dir", str(tmp_path / "run")])

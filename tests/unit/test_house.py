@@ -161,7 +161,7 @@ BUDGETS = {
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_152),
     "programs": (5_500, 9_059),
-    "report": (4_800, 5_683),
+    "report": (4_800, 5_679),
     "image": (3_900, 4_796),
     "cluster": (3_700, 3_713),
     "github": (2_400, 2_400),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_985),
-    "src": (72_000, 88_157),
-    "tests": (75_000, 90_833),
+    "src": (72_000, 88_153),
+    "tests": (75_000, 90_741),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -1,6 +1,5 @@
 """The common parts of scripts: exit codes, durations, the age of a CI job, one line per phase."""
 
-import errno
 import os
 import pty
 import re
@@ -15,7 +14,6 @@ import pytest
 from tests.cases import each_case
 
 from trainyard import errors
-from trainyard.command import handler
 from trainyard.command.handler import exit_code_of
 from trainyard.command.time_limits import job_seconds
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -131,29 +129,6 @@ def test_the_code_that_main_gives_is_the_code_of_the_process(code: ExitCode) -> 
     assert exit_code_of(lambda: code) == code
 
 
-def test_a_bug_is_no_answer_and_shows_its_traceback() -> None:
-    done = run("return {}['step']")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "Traceback (most recent call last)" in done.stderr
-    assert done.stderr.endswith("KeyError: 'step'\n")
-
-
-def test_an_interrupt_ends_with_130_without_a_traceback() -> None:
-    done = run("raise KeyboardInterrupt")
-    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
-
-
-@pytest.mark.parametrize("body", [SAY_NO, "print('x'); return 75", "print('x'); return 0"])
-def test_an_answer_holds_when_nobody_reads_it(body: str) -> None:
-    done = pipe_to_nobody(body)
-    assert (done.returncode, done.stderr) == (int(body[-2:]), "")
-
-
-def test_an_error_keeps_its_code_when_nobody_reads_the_output_before_it() -> None:
-    done = pipe_to_nobody("print('x'); raise errors.ServiceError('The store is down.')")
-    assert (done.returncode, done.stderr) == (4, "The store is down.\n")
-
-
 @pytest.mark.parametrize(
     ("body", "variables"),
     [(f"{LARGE}; return 0", {}), ("print('x'); return 0", {"PYTHONUNBUFFERED": "1"})],
@@ -197,15 +172,6 @@ def test_a_code_holds_when_nobody_reads_the_message(body: str, code: int) -> Non
 def test_what_argparse_says_to_nobody_keeps_its_code(arguments: str, code: int) -> None:
     body = f"return parser.script_parser('Does nothing.').parse_args({arguments})"
     assert pipe_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize(("given", "code"), [(0, 1), (75, 75)])
-def test_an_answer_that_did_not_fit_on_the_disk_is_not_done(given: int, code: int) -> None:
-    with FULL.open("w") as full:
-        done = run(f"print('x'); return {given}", stdout=full)
-    assert done.returncode == code
-    assert "The output could not be written: [Errno 28]" in done.stderr
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -269,12 +235,6 @@ def test_a_signal_that_was_swallowed_is_known(silently: bool, said: str) -> None
     )
     done = run(body)
     assert (done.returncode, done.stdout, done.stderr) == (130, "SIGTERM\n", said)
-
-
-def test_a_script_without_a_stdout_still_answers() -> None:
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *program("return 1")]
-    done = subprocess.run(closed, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 ANNOUNCE = "output.configure_logging('info'); output.announce('stored', '5 of 5', {status!r}); return 0"
@@ -355,19 +315,6 @@ def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_p
     while "ended\n" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.01)
     assert log.read_text() == "begun\nended\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENAMETOOLONG, 2), (errno.EISDIR, 2), (errno.EACCES, 1), (errno.EIO, 1)]
-)
-def test_a_file_that_the_machine_refuses_is_named_and_no_bug(
-    capsys: pytest.CaptureFixture[str], number: int, code: int
-) -> None:
-    def main() -> int:
-        raise OSError(number, os.strerror(number), "the file")
-
-    assert handler.exit_code_of(main) == code
-    assert capsys.readouterr().err == f"the file: {os.strerror(number)}\n"
 
 
 SAY = "import sys; from trainyard.command import handler, output; sys.exit(handler.exit_code_of(lambda: {}))"

@@ -26,6 +26,9 @@ FULL = Path("/dev/full")
         (OSError(errno.ENOSPC, "Full"), 1, "The output could not be written: [Errno 28] Full\n"),
         (OSError(errno.EDQUOT, "Quota", "/a/b"), 1, "/a/b: Quota\n"),
         (OSError(errno.ELOOP, "Loop", "a"), 2, "a: Loop\n"),
+        (OSError(errno.EISDIR, "Folder", "a"), 2, "a: Folder\n"),
+        (OSError(errno.EACCES, "Refused", "a"), 1, "a: Refused\n"),
+        (OSError(errno.EIO, "Failed", "a"), 1, "a: Failed\n"),
         (
             FileNotFoundError(2, "no", "/none/b"),
             2,
@@ -82,21 +85,6 @@ def test_output_that_the_disk_did_not_take_is_not_done(
         assert exit_code_of(lambda: stream.write("x") and given) == code
         monkeypatch.undo()
     assert capsys.readouterr().err.startswith("The output could not be written: [Errno 28]")
-
-
-@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdin", "stdout", "stderr")])
-def test_a_stream_that_was_closed_is_made_so_that_the_answer_holds(
-    closed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in closed:
-        monkeypatch.setattr(sys, name, None)
-
-    def main() -> int:
-        print("to stdout")
-        print("to stderr", file=sys.stderr)
-        return 1
-
-    assert exit_code_of(main) == 1
 
 
 def test_the_end_at_once_is_the_answer_or_a_no_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,32 +157,6 @@ def test_nearly_all_rows_of_a_long_file_are_read_as_tables(
     assert sum(not isinstance(rows.values, np.ndarray) for rows in found) < len(found) / 10
 
 
-def test_a_key_given_twice_is_noticed_beside_a_blank_before_a_colon(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 6, "loss": 1, "loss": 2}\n{"step" : 9, "loss": 1}\n')
-    assert rows_of(path) == [{"step": 9, "loss": 1}]
-
-
-@each_case("row", ODD)
-@each_case("before", [0, 1, 63, 64, 65, 200])
-def test_one_other_line_among_usual_ones(tmp_path: Path, row: str, before: int) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("\n".join([*[USUAL] * before, row, *[USUAL] * 130, ""]))
-    assert shown(rows_of(path)) == shown(rows_alone(path))
-
-
-def test_many_blocks_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
-    rows = [
-        {"step": step, "loss": 1 / step, **({"val_loss": 2 / step} if step % 7 == 0 else {})}
-        for step in range(1, 2000)
-    ]
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert rows_of(path) == rows
-    assert len(list(iterate_rows(path))) < 2000
-
-
 def test_a_line_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("_BLOCK_BYTES", 100), ("MOST_LINE_BYTES", 200)):
         monkeypatch.setattr(row_blocks, name, size)

@@ -68,11 +68,13 @@ class Surroundings:
 def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surroundings) -> SlackMessage:
     """The message; `facts` is None while there is no run directory."""
     head = run_headline(facts) if facts is not None else None
-    name = around.lineage or around.ci.get("run_number") or _number(facts, around)
+    recorded = str(facts.run_number or facts.name) if facts is not None else around.name
+    name = around.lineage or around.ci.get("run_number") or recorded
     if head is None and event.ends and around.reason:  # without a run directory only the caller knows
         title = f"{RunVerdict.FAILED.symbol} *{mrkdwn(f'Training {name} {event}', 700)}*"
     else:
-        title = _title(event, head, f"Training {name}", _between(event, facts, around))
+        words, symbol = _words(event, head, f"Training {name}")
+        title = f"{symbol} *{mrkdwn(words + _between(event, facts, around), 700)}*".strip()
     parts = _about(facts, around) if event.begins else _result(event, facts)
     if event.is_failure and head is None and around.reason:
         parts = [mrkdwn(around.reason, 500), *parts]
@@ -100,13 +102,8 @@ def mrkdwn(text: str, limit: int) -> str:
     return "".join(pieces)
 
 
-def _title(event: SlackEvent, head: Headline | None, name: str, between: str) -> str:
-    """The emoji and, in bold, what happened."""
-    words, symbol = _words(event, head, name)
-    return f"{symbol} *{mrkdwn(words + between, 700)}*".strip()
-
-
 def _words(event: SlackEvent, head: Headline | None, name: str) -> tuple[str, str]:
+    """What happened, and its emoji."""
     if not event.ends:
         return f"{name} {event}", RunVerdict.DEGRADED.symbol if event.is_trouble else ""
     if head is None:
@@ -130,10 +127,6 @@ def _between(event: SlackEvent, facts: RunFacts | None, around: Surroundings) ->
         return f"{at}: {reason}" if reason else at
     segment = f" {around.segment}" if around.segment else ""
     return f"{segment}{at}" + (f" ({reason})" if reason else "")
-
-
-def _number(facts: RunFacts | None, around: Surroundings) -> str:
-    return str(facts.run_number or facts.name) if facts is not None else around.name
 
 
 def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:

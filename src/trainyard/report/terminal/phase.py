@@ -109,11 +109,14 @@ def _clock(seconds: float) -> str:
 def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) -> str:
     """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, with a turning spinner.
 
-    The least important parts are left out first.
+    The least important parts are left out first; then the description of the work is cut.
     """
-    kept = {name: part for name, part in parts.items() if part}
+    kept, room = {name: part for name, part in parts.items() if part}, width - 16
     for name in _LEFT_OUT_FIRST:
-        if len("  ".join(kept.values())) > width - 16 and len(kept) > 1:
+        too_long = len("  ".join(kept.values())) - room
+        if too_long > 0 and name == "what" and name in kept:
+            kept[name] = f"{kept[name][: max(0, len(kept[name]) - too_long - 1)]}…"
+        elif too_long > 0 and len(kept) > 1:
             kept.pop(name, None)
     turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
     return f"{turn} {phase:<13} {'  '.join(kept.values())}"[:width]

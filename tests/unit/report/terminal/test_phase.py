@@ -60,7 +60,7 @@ def test_a_line_fits_every_width_and_always_changes() -> None:
     [
         (79, ["1.2 of 4.8 GB", "MB/s", "left"], ["▕"]),
         (70, ["1.2 of 4.8 GB", "left"], ["MB/s"]),
-        (39, ["1.2 of 4.8 GB"], ["left", "reading"]),
+        (39, ["…", "1.2 of 4.8 GB"], ["left"]),
     ],
 )
 def test_the_least_important_parts_are_left_out_first(width: int, there: list[str], gone: list[str]) -> None:
