@@ -39,6 +39,9 @@ KUEUE = "kueue.x-k8s.io"
 _USAGE = ("daemons", "queues", "cluster_queues", "flavors", "volume")
 """The fields that `nodes`, `capacity` and the choice of a zone need, besides nodes and pods."""
 _NOT_REQUESTED = MissingData("not requested")
+_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
+_PART_VERBS = ("create", "patch", "get")
+"""Server-side apply needs both create and patch."""
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
@@ -299,10 +302,6 @@ def _region(server: str, nodes: Any) -> str:
     return next((region for region in labels if region), "")
 
 
-if TYPE_CHECKING:
-    from trainyard.jobs.job_spec import JobSpec
-
-
 def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ...]:
     """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = job.namespace
@@ -318,11 +317,6 @@ def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ..
     found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if job.queue else []
     found += [Permission("get", "", "persistentvolumeclaims", space)] if job.claim else []
     return tuple(found)
-
-
-_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
-_PART_VERBS = ("create", "patch", "get")
-"""Server-side apply needs both create and patch."""
 
 
 def review_of(permission: Permission) -> dict[str, Any]:

@@ -58,14 +58,21 @@ def creator(api: "Api") -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-63:].strip("-._")
 
 
-def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
-    """Apply everything and return the API server's version of the job.
+def submit(
+    api: "Api",
+    job: Json,
+    *,
+    parts: Iterable[Json] = (),
+    shared: Iterable[Json] = (),
+    make: Callable[[Json], Json] | None = None,
+) -> Json:
+    """Apply everything and return the API server's version of the job, which `make` may create instead.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
     """
     needed = list(parts)
-    apply_all(api, [*shared, *needed], namespace=job["metadata"]["namespace"])
-    made = apply_all(api, [job])[0]
+    apply_all(api, [*shared, *needed], namespace=job["metadata"].get("namespace") or "default")
+    made = make(job) if make else apply_all(api, [job])[0]
     owner = reference_to(made)
     apply_all(api, [with_owner(part, owner) for part in needed])
     return made
