@@ -37,8 +37,7 @@ from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.images.ecr import find_digest
 from trainyard.gateways.kubernetes.cluster_connection import open_api
-from trainyard.gateways.kubernetes.eks import list_clusters
-from trainyard.gateways.kubernetes.sagemaker import HyperPod
+from trainyard.gateways.kubernetes.eks import HyperPod, list_clusters
 from trainyard.gateways.prometheus import Prometheus
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import kinds_of_cluster
