@@ -30,9 +30,9 @@ def refused(*overrides: str, **changes: Any) -> list[str]:
 
 APART = ("checkpointing.shared=false", "artifacts.store=s3://runs")
 WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    ((), {"name": "Llama"}, "--job-name Llama"),
-    ((), {"name": "1b"}, "--job-name 1b"),
-    ((), {"name": "a-"}, "--job-name a-"),
+    ((), {"name": "Llama"}, "--job-name 'Llama'"),
+    ((), {"name": "1b"}, "--job-name '1b'"),
+    ((), {"name": "a-"}, "--job-name 'a-'"),
     ((), {"name": "a" * 51}, "at most 50 characters"),
     ((), {"name": "a" * 48, "kind": "rayjob"}, "at most 47 characters"),
     ((), {"image": ""}, "no image"),
