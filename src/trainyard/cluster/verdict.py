@@ -86,10 +86,10 @@ class Verdict:
         return any(isinstance(part, MissingData) and not part.denied for part in seen)
 
 
-def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Verdict:
-    """Run every check."""
+def facts_of(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Facts:
+    """Derive the facts that the checks judge."""
     fits = assess(snapshot, job)
-    facts = Facts(
+    return Facts(
         snapshot=snapshot,
         job=job,
         kinds=tuple(kinds),
@@ -98,6 +98,11 @@ def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind
         capacity=measure(snapshot, job),
         outlook=outlook(snapshot, job, fits),
     )
+
+
+def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind]) -> Verdict:
+    """Run every check."""
+    facts = facts_of(snapshot, job, kinds)
     found = (replace(each, subject=check.name) for check in CHECKS for each in check.judge(facts))
     return Verdict(facts, tuple(found))
 
