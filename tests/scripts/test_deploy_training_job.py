@@ -143,7 +143,7 @@ def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:
     done = deploy("--instance-type", "p5.48xlage", "--job-name", "A", "--num-nodes", "2", "--dry-run")
     assert done.returncode == 2
     assert done.stdout == ""
-    for words in ("--job-name A", "did you mean p5.48xlarge?", "2 nodes need a volume", "3 errors"):
+    for words in ("--job-name 'A'", "did you mean p5.48xlarge?", "2 nodes need a volume", "3 errors"):
         assert words in done.stderr
 
 

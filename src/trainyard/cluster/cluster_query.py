@@ -39,6 +39,9 @@ KUEUE = "kueue.x-k8s.io"
 _USAGE = ("daemons", "queues", "cluster_queues", "flavors", "volume")
 """The fields that `nodes`, `capacity` and the choice of a zone need, besides nodes and pods."""
 _NOT_REQUESTED = MissingData("not requested")
+_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
+_PART_VERBS = ("create", "patch", "get")
+"""Server-side apply needs both create and patch."""
 Answer = TypeVar("Answer")
 Json = dict[str, Any]
 
@@ -193,9 +196,18 @@ class ClusterQuery:
         return choose_kind(self.job.kind, self.kinds, served.resources)
 
     def _permission(self, permission: Permission) -> Permission:
+        """Return `permission` with the API server's answer, if it gave one."""
+        resource, _, subresource = permission.resource.partition("/")
+        attributes = {"verb": permission.verb, "group": permission.group, "resource": resource}
+        attributes |= {"namespace": permission.namespace} if permission.namespace else {}
+        attributes |= {"subresource": subresource} if subresource else {}
+        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        review = {**kind, "spec": {"resourceAttributes": attributes}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = self._read(lambda: self.api.review(path, review_of(permission)))
-        return permission if isinstance(answer, MissingData) else apply_review(permission, answer)
+        answer = self._read(lambda: self.api.review(path, review))
+        status = None if isinstance(answer, MissingData) else answer.get("status")
+        allowed = status.get("allowed") if isinstance(status, dict) else None
+        return replace(permission, allowed=allowed) if isinstance(allowed, bool) else permission
 
     def _list(self, root: str | MissingData, what: str, reduce: Callable[[Json], Any]) -> Any:
         return root if isinstance(root, MissingData) else self.api.list_all(f"{root}/{what}", reduce)
@@ -299,10 +311,6 @@ def _region(server: str, nodes: Any) -> str:
     return next((region for region in labels if region), "")
 
 
-if TYPE_CHECKING:
-    from trainyard.jobs.job_spec import JobSpec
-
-
 def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ...]:
     """The permissions to start a job of this kind in the namespace, watch it, read its logs and end it."""
     space = job.namespace
@@ -318,30 +326,3 @@ def needed_permissions(job: "JobSpec", kind: ServedKind) -> tuple[Permission, ..
     found += [Permission("get", "kueue.x-k8s.io", "localqueues", space)] if job.queue else []
     found += [Permission("get", "", "persistentvolumeclaims", space)] if job.claim else []
     return tuple(found)
-
-
-_JOB_VERBS = ("create", "patch", "get", "list", "watch", "delete")
-_PART_VERBS = ("create", "patch", "get")
-"""Server-side apply needs both create and patch."""
-
-
-def review_of(permission: Permission) -> dict[str, Any]:
-    """The request in the form that the API accepts."""
-    resource, _, subresource = permission.resource.partition("/")
-    attributes = {"verb": permission.verb, "group": permission.group, "resource": resource}
-    if permission.namespace:
-        attributes["namespace"] = permission.namespace
-    if subresource:
-        attributes["subresource"] = subresource
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-
-
-def apply_review(permission: Permission, answer: Mapping[str, Any]) -> Permission:
-    """Return `permission` with the API server's answer."""
-    status = answer.get("status")
-    allowed = status.get("allowed") if isinstance(status, dict) else None
-    return replace(permission, allowed=allowed) if isinstance(allowed, bool) else permission

@@ -74,7 +74,7 @@ from trainyard.jobs.job_planning import (
 )
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
-from trainyard.jobs.job_submission import creator, find, is_deployed, is_of_others, refusals, submit
+from trainyard.jobs.job_submission import creator, find, is_deployed, leave_out_others, refusals, submit
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
@@ -264,7 +264,9 @@ def deploy_job(
     )
     data, store = plan.to_json(), config.artifacts.store or ""
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
-    manifests = job_objects(plan, api)
+    manifests = KINDS[plan.kind].render(plan)
+    if api is not None:
+        manifests = leave_out_others(partial(find, api), plan, manifests)
     if api is None or dry_run:
         return ({}, code) if code else show(plan, manifests, api=api)
     # If the job exists already, the cluster may be full with its own pods.
@@ -484,13 +486,6 @@ def show(plan: JobSpec, manifests: "Manifests", *, api: Api | None) -> tuple[Jso
         _logger.error("%s", problem)
     data = {"plan": plan.to_json(), "objects": list(manifests.all)}
     return data, ExitCode.NO if problems else ExitCode.DONE
-
-
-def job_objects(plan: JobSpec, api: Api | None) -> "Manifests":
-    """Return the objects of the job, without a RayCluster of others, which is used unchanged."""
-    manifests = KINDS[plan.kind].render(plan)
-    shared = tuple(body for body in manifests.shared if api is None or not is_of_others(find(api, body)))
-    return replace(manifests, shared=shared)
 
 
 def deploy(

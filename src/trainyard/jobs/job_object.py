@@ -11,8 +11,6 @@ from trainyard.jobs.job_spec import JobSpec, Program
 Json = dict[str, Any]
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 """A DNS-1035 label, because operators name Services after it."""
-_MOST_SHOWN = 80
-_PLAIN = re.compile(r"[!-~]+")
 MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
 JOB_LABEL = "trainyard.dev/job"
 KIND_LABEL = "trainyard.dev/kind"
@@ -112,9 +110,3 @@ def make_files_config_map(plan: JobSpec) -> tuple[Json, ...]:
     if not plan.program.files:
         return ()
     return (part_object(plan, "v1", "ConfigMap", name=plan.files_name, data=dict(plan.program.files)),)
-
-
-def quote_name(name: str) -> str:
-    """Return the first characters of a wrong name, in quotes unless it is one plain word."""
-    shown = name[:_MOST_SHOWN]
-    return (shown if _PLAIN.fullmatch(shown) else repr(shown)) + ("…" if shown != name else "")

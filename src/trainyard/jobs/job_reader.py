@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
-# Number of names in the answer to a wrong one.
-MOST_NAMED = 10
 _MOST_PODS_ASKED = 5
 """The number of pods whose own events are requested."""
 _MOST_SINGLE_NODES = 16
@@ -133,12 +131,10 @@ class JobReader:
             names = sorted(job.name for job in self.jobs(namespace))
         except ServiceError:
             names = []
-        if name in names:
-            return f"a job {name} of another kind exists: omit --kind"
-        if near := get_close_matches(name, names, n=1):
+        near = get_close_matches(name, names, n=1)
+        if near and near[0] != name:  # else there is one of another kind
             return f"did you mean {near[0]}?"
-        shown = f"it has {', '.join(names[:MOST_NAMED])}; " if names else ""
-        return f"{shown}{trainyard_command('job ls')} lists all; --namespace selects another namespace"
+        return f"{trainyard_command('job ls')} lists all; --kind and --namespace select others"
 
     def jobs(self, namespace: str) -> list[FoundJob]:
         """Return the jobs that we submitted to a namespace; an empty name means all. Raises ServiceError."""

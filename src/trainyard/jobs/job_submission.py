@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_of
@@ -58,14 +59,21 @@ def creator(api: "Api") -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-63:].strip("-._")
 
 
-def submit(api: "Api", job: Json, *, parts: Iterable[Json] = (), shared: Iterable[Json] = ()) -> Json:
-    """Apply everything and return the API server's version of the job.
+def submit(
+    api: "Api",
+    job: Json,
+    *,
+    parts: Iterable[Json] = (),
+    shared: Iterable[Json] = (),
+    make: Callable[[Json], Json] | None = None,
+) -> Json:
+    """Apply everything and return the API server's version of the job, which `make` may create instead.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
     """
     needed = list(parts)
-    apply_all(api, [*shared, *needed], namespace=job["metadata"]["namespace"])
-    made = apply_all(api, [job])[0]
+    apply_all(api, [*shared, *needed], namespace=job["metadata"].get("namespace") or "default")
+    made = make(job) if make else apply_all(api, [job])[0]
     owner = reference_to(made)
     apply_all(api, [with_owner(part, owner) for part in needed])
     return made
@@ -121,29 +129,34 @@ def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec, manifests: M
         return True
     _require_free_names(find, manifests, plan)
     for part in manifests.before_job:
-        if CLUSTER_DIGEST in annotations_of(part) and (before := find(part)) is not None:
-            _require_usable_cluster(before, part, plan)
+        digest = annotations_of(part).get(CLUSTER_DIGEST)
+        there = find(part) if digest else None
+        if there is not None and annotations_of(there).get(CLUSTER_DIGEST) != digest:
+            raise _unusable_cluster(there, "already exists, with another specification")
     return False
 
 
-def is_of_others(found: Json | None) -> bool:
-    """Return whether an object exists that Trainyard did not make."""
-    return found is not None and any(read_labels(found).get(key) != MANAGED_BY[key] for key in MANAGED_BY)
+def leave_out_others(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> Manifests:
+    """Return the objects without a RayCluster that others made, which is used unchanged.
+
+    Raises ConfigError if it cannot run the plan of a job that does not exist yet.
+    """
+    kept = []
+    for body in manifests.shared:
+        found = find(body)
+        if found is None or MANAGED_BY.items() <= read_labels(found).items():
+            kept.append(body)
+        elif find(manifests.job) is None and (misfits := dict.fromkeys(find_misfits(found, plan))):
+            why = f"was not made by Trainyard, and it cannot run this job: {'; '.join(misfits)}"
+            raise _unusable_cluster(found, why)
+    return replace(manifests, shared=tuple(kept))
 
 
-def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobSpec) -> None:
-    """Raise ConfigError if an existing RayCluster, made by Trainyard or not, cannot run the plan."""
-    why = "already exists, with another specification"
-    if is_of_others(cluster):
-        misfits = "; ".join(dict.fromkeys(find_misfits(cluster, plan)))
-        why = misfits and f"was not made by Trainyard, and it cannot run this job: {misfits}"
-    elif annotations_of(cluster).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
-        return
-    if why:
-        raise ConfigError(
-            f"RayCluster {name_of(cluster)} {why}. It is not changed, and nothing was sent. Name another one "
-            "with --ray-cluster"
-        )
+def _unusable_cluster(cluster: Json, why: str) -> ConfigError:
+    return ConfigError(
+        f"RayCluster {name_of(cluster)} {why}. It is not changed, and nothing was sent. Name another one "
+        "with --ray-cluster"
+    )
 
 
 def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobSpec) -> None:

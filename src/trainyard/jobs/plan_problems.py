@@ -19,7 +19,7 @@ from trainyard.config.schema import Config
 from trainyard.config.secret_filter import find_secrets, restore_secrets
 from trainyard.config.secret_forms import secret_kind
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_object import LABEL, quote_name
+from trainyard.jobs.job_object import LABEL
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE, SHARED_MEMORY
@@ -300,7 +300,7 @@ def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
         yield "no image: name it with --image-uri, or set cluster.image"
     if len(plan.name) > longest or not LABEL.fullmatch(plan.name):
         rule = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
-        yield f"--job-name {quote_name(plan.name)}: {rule} (at most {longest} characters)"
+        yield f"--job-name {plan.name[:80]!r}: {rule} (at most {longest} characters)"
     own = (plan.template.get("metadata") or {}).get("labels") or {}
     for place, labels, owned in (
         ("cluster.pod.node_selector", plan.node_selector, _OF_NODES),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,9 +31,9 @@ def refused(*overrides: str, **changes: Any) -> list[str]:
 
 APART = ("checkpointing.shared=false", "artifacts.store=s3://runs")
 WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    ((), {"name": "Llama"}, "--job-name Llama"),
-    ((), {"name": "1b"}, "--job-name 1b"),
-    ((), {"name": "a-"}, "--job-name a-"),
+    ((), {"name": "Llama"}, "--job-name 'Llama'"),
+    ((), {"name": "1b"}, "--job-name '1b'"),
+    ((), {"name": "a-"}, "--job-name 'a-'"),
     ((), {"name": "a" * 51}, "at most 50 characters"),
     ((), {"name": "a" * 48, "kind": "rayjob"}, "at most 47 characters"),
     ((), {"image": ""}, "no image"),
@@ -297,14 +298,26 @@ MISFITS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("scales", [False, True])
 def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: bool) -> None:
     made = plan(kind="raycluster", nodes=2, ray_cluster="mine")
-    assert not is_deployed(own_cluster(scales=scales), made)
+    manifests = KINDS["raycluster"].render(made)
+
+    def left(find: Callable[[Any], Any]) -> Any:
+        return job_submission.leave_out_others(find, made, manifests)
+
+    def with_job(find: Callable[[Any], Any], body: Any) -> Any:
+        return body if body["kind"] == "RayJob" else find(body)
+
     moved = IMAGE.partition("@")[0] + ":2026"
-    assert not is_deployed(own_cluster(lambda s: worker_of(s)["containers"][0].update(image=moved)), made)
+    for fits in (lambda _: None, lambda s: worker_of(s)["containers"][0].update(image=moved)):
+        assert left(own_cluster(fits, scales=scales)).shared == ()
+    assert left(lambda _: None) == manifests
     for words, change in MISFITS.items():
+        find = own_cluster(change, scales=scales)
         with pytest.raises(ConfigError) as raised:
-            is_deployed(own_cluster(change, scales=scales), made)
+            left(find)
         assert words in str(raised.value)
         assert "was not made by Trainyard, and it cannot run this job" in str(raised.value)
+        followed = left(partial(with_job, find))
+        assert followed.shared == (), "a job that exists is followed, whatever became of its cluster"
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from trainyard.cluster.capacity import choose_zone, places_by_zone
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.cluster.server_side_apply import UNSEEN, apply_all, path_part
+from trainyard.cluster.server_side_apply import UNSEEN, path_part
 from trainyard.cluster.snapshot import ZONE, MissingData
 from trainyard.errors import (
     ConfigError,
@@ -34,7 +34,7 @@ from trainyard.jobs.job_object import (
     RETRY_RECORD,
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.job_submission import reference_to, with_owner
+from trainyard.jobs.job_submission import submit
 from trainyard.jobs.kinds import EVERY_KIND
 from trainyard.jobs.resubmission import (
     Resubmission,
@@ -191,9 +191,7 @@ class JobEditor:
         Parts of an attempt that was killed are used. Raises RunConflictError if another object has the name
         of the job, ServiceError if it is refused.
         """
-        apply_all(self._api, new.parts)
-        owner = reference_to(self._create(new.job))
-        apply_all(self._api, [with_owner(part, owner) for part in new.parts])
+        submit(self._api, new.job, parts=new.parts, make=self._create)
 
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
@@ -298,7 +296,7 @@ class JobEditor:
         if status not in _DONE:
             raise self._api.refusal(f"{path.rpartition('/')[2]} cannot be changed", status, answer)
 
-    def _create(self, body: dict[str, Any]) -> Json:
+    def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the job that follows this one, as created now or by somebody else."""
         path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
         deadline = self._clock() + _SEEN_SECONDS

@@ -28,7 +28,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object, quote_name
+from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
@@ -67,7 +67,7 @@ def find_problems(plan: JobSpec) -> Iterator[str]:
     name = plan.ray_cluster
     if name and not (LABEL.fullmatch(name) and len(name) <= _LONGEST_CLUSTER):
         yield (
-            f"--ray-cluster {quote_name(name)}: the name of a RayCluster has lower-case letters, digits, "
+            f"--ray-cluster {name[:80]!r}: the name of a RayCluster has lower-case letters, digits, "
             f"dashes, begins with a letter, and has at most {_LONGEST_CLUSTER} characters"
         )
     elif name and name == plan.name:

@@ -432,28 +432,6 @@ def assert_complete(cluster: MemoryCluster) -> None:
     assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
 
 
-@pytest.mark.parametrize("status", [403, 422, 500, CUT_BEFORE, CUT_AFTER])
-@pytest.mark.parametrize("step", range(5))
-def test_whatever_a_resubmission_ends_at_the_next_one_completes_it(
-    cluster: MemoryCluster, step: int, status: int
-) -> None:
-    """Refusals, and answers that are lost: of the parts, of the job, and of the parts once more."""
-    change, new = planned(cluster)
-    path = [*NEW, *NEW[:2]][step]
-    fault = ("POST", JOBS) if step == 2 else ("PATCH", path)
-    if step > 2:  # only once the job is there
-        cluster.before = lambda method, _: cluster.fault(*fault, status) if method == "POST" else None
-    else:
-        cluster.fault(*fault, status)
-    with pytest.raises(ServiceError) as caught:
-        change.create(new)
-    assert status < 0 or (path.rpartition("/")[2] in str(caught.value) and f"({status})" in str(caught.value))
-    cluster.faults.clear()
-    cluster.before = lambda _method, _path: None
-    change.create(new)
-    assert_complete(cluster)
-
-
 def test_two_resubmissions_at_once_create_one_job(cluster: MemoryCluster) -> None:
     change, new = planned(cluster)
     slower = changing(cluster)
