@@ -155,7 +155,7 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_005),
+    "commands": (8_000, 10_000),
     "training": (9_500, 10_213),
     "gateways": (7_500, 8_715),
     "jobs": (6_500, 7_933),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_985),
-    "src": (72_000, 88_153),
-    "tests": (75_000, 90_741),
+    "src": (72_000, 88_128),
+    "tests": (75_000, 90_732),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
