@@ -32,7 +32,7 @@ from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
 from trainyard.plan.finding import Finding
-from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
+from trainyard.plan.instances import CATALOGUE, GPUS, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
 FACTS = ROOT / "src" / "trainyard" / "image" / "facts"
@@ -233,19 +233,21 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
     assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
 
-@each_case("instance", CATALOGUE, ids=lambda one: one.name)
-def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> None:
-    machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma)
-    severity = {
-        value: [
-            f.severity
-            for f in findings(f"{CLEAN}ENV FI_EFA_USE_DEVICE_RDMA={value}\n", "", machine)
-            if f.rule == "environment"
-        ]
-        for value in "01"
-    }
-    assert severity["1"] == (["error"] if machine.efa and machine.rdma is False else ["warning"])
-    assert severity["0"] == (["error"] if machine.rdma else ["warning"])
+def test_the_rdma_variable_is_judged_for_the_machine() -> None:
+    for instance in CATALOGUE:
+        machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma, instance=instance)
+        severity = {
+            value: [
+                f.severity
+                for f in findings(f"{CLEAN}ENV FI_EFA_USE_DEVICE_RDMA={value}\n", "", machine)
+                if f.rule == "environment"
+            ]
+            for value in "01"
+        }
+        unknown: tuple[list[str], list[str]] = (["warning"], ["warning"])
+        by_rdma = {True: ([], ["error"]), False: (["error"], []), None: unknown}
+        expected = by_rdma[machine.rdma] if machine.efa else unknown
+        assert (severity["1"], severity["0"]) == expected, instance
 
 
 def test_rdma_is_of_the_p_types_and_the_large_g7e() -> None:
@@ -258,13 +260,13 @@ def test_rdma_is_of_the_p_types_and_the_large_g7e() -> None:
 @each_case("value", ["0", "1", "efa", "Simple"])
 @each_case("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
 def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
-    """Except for what an image cannot know: RDMA is judged by machine, above; others not at all."""
+    """Except for what an image cannot know."""
     machine = TargetMachine(efa=efa)
     found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
     judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
     if name in _JUDGED:
         assert bool(found) is (judged is not None and judged.severity in ("error", "warning"))
-    if found and name != "FI_EFA_USE_DEVICE_RDMA":
+    if found:
         assert judged and [(f.severity, f.evidence) for f in found] == [(judged.severity, judged.evidence)]
 
 
