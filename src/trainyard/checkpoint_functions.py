@@ -8,7 +8,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.store.hashing import calculate_file_hash
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.standalone_checkpoint import (
     describe_standalone_files,
@@ -19,12 +18,18 @@ from trainyard.artifacts.upload.standalone_checkpoint import (
 )
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.identity import ci_facts_at
 
 __all__ = ["calculate_file_hash", "create_manifest", "origin_of_checkpoint", "sync_to_s3"]
 __all__ += ["upload_manifest", "verify_s3_upload"]
 Json = dict[str, Any]
 _logger = logging.getLogger(__name__)
+
+
+def calculate_file_hash(file_path: str) -> str:
+    """Return the hex SHA-256 of a file, read once in constant memory."""
+    return sha256_of_file(Path(file_path))
 
 
 def sync_to_s3(local_path: str, s3_bucket: str, s3_key: str, metadata: Json | None = None) -> bool:

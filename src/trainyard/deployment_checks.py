@@ -7,7 +7,6 @@ It may import every room, as commands do, and prints nothing. Only the probe of 
 what it wrote.
 """
 
-import contextlib
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.store.store_address import local_store, names_a_store, open_store
-from trainyard.artifacts.store_probe import PART_BYTES, query_store, remove_probe
+from trainyard.artifacts.store_probe import PART_BYTES, query_store
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
@@ -49,7 +48,7 @@ from trainyard.gateways.slack import owner_of_token
 from trainyard.gateways.time_limit import within
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
-from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
+from trainyard.github.setup import Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.checklist import items_of_setup
@@ -101,12 +100,10 @@ def query_readiness(
     """
     url, encryption = _store_of(config, changes, store)
     run_id, may_be_stored = _run_of(run_dir)
-    stores: list[Store] = []
 
     def open_limited(**limits: float) -> "Store":
         options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
-        stores.append(open_store(url, encryption=encryption, **options))
-        return stores[-1]
+        return open_store(url, encryption=encryption, **options)
 
     def query() -> "StoreAnswer":
         quick = partial(open_limited, call_seconds=CALL_SECONDS)
@@ -117,11 +114,7 @@ def query_readiness(
     role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
     try:
         facts = {} if role_problem else asdict(within(timeout, query))
-    except KeyboardInterrupt:
-        _remove_probe_objects(stores[-1:] if writes else (), timeout)
-        raise
     except WaitTimeoutError:
-        _remove_probe_objects(stores[-1:] if writes else (), timeout)
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         facts = {"problems": (hanging_message(url, timeout, endpoint),)}
     return Answers(
@@ -173,13 +166,6 @@ def _assume_role(url: str, seconds: float) -> tuple[str, str]:
     except (ServiceError, WaitTimeoutError) as error:
         return role.arn, str(error)
     return role.arn, ""
-
-
-def _remove_probe_objects(stores: "Sequence[Store]", seconds: float) -> None:
-    """Remove the objects of an interrupted check; give up after some seconds, as the store may not answer."""
-    for store in stores:
-        with contextlib.suppress(WaitTimeoutError):
-            within(min(seconds, 2 * CALL_SECONDS), partial(remove_probe, store))
 
 
 def _query_signer(seconds: float) -> dict[str, Any]:
@@ -390,7 +376,7 @@ def github_items() -> list[Finding]:
     host, name = find_repository("")
     ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
-    steps = Setup(ask, repository, WantedSetup(), ChangePolicy()).steps()
+    steps = Setup(ask, repository, WantedSetup()).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 

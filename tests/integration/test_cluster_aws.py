@@ -22,9 +22,7 @@ from tests.integration.conftest import Endpoint
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceTroubleError
 from trainyard.gateways.images.ecr import find_digest
 from trainyard.gateways.kubernetes.cluster_connection import access_by_name
-from trainyard.gateways.kubernetes.eks import describe_cluster, list_clusters
-from trainyard.gateways.kubernetes.eks_token import eks_token
-from trainyard.gateways.kubernetes.sagemaker import HyperPod
+from trainyard.gateways.kubernetes.eks import HyperPod, describe_cluster, eks_token, list_clusters
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "manage_cluster.py"
 REGION = "us-west-2"

@@ -1,16 +1,11 @@
 """The check of a store fails as the sync of a run does: each operation is refused with several answers."""
 
 import importlib
-import os
 import re
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +21,6 @@ from trainyard.errors import TrainyardError
 from trainyard.machine.readiness import Answers, judge_readiness
 from trainyard.plan.finding import Severity
 
-ROOT = Path(__file__).resolve().parents[2]
 ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
 ANSWERS = {
     # status -> codes of S3 and of servers like it
@@ -84,8 +78,6 @@ class RefusingProxy(Listener):
         self._read_message, self._upstream = read_message, upstream
         self.refused, self.status, self.code = "", "", ""
         self.seen: list[str] = []
-        self.held: dict[str, threading.Event] = {}
-        """Operation -> the event until which its answer is held back."""
         self.slow: dict[str, float] = {}
         """Operation -> the seconds by which its answer is delayed."""
         super().__init__()
@@ -104,8 +96,6 @@ class RefusingProxy(Listener):
             start = f"HTTP/1.1 {self.status} No\r\nContent-Length: {len(said)}\r\nConnection: close\r\n\r\n"
             return start.encode() + said
         answer = pass_on(self._upstream, head, body)
-        if operation in self.held:
-            self.held[operation].wait(20)
         time.sleep(self.slow.get(operation, 0))
         return answer
 
@@ -208,13 +198,11 @@ def test_what_a_sync_does_without_is_no_failure(
     proxy.refused, proxy.status, proxy.code = operation, status, ANSWERS[status][0]
     answer = checked(f"s3://{bucket}")
     assert (answer.problems, is_red(answer)) == ((), False)
-    assert len(answer.notes) == (operation in ("AbortMultipartUpload", "DeleteObject"))
+    assert len(answer.notes) == (operation == "DeleteObject")
     assert sync_problem(f"s3://{bucket}", make_run(steps=(1,), size=PART_BYTES + 500_000)) == ""
     proxy.refused = ""
-    keys, uploads = left_in(server, bucket)
-    remaining = {READINESS, READINESS_SMALL, READINESS_PARTS} & set(keys)
+    remaining = {READINESS, READINESS_SMALL, READINESS_PARTS} & set(left_in(server, bucket)[0])
     assert len(remaining) == (3 if operation == "DeleteObject" else 0)
-    assert uploads == []
     assert checked(f"s3://{bucket}").problems == ()
     assert not {READINESS, READINESS_SMALL, READINESS_PARTS} & set(left_in(server, bucket)[0])
 
@@ -230,37 +218,3 @@ def test_a_slow_line_has_time_for_a_part_and_a_store_that_hangs_is_noticed_soon(
     proxy.slow = {operation: 6.0}
     code = handler.exit_code_of(lambda: script.main(["--store", f"s3://{server.new_bucket()}"]))
     assert (code == 0) is is_patient
-
-
-@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
-@pytest.mark.parametrize(
-    ("operation", "how"),
-    [
-        ("UploadPart", "time limit"),
-        ("CompleteMultipartUpload", "Ctrl-C"),
-    ],
-)
-def test_an_interrupted_check_leaves_nothing_behind(
-    proxy: RefusingProxy, server: Any, operation: str, how: str
-) -> None:
-    bucket = server.new_bucket()
-    proxy.held[operation] = threading.Event()
-    line = [sys.executable, "-m", "trainyard", "doctor", "--store", f"s3://{bucket}"]
-    line += ["--timeout", "4s" if how == "time limit" else "60s"]
-    environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
-    with subprocess.Popen(line, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
-        while operation not in proxy.seen and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if how == "Ctrl-C":
-            time.sleep(0.3)
-            process.send_signal(2)
-            time.sleep(0.5)
-        proxy.held.pop(operation).set() if how == "Ctrl-C" else None
-        process.wait(60)
-    assert process.returncode != 0
-    for held in proxy.held.values():
-        held.set()
-    keys, uploads = left_in(server, bucket)
-    assert uploads == []
-    assert [key for key in keys if key != READINESS_PARTS] == []

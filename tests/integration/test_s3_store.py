@@ -1,4 +1,7 @@
-"""The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree."""
+"""The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree.
+
+What every store has to do is also asked of a folder.
+"""
 
 import base64
 import hashlib
@@ -13,13 +16,11 @@ import pytest
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
-from trainyard.artifacts.store.hashing import checksum_agrees
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
-from trainyard.gateways.s3.parts import Parts
 
 MIB = 1 << 20
 Open = Callable[..., Store]
@@ -35,6 +36,15 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 @pytest.fixture
 def bucket(server: Any) -> str:
     return str(server.new_bucket())
+
+
+@pytest.fixture(params=["file", "seaweedfs", "moto"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    if request.param == "file":
+        return open_store(f"file://{tmp_path}/store")
+    endpoint = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
+    return open_store(f"s3://{endpoint.new_bucket()}")
 
 
 @pytest.fixture
@@ -174,29 +184,7 @@ def test_an_aborted_large_file_leaves_nothing(server: Any, bucket: str, tmp_path
     assert server.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
-@pytest.mark.usefixtures("small_limit")
-def test_a_file_goes_by_its_own_answer_whatever_another_was_told_meanwhile(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, send = open_store(f"s3://{bucket}"), Parts.send
-    tried: list[bool] = []
-
-    def refused_once(self: Parts, *, has_checksum: bool) -> bool:
-        tried.append(has_checksum)
-        if len(tried) > 1:
-            return send(self, has_checksum=has_checksum)
-        monkeypatch.setattr(store, "_has_checksum", True)  # by a file that is sent at the same time
-        return False
-
-    monkeypatch.setattr(Parts, "send", refused_once)
-    file = random_file(tmp_path / "file", 33 * MIB)
-    upload = store.stage(file, "big", metadata={})
-    assert (tried, upload.sha256) == ([True, False], hashlib.sha256(file.read_bytes()).hexdigest())
-    upload.abort()
-
-
-def test_a_taken_name_is_not_overwritten(bucket: str) -> None:
-    store = open_store(f"s3://{bucket}")
+def test_a_taken_name_is_not_overwritten(store: Store) -> None:
     assert store.put_new("a", b"first", metadata={})
     assert not store.put_new("a", b"second", metadata={})
     assert store.read_object("a") == b"first"
@@ -218,8 +206,7 @@ def test_a_listing_has_more_than_a_page(weed: Any) -> None:
     assert len(list(open_store(f"s3://{bucket}").list_objects("k"))) == 1005
 
 
-def test_an_object_that_is_not_there_is_an_answer(bucket: str) -> None:
-    store = open_store(f"s3://{bucket}")
+def test_an_object_that_is_not_there_is_an_answer(store: Store) -> None:
     assert store.describe("none") is None
     assert store.read_object("none") is None
     with pytest.raises(FileNotFoundError):
@@ -270,8 +257,7 @@ def test_an_impossible_number_of_attempts_is_a_usage_error(monkeypatch: pytest.M
         open_store("s3://some-bucket")
 
 
-def test_a_part_is_read_and_nothing_beyond_the_end(bucket: str) -> None:
-    store = open_store(f"s3://{bucket}")
+def test_a_part_is_read_and_nothing_beyond_the_end(store: Store) -> None:
     store.put_new("a", b"0123456789", metadata={})
     store.put_new("empty", b"", metadata={})
     assert b"".join(store.read_chunks("a", start=3, length=4)) == b"3456"
@@ -307,8 +293,7 @@ def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the
         store.read_object("a")
 
 
-def test_a_swap_replaces_only_what_is_still_there(bucket: str) -> None:
-    store = open_store(f"s3://{bucket}")
+def test_a_swap_replaces_only_what_is_still_there(store: Store) -> None:
     assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
     store.put_new("promoted/best.json", b"1", metadata={})
     assert store.swap("promoted/best.json", b"1", b"2", metadata={})
@@ -316,8 +301,7 @@ def test_a_swap_replaces_only_what_is_still_there(bucket: str) -> None:
     assert store.read_object("promoted/best.json") == b"2"
 
 
-def test_of_many_who_swap_at_once_one_wins(weed: Any) -> None:
-    store = open_store(f"s3://{weed.new_bucket()}")
+def test_of_many_who_swap_at_once_one_wins(store: Store) -> None:
     store.put_new("a", b"old", metadata={})
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda n: store.swap("a", b"old", b"%d" % n, metadata={}), range(8)))
@@ -325,8 +309,7 @@ def test_of_many_who_swap_at_once_one_wins(weed: Any) -> None:
     assert store.read_object("a") == b"%d" % won.index(True)
 
 
-def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(bucket: str) -> None:
-    store = open_store(f"s3://{bucket}")
+def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(store: Store) -> None:
     store.put_new("run-1/a", b"x", metadata={})
     assert abs(next(iter(store.list_objects("run-1/"))).modified - time.time()) < 60
     for _ in range(2):

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.inventory import list_runs
-from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.record.contents import contents_of
 from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import Selection, parse_selection
+from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
@@ -20,7 +18,6 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import VerificationError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     CheckpointManifest,
@@ -62,50 +59,6 @@ def stored(bucket: Bucket, make_run: Any) -> RunDirectory:
     run: RunDirectory = make_run()
     assert sync_run(bucket.store, run, 1).problems == ()
     return run
-
-
-@every_depth
-def test_a_synced_run_verifies(bucket: Bucket, stored: RunDirectory, depth: Depth) -> None:
-    found = verify_run(bucket.store, 1, depth=depth, run_directory=stored)
-    assert found.problems == ()
-    assert found.objects_verified == found.objects_total == 12
-
-
-def test_a_run_comes_back_to_the_byte_and_damage_is_named(
-    bucket: Bucket, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainyard.gateways.s3.store.RANGE_BYTES", 30_000)
-    stored = make_run()
-    sync_run(bucket.store, stored, 1)
-    report = restore(bucket.store, Selection(1), tmp_path / "back")
-    assert report.fetched_bytes == report.bytes
-    for path in (path for path in stored.path.rglob("*") if path.is_file()):
-        assert (tmp_path / "back" / path.relative_to(stored.path)).read_bytes() == path.read_bytes()
-    content = bucket.get(DATA)
-    bucket.put(DATA, content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(VerificationError, match=f"{DATA}: SHA-256 .* arrived"):
-        restore(bucket.store, Selection(1), tmp_path / "again")
-    assert restore(bucket.store, Selection(1, newest=True), tmp_path / "again").steps == (100,)
-
-
-def test_a_promoted_checkpoint_survives_retention_and_comes_back_by_its_name(
-    bucket: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
-) -> None:
-    store, rules = bucket.store, RetentionRules(keep_last=1)
-    make_run(steps=(300, 400))
-    sync_run(store, stored, 1)
-    for step in (200, 100):  # the name moves
-        run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
-        promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.FULL)
-    [plan] = plan_pruning(store, [1], rules)
-    assert prune(store, plan, by="ada", rules=rules) == []
-    found = verify_run(store, 1, depth=Depth.FULL, run_directory=stored)
-    assert (found.problems, found.notes) == ((), ())
-    [run] = list_runs(store, [1], judge=lambda *_: (), price=1.0)
-    assert [(each.step, each.promoted) for each in run.checkpoints] == [(100, ("best",)), (400, ())]
-    assert (run.ok, run.pruned) == (True, 2)
-    assert all(each.age_seconds is not None and abs(each.age_seconds) < 60 for each in run.checkpoints)
-    assert restore(store, parse_selection(store, None, "best"), tmp_path / "back").steps == (100,)
 
 
 def test_a_checkpoint_that_is_stored_is_not_read_again(
@@ -166,32 +119,6 @@ def test_a_large_file_that_is_another_than_the_manifest_says_is_named_and_not_st
     assert not bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads")
 
 
-def test_a_stored_checkpoint_that_somebody_replaced_is_read_and_sent_again(
-    bucket: Bucket, stored: RunDirectory
-) -> None:
-    content = bucket.get(DATA)
-    bucket.put(DATA, bytes(len(content)))
-    report = sync_run(bucket.store, stored, None)
-    assert (report.sent, report.problems, bucket.get(DATA)) == (1, (), content)
-
-
-def test_an_object_that_is_replaced_while_it_is_verified_is_named(
-    bucket: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    describe = bucket.store.describe
-
-    def describe_and_replace(key: str) -> Any:
-        found = describe(key)
-        if key == DATA:
-            bucket.put(DATA, bucket.get(OTHER))
-        return found
-
-    monkeypatch.setattr(bucket.store, "describe", describe_and_replace)
-    assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == (
-        f"{DATA}: replaced while it was verified: somebody else writes to the store",
-    )
-
-
 def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_and_can_be_had_back(
     bucket: Bucket, make_run: Any
 ) -> None:
@@ -214,13 +141,6 @@ def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_an
     assert prune(bucket.store, plan, by="ada", rules=rules) == []
     found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run)
     assert (found.problems, found.notes) == ((), ())
-
-
-def test_the_metadata_we_wrote_proves_nothing(bucket: Bucket, stored: RunDirectory) -> None:
-    head = bucket.client.head_object(Bucket=bucket.name, Key=DATA)
-    wrong = os.urandom(head["ContentLength"])
-    bucket.client.put_object(Bucket=bucket.name, Key=DATA, Body=wrong, Metadata=head["Metadata"])
-    assert not verify_run(bucket.store, 1, depth=Depth.LISTING).ok
 
 
 def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(

@@ -215,27 +215,6 @@ def test_a_part_that_is_cut_or_damaged_is_sent_again(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
-def test_a_read_that_breaks_goes_on_where_it_broke(proxy: FaultyProxy, store: Any, make_run: Any) -> None:
-    run = make_run(steps=(100,), size=3_000_000)
-    sync_run(store, run, 1)
-    proxy.faults, proxy.rate = ("cut the answer",), 0.3
-    whole = b"".join(store.read_chunks("run-1/checkpoint-100/__0_0.distcp"))
-    assert whole == (run.checkpoint(100) / "__0_0.distcp").read_bytes()
-
-
-@pytest.mark.parametrize("fault", ["cut the answer", "stall"])
-def test_a_read_that_always_breaks_is_refused(
-    fault: str, proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sync_run(store, make_run(steps=(100,)), 1)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    proxy.faults, proxy.rate = (fault,), 1.0
-    with pytest.raises(ServiceError):
-        list(
-            open_store(store.url, call_seconds=CALL_SECONDS).read_chunks("run-1/checkpoint-100/__0_0.distcp")
-        )
-
-
 @pytest.mark.parametrize("files", [1, NUMBERS_OF_FILES[1]])
 def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
     proxy: FaultyProxy,

@@ -7,7 +7,6 @@ run's manifest is read again, because retention may have removed the checkpoint 
 
 import json
 import re
-import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, field, replace
@@ -20,9 +19,8 @@ from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, o
 from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store, put_and_confirm
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
-from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, ServiceError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
-from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import parse_json_object
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -128,10 +126,11 @@ def promote(
     old, before = _pointer(store, name)
     moved = _move(store, promotion, old=old, before=before)
     if not _is_held(store, moved):
-        now = _undo_promotion(store, moved, old)
+        nothing = replace(moved, digest="", depth="").content
+        put_and_confirm(store, promotion_key(name), old or nothing, old=moved.content)
         raise RunConflictError(
             f"{checkpoint.prefix} was removed by retention, or stored again, while it was promoted: "
-            f"{now}. Promote another one."
+            f"{name} means what it meant before. Promote another one."
         )
     return moved
 
@@ -176,32 +175,6 @@ def _is_held(store: Store, promotion: Promotion) -> bool:
     listed = checkpoints_of(manifest) if manifest else []
     match = [each for each in listed if each.digest == promotion.digest]
     return any(each.marker is None or store.describe(each.marker.key) is not None for each in match)
-
-
-def _undo_promotion(store: Store, moved: Promotion, old: bytes | None) -> str:
-    """Take the name from a checkpoint that is gone; return a sentence about the result.
-
-    The name goes back to the previous checkpoint, or to none if that was removed as well.
-    """
-    key, nothing = promotion_key(moved.name), replace(moved, digest="", depth="").content
-    now = moved.content
-    try:
-        for then in (nothing,) if old is None else (old, nothing):
-            if not put_and_confirm(store, key, then, old=now):
-                return f"{moved.name} was moved by somebody else meanwhile"
-            found = _parse(then, key)
-            if not found.digest:
-                break
-            if _is_held(store, found):
-                return f"{moved.name} is step {found.step} of run {found.run_number} again"
-            now = then
-    except ServiceError as error:
-        command = f"store promote --store {shlex.quote(store.url)} --withdraw --name {moved.name}"
-        raise ServiceError(
-            f"{error}\n{moved.name} points at step {moved.step} of run {moved.run_number}, which was removed "
-            f"meanwhile. When the store answers: {trainyard_command(command)}"
-        ) from error
-    return f"no checkpoint is {moved.name} now"
 
 
 def require_name(name: str) -> None:

@@ -21,9 +21,8 @@ from trainyard.cluster.capacity import measure
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.fix import plan_fix, steps_record
 from trainyard.cluster.hyperpod import hyperpod_record, measured_use
-from trainyard.cluster.record import usage_record
 from trainyard.cluster.server_side_apply import apply_all
-from trainyard.cluster.verdict import verdict_record
+from trainyard.cluster.verdict import usage_record, verdict_record
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import (
     add_cluster_options,
@@ -38,8 +37,7 @@ from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.images.ecr import find_digest
 from trainyard.gateways.kubernetes.cluster_connection import open_api
-from trainyard.gateways.kubernetes.eks import list_clusters
-from trainyard.gateways.kubernetes.sagemaker import HyperPod
+from trainyard.gateways.kubernetes.eks import HyperPod, list_clusters
 from trainyard.gateways.prometheus import Prometheus
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import kinds_of_cluster

@@ -43,7 +43,12 @@ def render(loaded: "LoadedConfig", *, explain: bool, as_json: bool) -> str:
     """Return the configuration in the requested format."""
     values = loaded.config.to_plain()
     if explain and as_json:
-        return output.json_text(problems.as_data(values, loaded.origins)) + "\n"
+        rows = {
+            key: {"value": problems.value_at(values, key), "file": origin.file}
+            | ({} if origin.line is None else {"line": origin.line})
+            for key, origin in loaded.origins.items()
+        }
+        return output.json_text(rows) + "\n"
     if explain:
         return "".join(f"{line}\n" for line in problems.explanation_lines(values, loaded.origins))
     return output.json_text(values) + "\n" if as_json else dump_yaml(loaded.config)

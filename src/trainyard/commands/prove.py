@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.store.store_settings import store_settings
+from trainyard.artifacts.store.store_address import open_store, store_settings
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal

@@ -1,11 +1,9 @@
 """Check the settings of a bucket: versions, encryption, aborted uploads, public access. --fix corrects them.
 
-Only settings are changed, never an object. A setting applies only to new objects, so the encryption of the
-newest run's objects is reported as well. A setting that the store does not have, or that the role may not
-read, is reported and does not count as a failure.
+Only settings are changed, never an object, and a setting applies only to new objects. A setting that the
+store does not have, or that the role may not read, is reported and does not count as a failure.
 
-Reads:  --store: its settings, the newest run's manifest, the encryption of its objects; AWS_*
-        (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
+Reads:  --store: its settings; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS)
 Writes: with --fix the wrong settings of the bucket; a line for each setting on stdout
 Exit codes: 0 all is right, or was fixed; 1 something is wrong; 2 wrong usage; 4 the store cannot be reached
 
@@ -13,19 +11,13 @@ Example: trainyard store check --store s3://ml-runs/phase2 --fix
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
-from typing import TYPE_CHECKING
 
-from trainyard.artifacts.record.chain import newest_run
-from trainyard.artifacts.store.store_address import open_setup, open_store
+from trainyard.artifacts.store.store_address import open_setup
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.errors import ExitCode, ServiceError
-
-if TYPE_CHECKING:
-    from trainyard.gateways.s3.bucket_setup import BucketFinding, BucketSetup
+from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -45,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
     findings = []
-    newest = _encryption_findings(setup, args.store, call_seconds=args.call_seconds)
-    for finding in chain(setup.findings(fix=args.fix), newest):
+    for finding in setup.findings(fix=args.fix):
         findings.append(finding)
         if not args.json:
             output.print_text(finding.text())
@@ -56,14 +47,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdict = f"{bad} of {len(findings)} findings about {args.store} need attention"
     output.announce("store", verdict, "failed" if bad else "ok")
     return ExitCode.NO if bad else ExitCode.DONE
-
-
-def _encryption_findings(setup: "BucketSetup", url: str, *, call_seconds: float) -> Iterator["BucketFinding"]:
-    """Return the encryption of the newest run's objects; nothing without a stored or readable run."""
-    try:
-        newest = newest_run(open_store(url, call_seconds=call_seconds))
-    except ServiceError as error:
-        output.print_remarks([f"stored objects were not checked: {error}"])
-        return
-    if newest is not None:
-        yield setup.check_objects([entry.key for entry in newest.objects])

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.store_address import StoreOptions
-from trainyard.artifacts.store.store_settings import open_store_of
+from trainyard.artifacts.store.store_address import StoreOptions, open_store_of
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.preview import Preview, preview_run
 from trainyard.artifacts.upload.rate_limit import RateLimit
@@ -226,7 +225,7 @@ def follow_run(
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
     report = follow_training(*where, stop=stop, patience=limits, signer=signer, stores_rest=stores_rest)
-    if not stores_rest and not report.checkpoints and not report.passed:
+    if not stores_rest and not report.checkpoints:
         return ExitCode.DONE
     return _report(report, as_json=as_json)
 

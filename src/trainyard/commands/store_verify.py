@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.ancestry import walk_lineage
 from trainyard.artifacts.record.run_numbers import find_run_number
 from trainyard.artifacts.record.signature import check_signature
-from trainyard.artifacts.store.object_store import with_progress
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.command import arguments, output, terminal
@@ -118,8 +117,8 @@ def _verify_store(
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{how}"
     words = found.compared if found.ok else "not equal"
     signature = _verify_signature(public_key, store, number)
-    with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")) as display:
-        lineage = walk_lineage(with_progress(store, display), number, depth=depth)
+    with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")):
+        lineage = walk_lineage(store, number, depth=depth)
     _announce("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
     return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}

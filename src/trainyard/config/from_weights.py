@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.keys import leaf_keys
-from trainyard.config.problems import SET, Document, Origin
-from trainyard.config.yaml_reader import KeyPath
+from trainyard.config.problems import DEFAULT, SET, Document, Origin
 
 ARCHITECTURE = ("model", "architecture")
+_SECTION = "model.architecture."
 PATH = ("model", "path")
 TOKENIZER = "model.tokenizer"
 NAME = "model.name"
@@ -42,48 +42,48 @@ ReadWeights = Callable[[str, frozenset[str]], DeclaredShape | None]
 """Returns the values that `model.path` declares for the open keys; None when they are not known."""
 
 
-def null_architecture(document: Document) -> dict[KeyPath, Origin]:
-    """Treat `architecture: null` as an empty section and drop the keys of extended files.
-
-    Returns the places of the dropped keys, for `refuse_null_architecture`.
-    """
+def null_architecture(document: Document) -> Origin | None:
+    """Drop the architecture of extended files where `architecture: null` replaces it; return its place."""
     model = document.values.get("model")
     if not isinstance(model, dict) or model.get("architecture", {}) is not None:
-        return {}
+        return None
     model["architecture"] = {}
-    dropped = [path for path in document.places if path[:2] == ARCHITECTURE]
-    return {path: document.places.pop(path) for path in dropped}
+    null = document.places[ARCHITECTURE]
+    document.places = {at: origin for at, origin in document.places.items() if at[:2] != ARCHITECTURE}
+    return null
 
 
-def refuse_null_architecture(document: Document, places: Mapping[KeyPath, Origin]) -> None:
+def require_weights(document: Document, null: Origin | None) -> None:
     """Note a problem, at the line of the null, if no weights can fill the null architecture."""
-    if places and _path(document) is None and document.values["model"]["architecture"] == {}:
-        document.problems.append((places[ARCHITECTURE], ".".join(PATH), NO_WEIGHTS))
+    if null and _path(document) is None and document.values["model"]["architecture"] == {}:
+        document.problems.append((null, ".".join(PATH), NO_WEIGHTS))
 
 
 def open_keys(document: Document) -> frozenset[str]:
     """Return the keys that the weights decide; none if `model.path` is not set."""
     if _path(document) is None:
         return frozenset()
-    by_command = document.places.get(PATH, Origin("")).file == SET
-    return frozenset(key for key in leaf_keys() if _is_open(document, key, by_command=by_command))
+    by_command = document.places.get(PATH, DEFAULT).file == SET
+    described = (*(key for key in leaf_keys() if key.startswith(_SECTION)), TOKENIZER, *[NAME] * by_command)
+    set_at = {key: document.places.get(tuple(key.split("."))) for key in described}
+    return frozenset(
+        key for key, origin in set_at.items() if origin is None or (by_command and origin.file != SET)
+    )
 
 
 def fill_open_keys(document: Document, read: ReadWeights) -> frozenset[str]:
     """Set the open keys of `document` from `read`; returns the keys that stay unknown."""
     path, unknown = _path(document), open_keys(document)
-    if path is None:
-        return unknown
-    declared = read(path, unknown)
+    declared = read(path, unknown) if path is not None else None
     if declared is None:
         return unknown
     document.values["model"]["path"] = declared.path
-    origin = Origin(declared.source)
     for key in unknown:
+        place = tuple(key.split("."))
         if key in declared.values:
-            document.put(tuple(key.split(".")), declared.values[key], origin)
-        elif key.startswith(".".join(ARCHITECTURE)):
-            _remove(document, tuple(key.split(".")))
+            document.put(place, declared.values[key], Origin(declared.source))
+        elif key.startswith(_SECTION):
+            document.remove(place)
     return frozenset()
 
 
@@ -91,20 +91,3 @@ def _path(document: Document) -> str | None:
     model = document.values.get("model")
     path = model.get("path") if isinstance(model, dict) else None
     return path if isinstance(path, str) and path else None
-
-
-def _is_open(document: Document, key: str, *, by_command: bool) -> bool:
-    describes_the_model = key.startswith("model.architecture.") or key in (TOKENIZER, NAME)
-    if not describes_the_model or (key == NAME and not by_command):
-        return False
-    origin = document.places.get(tuple(key.split(".")))
-    return origin is None or (by_command and origin.file != SET)
-
-
-def _remove(document: Document, path: KeyPath) -> None:
-    section: Any = document.values
-    for name in path[:-1]:
-        section = section.get(name) if isinstance(section, dict) else None
-    if isinstance(section, dict):
-        section.pop(path[-1], None)
-    document.places.pop(path, None)

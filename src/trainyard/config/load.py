@@ -25,7 +25,7 @@ from trainyard.config.from_weights import (
     fill_open_keys,
     null_architecture,
     open_keys,
-    refuse_null_architecture,
+    require_weights,
 )
 from trainyard.config.keys import leaf_keys, section_at, types_of, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Layer, Origin, describe_error, shorten
@@ -69,11 +69,11 @@ def load_config(
     """
     document, file = Document(), Origin(os.path.normpath(path))
     document.values, document.places = _read(path, document, file)
-    dropped = null_architecture(document)
+    null = null_architecture(document)
     for argument in overrides:
         _apply(document, argument)
     _add_defaults_of_program(document)
-    refuse_null_architecture(document, dropped)
+    require_weights(document, null)
     if read_weights and not document.problems:
         unknown = fill_open_keys(document, read_weights)
     else:

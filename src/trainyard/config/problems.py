@@ -68,6 +68,15 @@ class Document:
         section[path[-1]] = value
         self.places[path] = origin
 
+    def remove(self, path: KeyPath) -> None:
+        """Remove the value at `path`, so that it has its default."""
+        section: Any = self.values
+        for name in path[:-1]:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(path[-1], None)
+        self.places.pop(path, None)
+
     def origin_of(self, path: KeyPath, otherwise: Origin) -> Origin:
         """Return where the value of `path`, or the nearest section around it, was written."""
         above = (path[:length] for length in range(len(path), 0, -1))
@@ -105,9 +114,7 @@ def show_value(value: Any) -> str:
         return ".nan" if math.isnan(value) else "-.inf" if value < 0 else ".inf"
     if not isinstance(value, str):
         return shorten(json.dumps(value))
-    start = value[:_SHOWN_CHARACTERS]
-    word = json.dumps(start, ensure_ascii=not start.isprintable())
-    return word if start == value else f'{word[:-1]}…" of {len(value):,} characters'
+    return f'"{shorten(json.dumps(value, ensure_ascii=False)[1:-1])}"'
 
 
 def describe_error(error: Mapping[str, Any], path: KeyPath) -> str:
@@ -127,45 +134,27 @@ def describe_error(error: Mapping[str, Any], path: KeyPath) -> str:
 
 
 def _hint(value: Any, kinds: set[str]) -> str:
-    """Return how to write what a value of YAML was probably meant to be; empty if that is not clear."""
-    if isinstance(value, float) and "integer" in kinds and value.is_integer():
-        return f"write {shorten(str(int(value)))}"
-    if isinstance(value, bool | int | float) and kinds <= {"string", "null"}:
-        return f'to mean text, write "{show_value(value)}"'
-    if value is None and "object" in kinds:
-        return "give it keys, or remove the line"
-    word = value.lower() if isinstance(value, str) else "-"
-    if "null" in kinds and word in ("", "none", "nil"):
-        return "write null"
-    if "boolean" in kinds and word in _YES_NO:
-        return f"write {_YES_NO[word]}"
-    if not kinds & {"boolean", "integer", "number"} or len(word) > 40:
+    """Return how to write a text that was meant as a truth value or a number; empty if it was not."""
+    if not isinstance(value, str) or not kinds & {"boolean", "integer", "number"}:
         return ""
-    meant = plain_value(word.replace("_", "").replace(",", ""))
-    if "boolean" in kinds if isinstance(meant, bool) else isinstance(meant, int | float):
-        return "a string: remove the quotes" if plain_value(word) == meant else f"write {show_value(meant)}"
-    return ""
+    if "boolean" in kinds and value.lower() in _YES_NO:
+        return f"write {_YES_NO[value.lower()]}"
+    meant = plain_value(value.lower()) if len(value) <= _SHOWN_CHARACTERS else None
+    fits = "boolean" in kinds if isinstance(meant, bool) else isinstance(meant, int | float)
+    return "a string: remove the quotes" if fits else ""
 
 
 def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:
     """Aligned lines of key, value and origin: `training.max_steps   600   configs/smoke.yaml:28`."""
-    rows = [(key, show_value(_value_at(values, key)), str(origin)) for key, origin in origins.items()]
+    rows = [(key, show_value(value_at(values, key)), str(origin)) for key, origin in origins.items()]
     widest_key = max(len(key) for key, _, _ in rows)
     widest_value = min(max(len(value) for _, value, _ in rows), _WIDEST_VALUE)
     for key, value, origin in rows:
         yield f"{key:<{widest_key}}  {value:<{widest_value}}  {origin}"
 
 
-def as_data(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> dict[str, dict[str, Any]]:
-    """Return by dotted key the value, the file (or `--set`, or `default`) and, in files, the line."""
-    return {
-        key: {"value": _value_at(values, key), "file": origin.file}
-        | ({} if origin.line is None else {"line": origin.line})
-        for key, origin in origins.items()
-    }
-
-
-def _value_at(values: Mapping[str, Any], key: str) -> Any:
+def value_at(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a dotted key."""
     found: Any = values
     for name in key.split("."):
         found = found[name]

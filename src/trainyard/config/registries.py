@@ -92,7 +92,7 @@ class StoreScheme:
     """A kind of store, by the scheme of its address."""
 
     module: str
-    """The dotted name of a module that checks and opens addresses, like `gateways.s3.bucket_address`."""
+    """The dotted name of a module that checks and opens addresses, like `gateways.s3.store`."""
     pattern: str
     """Regular expression of an address in a configuration; the module checks the details when it opens it."""
     strict_pattern: str
@@ -102,13 +102,13 @@ class StoreScheme:
 
 STORE_SCHEMES = {
     "s3": StoreScheme(
-        "trainyard.gateways.s3.bucket_address",
+        "trainyard.gateways.s3.store",
         r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?",
         r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?",
         "s3://bucket/prefix",
     ),
     "file": StoreScheme(
-        "trainyard.gateways.local_store.folder_address",
+        "trainyard.gateways.local_store.folder",
         r"file:///.*",
         r"file:///(?!.*%00)[^\s].*",
         "file:///folder",

@@ -16,8 +16,6 @@ from trainyard.errors import ConfigError, DamagedFileError
 MOST_BYTES = 4 << 20
 MOST_VALUES = 100_000
 MOST_DEPTH = 100
-# Python converts at most 4,300 decimal digits to an integer.
-MOST_DIGITS = 4000
 KeyPath = tuple[str, ...]
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN = {
@@ -37,6 +35,10 @@ class YamlError(ValueError):
         super().__init__(message)
         self.line, self.key = line, key
 
+    def at(self, name: str) -> str:
+        """Return the message with the name of its file and the line."""
+        return f"{name}:{self.line}: {self}" if self.line else f"{name}: {self}"
+
 
 # The parser in C is a hundred times as fast as that in Python, and gives the same lines.
 class CoreLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -53,9 +55,10 @@ def compose(content: bytes | str) -> list[Any]:
     """Return the root node of each document. Raises YamlError."""
     if len(content) > MOST_BYTES:
         raise YamlError(f"more than {MOST_BYTES >> 20} MB")
-    text, depth = content if isinstance(content, str) else _decode(content), 0
+    depth = 0
     event: Any
     try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
         # The parser's events are counted before nodes are built, which deep nesting would crash.
         for number, event in enumerate(yaml.parse(text, Loader=CoreLoader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -63,6 +66,9 @@ def compose(content: bytes | str) -> list[Any]:
                 much = f"more than {MOST_DEPTH} levels or {MOST_VALUES:,} values"
                 raise YamlError(much, event.start_mark.line + 1)
         return [node for node in yaml.compose_all(text, Loader=CoreLoader) if node is not None]
+    except UnicodeDecodeError as error:
+        byte, line = error.object[error.start], error.object.count(b"\n", 0, error.start) + 1
+        raise YamlError(f"byte 0x{byte:02x} is not UTF-8; is this YAML?", line) from None
     except yaml.YAMLError as error:
         mark, reason = getattr(error, "problem_mark", None), str(getattr(error, "problem", None))
         if mark is None:  # a character that YAML does not allow
@@ -73,14 +79,6 @@ def compose(content: bytes | str) -> list[Any]:
         if "mapping values" in reason:
             reason = "a second colon, or wrong indentation; text with a colon and a space needs quotes"
         raise YamlError(f"not valid YAML: {reason}", mark.line + 1) from None
-
-
-def _decode(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise YamlError(f"byte 0x{content[error.start]:02x} is not UTF-8; is this YAML?", line) from None
 
 
 def compose_one(content: bytes | str) -> Any:
@@ -134,8 +132,6 @@ def value_of(tag: str, text: str) -> Any:
         return None
     if kind == "bool":
         return text.lower() == "true"
-    if kind == "int" and len(text) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(text):,} characters")
     if kind == "int":
         return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
     if kind == "float":
@@ -155,11 +151,9 @@ def plain_value(text: str) -> Any:
 def parse_documents(content: bytes | str, name: str) -> list[Any]:
     """Return the values of all documents that are not empty. Raises ConfigError with the line."""
     try:
-        found = [values_of(root, {}) for root in compose(content)]
+        return [value for root in compose(content) if (value := values_of(root, {})) is not None]
     except YamlError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise ConfigError(f"{place}: {error}") from None
-    return [value for value in found if value is not None]
+        raise ConfigError(error.at(name)) from None
 
 
 def parse_yaml(content: bytes | str, name: str) -> Any:
@@ -167,8 +161,7 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
     try:
         return values_of(compose_one(content), {})
     except YamlError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise DamagedFileError(f"{place}: {error}") from None
+        raise DamagedFileError(error.at(name)) from None
 
 
 class _CoreDumper(yaml.SafeDumper):

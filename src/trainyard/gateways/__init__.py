@@ -17,16 +17,27 @@ SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class GatewayObject:
-    """An object as its store describes it: `artifacts.store.object_store.StoredObject`."""
+    """An object as its store describes it."""
 
     key: str
     size: int
+    """Bytes."""
     etag: str = ""
+    """Changes when the bytes do; empty if the store has none."""
     checksum: Mapping[str, Any] = field(default_factory=dict)
+    """`algorithm`, `type` and `value` (base64, as the store returned it), which the store computed.
+
+    It covers all bytes. Empty in listings and for stores that compute none.
+    """
     modified: float = field(default=0.0, compare=False)
+    """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
     identity: str = field(default="", compare=False)
-    has_requested_encryption: bool = field(default=True, compare=False)
+    """Distinguishes the object from all others under this key, past or future; empty if unknown."""
     archived: str = field(default="", compare=False)
+    """The archive (`GLACIER`, …) from which the object cannot be read now; empty if it can be read.
+
+    A listing reports it also for an object that was restored from the archive; `describe` does not.
+    """
 
 
 def join_chunks(key: str, chunks: Iterable[bytes]) -> bytes:

@@ -20,7 +20,6 @@ from trainyard.errors import (
 from trainyard.gateways.aws_session import ROLE, boto3_session
 
 _REGIONS = "it in the account settings (AWS Regions), or name another with --region."
-_LATER = ", after several attempts: "
 # Error codes of AWS, the class of the error, and what completes "AWS in us-west-2 refused to …".
 _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
     (
@@ -43,11 +42,6 @@ _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
         f"get-caller-identity shows it), or the region is off for the account: enable {_REGIONS}",
     ),
     (
-        "RequestTimeTooSkewed RequestInTheFuture",
-        CredentialsRefusedError,
-        ": the clock of this machine is wrong ({stated}). Set it (timedatectl), and try again.",
-    ),
-    (
         "AccessDenied AccessDeniedException UnauthorizedOperation AllAccessDisabled AuthorizationError 403 "
         "Forbidden",
         PermissionRefusedError,
@@ -55,26 +49,14 @@ _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
         "docs/runbooks/permissions.md#images.",
     ),
     (
-        "LimitExceeded LimitExceededException AccountLimitExceededException TooManyBuckets "
-        "ServiceQuotaExceededException ResourceLimitExceeded ResourceLimitExceededException",
-        ServiceError,
-        ": a quota of the account is used up ({stated}). Wait for what runs, remove what is not needed, or "
-        "request more in Service Quotas.",
-    ),
-    (
         "Throttling ThrottlingException ThrottledException RequestThrottled 429 RequestThrottledException "
         "TooManyRequests TooManyRequestsException SlowDown RequestLimitExceeded BandwidthLimitExceeded "
-        "PriorRequestNotComplete",
-        ServiceTroubleError,
-        f"{_LATER}too many requests ({{stated}}). Try again in some minutes, with less at a time.",
-    ),
-    (
-        "InternalError InternalFailure InternalServerError InternalServerException ServerException "
-        "ServiceException ServiceUnavailable ServiceUnavailableException RequestTimeout "
+        "PriorRequestNotComplete InternalError InternalFailure InternalServerError InternalServerException "
+        "ServerException ServiceException ServiceUnavailable ServiceUnavailableException RequestTimeout "
         "RequestTimeoutException 500 502 503 504",
         ServiceTroubleError,
-        f"{_LATER}an error inside AWS ({{stated}}). Try again; health.aws.amazon.com shows when a service is "
-        "in trouble.",
+        ", after several attempts: {stated}. Try again in some minutes; health.aws.amazon.com shows when a "
+        "service is in trouble.",
     ),
 )
 

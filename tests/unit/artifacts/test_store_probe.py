@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import resource
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from trainyard.artifacts.store.layout import READINESS, READINESS_SMALL
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import Probe, probe_store, standing_of
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ServiceError
 
 
 def probed(path: Path) -> Probe:
@@ -75,42 +74,6 @@ def test_what_is_no_folder_is_refused_by_name(tmp_path: Path, broken: Callable[[
     assert [p for p in sorted(tmp_path.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system of its own in `folder`; skips where this user may not mount one."""
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(line, capture_output=True, timeout=20)
-    except FileNotFoundError:
-        pytest.skip("there is no mount")
-    if done.returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True, timeout=20)
-
-
-def test_a_file_system_that_is_read_only_is_refused(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "ro,size=64k") as disk:
-        for folder in (disk, disk / "store"):
-            (problem,) = probed(folder).problems
-            assert problem.startswith(f"The store cannot use {folder}")
-            assert "Read-only file system" in problem
-
-
-def test_a_file_system_that_is_full_is_refused_and_nothing_is_left_on_it(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "size=64k") as disk:
-        assert probed(disk / "store") == Probe()
-        with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        (problem,) = probed(disk / "store").problems
-        assert "No space left on device" in problem
-        assert [path.name for path in disk.rglob("*") if path.is_file()] == ["fill"]
-
-
 def test_a_limit_of_file_sizes_is_refused(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
@@ -154,15 +117,6 @@ def test_a_folder_that_this_user_may_not_use_is_refused(mode: int) -> None:
         assert found.problems
         assert all("Permission denied" in problem for problem in found.problems)
         assert list(folder.iterdir()) == []
-
-
-@each_case(
-    "url",
-    ["", "store", "/store", "file:store", "file://store", "file:///a%00b", "s3:/b", "gs://b", "s3://B_"],
-)
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError):
-        open_store(url)
 
 
 def test_a_store_that_loses_or_changes_what_it_is_given_is_refused(

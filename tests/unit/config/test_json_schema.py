@@ -53,8 +53,3 @@ def test_partial_files_are_valid(value: Any) -> None:
 
 def test_every_key_says_what_it_means() -> None:
     assert [key for key in leaf_keys() if not fragment_of(key).get("description")] == []
-
-
-def test_a_fragment_of_nothing_is_empty() -> None:
-    assert fragment_of("training.no.such") == {}
-    assert fragment_of("model.architecture")["type"] == "object"

@@ -170,9 +170,7 @@ def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(write_files:
             "a.yaml": "extends: b.yaml\n\ntraining:\n",
         }
     )
-    assert message(path).startswith(
-        "a.yaml:3: training: expected a section of keys, got null (give it keys, or remove the line)\n1 error"
-    )
+    assert message(path).startswith("a.yaml:3: training: expected a section of keys, got null\n1 error")
 
 
 def test_nothing_of_a_base_changes_when_it_is_used_twice(write_files: Write) -> None:

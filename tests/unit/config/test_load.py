@@ -1,13 +1,10 @@
 """Loading a configuration: the shipped files, the round trip through YAML, the digest."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -95,21 +92,6 @@ def test_smoke_extends_it_and_logs_every_step() -> None:
     assert tuple(loaded.origins) == leaf_keys()
 
 
-def test_a_smoke_run_of_twenty_steps_needs_no_other_warmup() -> None:
-    config = load_config(CONFIGS / "smoke.yaml", ["training.max_steps=20"]).config
-    assert (config.training.max_steps, config.training.warmup_steps) == (20, 50)
-
-
-@pytest.mark.parametrize("name", ["training_configuration.yaml", "smoke.yaml"])
-def test_the_shipped_files_survive_the_way_to_yaml_and_back(tmp_path: Path, name: str) -> None:
-    config = load_config(CONFIGS / name).config
-    (tmp_path / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
-    back = load_config(tmp_path / "config.yaml").config
-    assert back == config
-    assert config_sha256(back) == config_sha256(config)
-    assert yaml.safe_load(dump_yaml(config)) == config.to_plain()
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 NUMBER = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
 COUNT = st.integers(1, MOST)
@@ -172,24 +154,6 @@ def test_the_digest_depends_on_every_value_and_on_nothing_else(folder: Path) -> 
 def test_text_of_the_longest_length_is_taken(folder: Path) -> None:
     (folder / "c.yaml").write_text(f"model: {{name: {'a' * LONGEST_TEXT}}}\ntraining: {{max_steps: 5}}\n")
     assert len(load_config(Path("c.yaml")).config.model.name) == LONGEST_TEXT
-
-
-def test_loading_imports_no_torch_and_is_quick() -> None:
-    script = f"""
-import sys, time
-started = time.process_time()
-from pathlib import Path
-from trainyard.config.load import load_config
-load_config(Path({str(CONFIGS / "smoke.yaml")!r}))
-print("torch" in sys.modules, time.process_time() - started)
-"""
-    times = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        torch, seconds = done.stdout.split()
-        assert torch == "False"
-        times.append(float(seconds))
-    assert min(times) < 2
 
 
 def test_the_example_is_given_the_depth_of_the_questions() -> None:

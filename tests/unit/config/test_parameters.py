@@ -18,10 +18,6 @@ def build_model(shape: ArchitectureConfig) -> Llama:
         return Llama(shape)
 
 
-def test_there_are_presets() -> None:
-    assert PRESETS
-
-
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_the_count_of_every_preset_is_that_of_its_model(preset: Path) -> None:
     shape = ArchitectureConfig.model_validate(yaml.safe_load(preset.read_text())["model"]["architecture"])

@@ -25,10 +25,6 @@ def open_at(url, rest, options):
 def require_address(url, rest):
     if not rest:
         raise ConfigError(f"{url}: a name is missing")
-
-
-def names_a_store(rest):
-    return bool(rest)
 '''
 PROGRAM = """
 import json

@@ -38,21 +38,21 @@ training.learning_rate: 0 | expected a number greater than 0, got 0
 training.learning_rate: 1e999 | expected a finite number, got .inf
 training.learning_rate: [1] | expected a number, got a list
 training.learning_rate: 5.0e-5.0 | expected a number, got "5.0e-5.0"
-training.batch_size: 4.0 | expected a whole number, got 4.0 (write 4)
-training.batch_size: 1_000 | expected a whole number, got "1_000" (write 1000)
+training.batch_size: 4.0 | expected a whole number, got 4.0
+training.batch_size: 1_000 | expected a whole number, got "1_000"
 training.batch_size: 1:30 | expected a whole number, got "1:30"
-training.max_grad_norm: None | expected a number, got "None" (write null)
+training.max_grad_norm: None | expected a number, got "None"
 training.lr_scheduler: cosin | expected 'cosine', 'linear', 'warmup_stable_decay' or 'constant', got "cosin"
 training.optimizer: adam | expected one of adamw, got "adam"
 compute.compile: Off | expected true or false, got "Off" (write false)
 compute.compile: 'true' | expected true or false, got "true" (a string: remove the quotes)
 compute.compile: 1 | expected true or false, got 1
 kernel_optimization.simd_bits: '256' | expected 128, 256 or 512, got "256" (a string: remove the quotes)
-model.name: 5 | expected text, got 5 (to mean text, write "5")
+model.name: 5 | expected text, got 5
 model.name: '' | expected text, got ""
 model.device: gpu | expected text like "auto", "cpu", "cuda", "cuda:0", got "gpu"
 model.architecture: 5 | expected a section of keys, got 5
-data.hugging_face: | expected a section of keys, got null (give it keys, or remove the line)
+data.hugging_face: | expected a section of keys, got null
 program.command: python | expected a list of texts, got "python"
 program.environment: 5 | expected a mapping, got 5
 """

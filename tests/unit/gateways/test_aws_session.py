@@ -22,7 +22,7 @@ from tests.github_identity import (
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways import aws_session
 from trainyard.gateways.aws_refusals import AwsAccount
-from trainyard.gateways.kubernetes.eks_token import eks_token
+from trainyard.gateways.kubernetes.eks import eks_token
 from trainyard.gateways.prometheus import Prometheus
 from trainyard.gateways.s3.access import connect
 
@@ -91,24 +91,6 @@ def test_every_client_signs_with_the_workflows_role(
         assert f"session-{number}" in sign() or client == "the token of EKS"
     assert identity.calls == ["oidc", "sts"] * len(CLIENTS)
     assert set(identity.sessions) == {"trainyard-4711"}
-
-
-@pytest.mark.parametrize("service", ["oidc", "sts"])
-def test_every_client_reports_a_service_that_hangs_within_seconds(
-    service: str,
-    identity: GitHubIdentity,
-    in_step: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    in_step()
-    shorten_answers(monkeypatch)
-    monkeypatch.setattr(aws_session, "ATTEMPTS", 1)
-    identity.faults[service] = ["always:stall"]
-    for sign in CLIENTS.values():
-        with pytest.raises(ServiceError, match="trainyard-ci") as caught:
-            sign()
-        assert caught.value.exit_code == ExitCode.REFUSED
-    assert identity.calls.count(service) == len(CLIENTS)
 
 
 @pytest.mark.parametrize(("service", "fault"), [*itertools.product(("oidc", "sts"), BROKEN)])

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
@@ -14,21 +13,13 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.gateways.local_machine import (
-    file_system_of,
     free_bytes,
     has_nvidia_driver,
     installed_torch,
-    installed_versions,
     main_memory,
     measure_path,
     missing_for_compiling,
 )
-
-
-def test_installed_versions_are_keyed_by_canonical_name() -> None:
-    versions = installed_versions()
-    assert versions["torch"] == metadata.version("torch")
-    assert versions["slack-sdk"] == metadata.version("slack_sdk")
 
 
 def test_free_space_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path: Path) -> None:
@@ -163,15 +154,6 @@ def test_malformed_files_of_the_kernel_are_ignored(tmp_path: Path, text: str) ->
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text(text)
     assert main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
-
-
-def test_this_machine_has_memory() -> None:
-    found = main_memory()
-    assert 0 < found.available_bytes <= found.total_bytes
-
-
-def test_paths_on_one_file_system_have_one_number(tmp_path: Path) -> None:
-    assert file_system_of(tmp_path / "not" / "yet") == file_system_of(tmp_path) == tmp_path.stat().st_dev
 
 
 @pytest.mark.parametrize("name", ["nvidiactl", "nvidia0", "dxg", "null"])

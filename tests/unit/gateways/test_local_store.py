@@ -4,7 +4,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +137,6 @@ def test_nothing_is_written_through_a_link_to_a_folder(
     assert names(tmp_path / "outside") == []
 
 
-def test_a_taken_name_is_not_overwritten(store: LocalStore, folder: Path) -> None:
-    assert store.put_new("a/b", b"first", metadata={})
-    assert not store.put_new("a/b", b"second", metadata={})
-    assert (folder / "a/b").read_bytes() == b"first"
-    assert names(folder) == ["a/b"]
-
-
 def test_without_hard_links_a_taken_name_is_not_overwritten_either(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +177,7 @@ def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) ->
 def test_a_url_opens_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     for url in (folder.as_uri(), f"file://{folder}", f"file://localhost{folder}"):
-        assert open_store(url).url == f"file://{folder}"
+        assert open_store(url).url == folder.as_uri(), "one form in every output"
 
 
 @each_case(
@@ -205,14 +197,6 @@ def test_a_url_opens_its_folder(tmp_path: Path) -> None:
 def test_any_other_url_is_a_usage_error(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_store(url)
-
-
-def test_a_range_is_read_but_nothing_beyond_the_end(store: LocalStore, file: Path) -> None:
-    store.stage(file, "run-1/a", metadata={}).commit()
-    whole = file.read_bytes()
-    assert b"".join(store.read_chunks("run-1/a", start=3, length=4)) == whole[3:7]
-    assert b"".join(store.read_chunks("run-1/a", start=len(whole) - 1, length=9)) == whole[-1:]
-    assert b"".join(store.read_chunks("run-1/a", start=len(whole) + 5, length=9)) == b""
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -249,24 +233,6 @@ def test_a_file_that_is_removed_meanwhile_counts_as_missing(
             lambda path: path.unlink() or path.stat(),
         )
         assert store.describe("run-1/c") is None
-
-
-def test_a_swap_replaces_only_the_expected_content(store: LocalStore) -> None:
-    assert not store.swap("promoted/best.json", b"1", b"2", metadata={})
-    store.put_new("promoted/best.json", b"1", metadata={})
-    assert store.swap("promoted/best.json", b"1", b"2", metadata={})
-    assert not store.swap("promoted/best.json", b"1", b"3", metadata={})
-    assert b"".join(store.read_chunks("promoted/best.json")) == b"2"
-
-
-def test_one_of_many_simultaneous_swaps_wins(store: LocalStore) -> None:
-    store.put_new("promoted/best.json", b"old", metadata={})
-    with ThreadPoolExecutor(8) as pool:
-        won = list(
-            pool.map(lambda n: store.swap("promoted/best.json", b"old", b"%d" % n, metadata={}), range(8))
-        )
-    assert sum(won) == 1
-    assert b"".join(store.read_chunks("promoted/best.json")) == b"%d" % won.index(True)
 
 
 def test_a_deleted_object_leaves_no_empty_folder(store: LocalStore, folder: Path) -> None:

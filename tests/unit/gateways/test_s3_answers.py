@@ -183,17 +183,6 @@ def test_an_object_that_was_another_for_a_moment_is_not_taken_for_one_that_is_no
         list(store.read_chunks("k", identity="y"))
 
 
-def test_an_etag_that_breaks_off_is_asked_for_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_that_asks(2, monkeypatch)
-    broken, whole = (
-        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: {etag}\r\n\r\n".encode() for etag in ('"ab', '"abc"')
-    )
-    server.answers = [broken, whole]
-    found = store.describe("k")
-    assert found is not None
-    assert found.etag == "abc"
-
-
 def listing(entry: str, *, more: str = "false") -> bytes:
     body = (
         f"<ListBucketResult><IsTruncated>{more}</IsTruncated><Contents>{entry}</Contents></ListBucketResult>"

@@ -11,7 +11,7 @@ from awscrt import checksums
 from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket import Bucket
 from trainyard.gateways.s3.parts import PartBody, Parts, as_text
-from trainyard.gateways.s3.uploads import BODY_BYTES, describe_object
+from trainyard.gateways.s3.uploads import BODY_BYTES
 
 MIB = 1 << 20
 
@@ -19,9 +19,8 @@ MIB = 1 << 20
 class ScriptedBucket(Bucket):
     """Accepts everything that is sent."""
 
-    def __init__(self, encryption: str = "AES256") -> None:
-        self.prefix, self.attempts = "", 1
-        self._encryption = {} if encryption == "none" else {"ServerSideEncryption": encryption}
+    def __init__(self) -> None:
+        self.prefix, self.attempts, self._encryption = "", 1, {}
         self.sent: dict[int, str] = {}
         """The checksum of each part that was sent, by its number."""
         self.asked: list[str] = []
@@ -69,25 +68,6 @@ def test_parts_go_with_their_checksums_and_the_object_with_that_of_all(file: Pat
     parts = [b"a" * 16 * MIB, b"b" * 16 * MIB, b"c"]
     assert bucket.sent == {n: crc_of(part) for n, part in enumerate(parts, 1)}
     assert stored.checksum["value"] == crc_of(file.read_bytes())
-
-
-@pytest.mark.parametrize(
-    ("told", "asked", "as_asked"),
-    [
-        ("AES256", "aws:kms", False),
-        ("aws:kms", "aws:kms", True),
-        (None, "aws:kms", True),
-        ("aws:kms", "none", True),
-    ],
-)
-def test_an_object_tells_whether_it_is_encrypted_as_asked(
-    told: str | None, asked: str, as_asked: bool
-) -> None:
-    bucket = ScriptedBucket(asked)
-    bucket.head = {"ContentLength": 1, "ETag": "x"} | ({"ServerSideEncryption": told} if told else {})
-    found = describe_object(bucket, "k")
-    assert found is not None
-    assert found.has_requested_encryption is as_asked
 
 
 def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:

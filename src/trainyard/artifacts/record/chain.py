@@ -52,14 +52,6 @@ def listed_objects(store: Store, run_number: int) -> dict[str, StoredObject]:
     return {found.key: found for found in (*store.list_objects(prefix), *documents)}
 
 
-def newest_run(store: Store) -> RunManifest | None:
-    """Return the newest manifest of the highest-numbered run that has a readable one."""
-    for number in sorted(used_numbers(store), reverse=True):
-        if (manifest := newest_manifest(store, number)[1]) is not None:
-            return manifest
-    return None
-
-
 def _gaps(store: Store, run_number: int, chain: list[StoredManifest]) -> list[str]:
     """Report manifests that the chain does not reach: one before them was removed, or they were added.
 

@@ -9,7 +9,6 @@ claim its number any number of times. A record of a run without a key, as earlie
 empty key.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -17,7 +16,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,6 @@ from trainyard.run.untrusted_files import parse_json_object
 _MOST_DIGITS = 15
 # A store with more runs shows its newest.
 _MOST_LISTED = 10
-# The year 10000 can be displayed, and no later one.
-_LATEST_TIME = 253402300800
 # Give up after other runs have taken the next free number this many times.
 _RACES = 200
 _DAMAGED = "Put the object back from a copy; a new run takes a number that is free: --run-number auto."
@@ -91,8 +88,6 @@ class Claim:
     """The run's random key, 32 hex digits; empty for a run of an earlier version."""
     attempt: int = 1
     """Which start of the run this is; a claim that was read from a store says 1 (see `newest_attempt`)."""
-    claimed: float = field(default=0.0, compare=False)
-    """Unix seconds; 0 if unknown."""
 
     def is_of(self, run_id: str, key: str) -> bool:
         """Return whether the claim is of this very run."""
@@ -300,11 +295,11 @@ def _parse(content: bytes, name: str, number: int | None = None) -> Claim:
         value = parse_json_object(content, name)
     except DamagedFileError as error:
         raise VerificationError(f"{error}. {_DAMAGED}") from None
-    run_id, key, claimed = value.get("run_id"), value.get("key", ""), value.get("claimed", 0.0)
+    run_id, key = value.get("run_id"), value.get("key", "")
     number = value.get("run_number") if number is None else number
     if not isinstance(run_id, str) or not isinstance(key, str) or type(number) is not int or number < 1:
         raise VerificationError(f"{name}: damaged, so it is not known whose it is. {_DAMAGED}")
-    return Claim(number, run_id, key, claimed=float(claimed) if isinstance(claimed, int | float) else 0.0)
+    return Claim(number, run_id, key)
 
 
 def _put_claim(store: Store, mine: Claim) -> Claim | None:
@@ -337,25 +332,16 @@ def _taken_number(store: Store, owner: Claim, mine: Claim) -> str:
     this = "another run with this id" if owner.run_id == mine.run_id else f"run {mine.run_id}"
     return (
         f"Run number {mine.number} in {store.url} belongs to run {owner.run_id}; this is {this}. "
-        f"{_since(owner)}Nothing was stored.\n"
+        "Nothing was stored.\n"
         f"Take a free one: --run-number {next_free_number(store)}, or --run-number auto."
     )
 
 
 def _taken_id(store: Store, had: Claim) -> str:
-    since = ""
-    with contextlib.suppress(VerificationError):
-        since = _since(stored_claim_of_number(store, had.number) or had)
     return (
         f"The id {had.run_id} in {store.url} belongs to another run, stored as run {had.number}. "
-        f"{since}Nothing was stored.\n"
+        "Nothing was stored.\n"
         "Give this run another id (TRAINYARD_RUN_ID; without it, each has its own), "
         "or continue that one with all its inputs: --resume auto. To begin a new one from its newest "
         f"checkpoint: --resume {store.url}/{manifest_key(had.number)}"
     )
-
-
-def _since(owner: Claim) -> str:
-    if not 0 < owner.claimed < _LATEST_TIME:
-        return ""
-    return time.strftime("It was claimed on %Y-%m-%d at %H:%M:%S UTC. ", time.gmtime(owner.claimed))

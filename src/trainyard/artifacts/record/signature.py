@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
-from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import signature_key, signature_prefix
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, sha256_of_chunks
 from trainyard.errors import VerificationError
 
 if TYPE_CHECKING:

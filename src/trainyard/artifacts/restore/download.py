@@ -35,8 +35,7 @@ class Downloader:
         self.kept = 0
         """Number of files that were already complete."""
         self._store, self._folder, self._progress = store, folder, progress
-        self._ending = threading.Event()
-        self._files = Workers(_FILES_AT_ONCE, self._ending)
+        self._files = Workers(_FILES_AT_ONCE)
         self._counting = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -50,7 +49,6 @@ class Downloader:
 
         Raises ServiceError when the store gives up, OSError when the disk does; complete files stay.
         """
-        self._ending.clear()
         problems = self._files.each(lambda each: self._download_file(*each), list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]

@@ -4,11 +4,12 @@ Keys are relative to the store's prefix and use forward slashes. Every method ra
 store cannot be reached or refuses, after retrying errors that a retry can fix.
 """
 
+import base64
+import hashlib
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trainyard.run.progress import Progress
 
@@ -17,53 +18,13 @@ FULL_OBJECT = "FULL_OBJECT"
 """The checksum covers the object's bytes."""
 
 
-class StoredObject(Protocol):
-    """The store's own description of an object."""
+# The class of the gateways is only named in annotations: no room imports a gateway.
+if TYPE_CHECKING:
+    from trainyard.gateways import GatewayObject
 
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        ...
-
-    @property
-    def etag(self) -> str:
-        """Changes when the bytes do; empty if the store has none."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """Distinguishes the object from all others under this key, past or future; empty if unknown."""
-        ...
-
-    @property
-    def checksum(self) -> Mapping[str, Any]:
-        """`algorithm`, `type` and `value` (base64, as the store returned it).
-
-        The store computed it from all bytes of the object. It is empty in listings and for stores that
-        compute none.
-        """
-        ...
-
-    @property
-    def modified(self) -> float:
-        """When the store last received it, in Unix seconds by the store's clock; 0 if unknown."""
-        ...
-
-    @property
-    def has_requested_encryption(self) -> bool:
-        """False if `describe` reports an encryption other than the one for new objects."""
-        ...
-
-    @property
-    def archived(self) -> str:
-        """The archive (`GLACIER`, …) from which the object cannot be read now; empty if it can be read.
-
-        A listing reports it also for an object that was restored from the archive; `describe` does not.
-        """
-        ...
+    StoredObject = GatewayObject
+else:
+    StoredObject = Any
 
 
 class Upload(Protocol):
@@ -174,17 +135,6 @@ class Store(Protocol):
         """
         ...
 
-    def can_abort(self, key: str) -> bool:
-        """Start an upload in parts of `key` and abort it; return False if that is refused. None stays open.
-
-        If it is refused, `key` may become an object of one byte.
-        """
-        ...
-
-    def abort_uploads(self) -> None:
-        """Abort, from any thread, what a check of the store has started to send in parts; never raises."""
-        ...
-
     def sweep(self, older_than_seconds: float) -> int:
         """Abort uncompleted uploads of runs that started this long ago; return the count. Never raises."""
         ...
@@ -238,32 +188,33 @@ class _Snapshot:
         return getattr(self._store, name)
 
 
-def with_progress(store: Store, progress: Progress) -> Store:
-    """Return `store` wrapped so that each block read from it advances `progress`.
+def counted(chunks: Iterable[bytes | memoryview], progress: Progress) -> Iterator[bytes | memoryview]:
+    """Yield what is read from a store, and report each piece to `progress`."""
+    for chunk in chunks:
+        progress.advance(len(chunk))
+        yield chunk
 
-    The store's gateway reports what is sent.
+
+def sha256_of_chunks(chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+    """Return the hex SHA-256 and the number of bytes of a stream."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+    return digest.hexdigest(), size
+
+
+def checksum_agrees(
+    checksum: Mapping[str, Any], sha256: str, recorded: Mapping[str, Any] | None = None
+) -> bool | None:
+    """Return whether the store's `checksum` matches the object's SHA-256; None if it does not show that.
+
+    Any checksum other than a SHA-256 of the complete object is compared with `recorded`, the checksum that
+    the store returned when these bytes were sent.
     """
-    return _WatchedStore(store, progress)
-
-
-class _WatchedStore:
-    def __init__(self, store: Store, progress: Progress) -> None:
-        self._store, self._progress = store, progress
-
-    def read_chunks(
-        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-    ) -> Iterator[bytes]:
-        for chunk in self._store.read_chunks(key, start=start, length=length, identity=identity):
-            self._progress.advance(len(chunk))
-            yield chunk
-
-    def stream(
-        self, key: str, start: int, size: int, *, identity: str = ""
-    ) -> Generator[bytes | memoryview, None, None]:
-        with closing(self._store.stream(key, start, size, identity=identity)) as pieces:
-            for piece in pieces:
-                self._progress.advance(len(piece))
-                yield piece
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    if checksum.get("algorithm") == SHA256 and checksum.get("type") == FULL_OBJECT:
+        return bool(checksum["value"] == base64.b64encode(bytes.fromhex(sha256)).decode())
+    form = ("algorithm", "type")
+    if recorded and checksum and all(checksum.get(key) == recorded.get(key) for key in form):
+        return bool(checksum["value"] == recorded.get("value"))
+    return None

@@ -1,6 +1,7 @@
 """The address of a store: open the store at `s3://bucket/prefix` or `file:///folder`, or judge its address.
 
 The kinds of stores are in `config.registries`; the module of a kind is imported when its address is opened.
+The store of a run is that of the command line, else that of the run's own configuration.
 """
 
 import os
@@ -8,10 +9,13 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.run.directory import RunDirectory
+from trainyard.run.run_settings import read_settings, setting
+from trainyard.run.untrusted_files import read_bytes
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.object_store import Store
@@ -76,10 +80,10 @@ def local_store_folder(url: str) -> Path | None:
 def names_a_store(url: str) -> bool:
     """Return whether `url` is written as the address of a store is."""
     try:
-        module, rest = _kind_of_store(url)
+        require_address(url)
     except ConfigError:
         return False
-    return bool(module.names_a_store(rest))
+    return True
 
 
 def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
@@ -107,3 +111,40 @@ def _meant(url: str) -> str:
     if url.startswith(("/", "./", "../", "~/")) or (url and os.path.isdir(path)):  # noqa: PTH112
         return f"; did you mean {Path(path).as_uri()}?"
     return f"; did you mean s3://{url}?" if names_a_store(f"s3://{url}") else ""
+
+
+class StoreSettings(NamedTuple):
+    """The settings for opening a store."""
+
+    url: str
+    encryption: str
+
+
+def open_store_of(
+    run_dir: Path | None, url: str | None, options: StoreOptions, pace: Callable[[int], None]
+) -> "Store":
+    """Open the store at `url`, or else that of the run's configuration, whose encryption is the default."""
+    url, encryption = store_settings(run_dir, url=url, encryption=options.get("encryption"))
+    chosen: StoreOptions = {**options, "encryption": encryption, "pace": pace}
+    return open_store(url, **chosen)
+
+
+def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:
+    """Complete the settings from the run's `config.yaml`. Raises ConfigError when no store is named."""
+    settings = _settings(run_dir) if run_dir is not None else {}
+    chosen = url or setting(settings, "artifacts.store")
+    if not chosen:
+        raise ConfigError("No store: give --store, or set artifacts.store in the configuration.")
+    return StoreSettings(chosen, encryption or setting(settings, "artifacts.encryption") or "AES256")
+
+
+def _settings(run_dir: Path) -> dict[str, Any]:
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: the run directory does not exist")
+    path = RunDirectory(run_dir).config_file
+    try:
+        return read_settings(read_bytes(path), str(path))
+    except FileNotFoundError:
+        return {}
+    except DamagedFileError as error:
+        raise ConfigError(str(error)) from None

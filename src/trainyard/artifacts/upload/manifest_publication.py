@@ -21,7 +21,6 @@ from trainyard.artifacts.record.manifest import (
 )
 from trainyard.artifacts.record.signature import put_signature
 from trainyard.artifacts.record.statement import resolved_config, statement_of
-from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -31,7 +30,7 @@ from trainyard.artifacts.store.layout import (
     records_prefix,
     records_version_of,
 )
-from trainyard.artifacts.store.object_store import Store, StoredObject, put_and_confirm
+from trainyard.artifacts.store.object_store import Store, StoredObject, put_and_confirm, sha256_of_chunks
 from trainyard.errors import RunConflictError
 from trainyard.run.run_settings import setting
 

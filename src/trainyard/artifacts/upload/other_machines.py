@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
-from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.store.object_store import Store, StoredObject, checksum_agrees, sha256_of_chunks
 from trainyard.errors import CheckpointError, ObjectChangedError
 
 _POLL_SECONDS = 2.0

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.layout import checkpoint_step_of
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.manifest_publication import read_store
 from trainyard.artifacts.upload.sync import sync_run, sync_suggested
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.errors import (
@@ -93,8 +91,6 @@ class FollowReport:
     """Report of the last pass, if the run is over."""
     problems: tuple[str, ...]
     """Checkpoints that could not be stored, and why."""
-    passed: int = 0
-    """Number of checkpoints that the run replaced by newer ones before they could be stored."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -110,11 +106,10 @@ class FollowReport:
 
     def summary(self) -> str:
         """One line for people."""
-        passed = f"; {self.passed} more were replaced before they could be stored" if self.passed else ""
         stored = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
         if self.last is not None:
-            return f"{self.last.summary()}; {stored} while it was trained{passed}"
-        return f"{stored} stored while it was trained{passed}; {_ENDINGS[self.ending][1]}"
+            return f"{self.last.summary()}; {stored} while it was trained"
+        return f"{stored} stored while it was trained; {_ENDINGS[self.ending][1]}"
 
 
 def wait_for_run(directory: RunDirectory, patience: Patience, stop: threading.Event) -> None:
@@ -251,13 +246,11 @@ class _RunFollower:
         self._damaged: dict[str, str] = {}
         """Why a checkpoint could not be stored, by its name."""
         self._stored = 0
-        self._seen: set[int] = set()
-        """Steps of the complete checkpoints that were seen."""
 
     def store_new(self, ending: Ending | None) -> FollowReport | None:
         """Store what is new, and all of a run that is over; return the report if there is a reason to end."""
         if ending is Ending.OUTCOME and self._handover is not None:
-            return FollowReport(ending, self._stored, None, (), self._count_passed())
+            return FollowReport(ending, self._stored, None, ())
         if ending is Ending.OUTCOME:
             last = sync_run(
                 self._store,
@@ -266,12 +259,12 @@ class _RunFollower:
                 signer=self._signer,
                 others_seconds=self._others_seconds,
             )
-            return FollowReport(ending, self._stored, last, last.problems, self._count_passed())
+            return FollowReport(ending, self._stored, last, last.problems)
         self._store_checkpoints()
         if ending is None:
             return None
         problems = tuple(self._damaged.values()) if self._handover is None else ()
-        return FollowReport(ending, self._stored, None, problems, self._count_passed())
+        return FollowReport(ending, self._stored, None, problems)
 
     def _store_checkpoints(self) -> None:
         """Store every new complete checkpoint, newest first, because older ones may be removed meanwhile."""
@@ -280,7 +273,6 @@ class _RunFollower:
             step: _modification_time(self._directory.checkpoint(step) / MANIFEST_NAME) for step in steps
         }
         complete = frozenset((step, written) for step, written in markers.items() if written is not None)
-        self._seen.update(step for step, _ in complete)
         if complete <= self._done:
             return
         while (report := self._run.store_newest(frozenset(self._damaged))) is not None:
@@ -293,10 +285,3 @@ class _RunFollower:
                 return
         if not self._run.waits:
             self._done = complete
-
-    def _count_passed(self) -> int:
-        """Return how many of the checkpoints that were seen are neither stored nor on this machine."""
-        if len(self._seen) <= self._stored:
-            return 0
-        stored = {checkpoint_step_of(key) for key in read_store(self._store, self._number).known}
-        return len(self._seen - stored - set(self._directory.checkpoint_steps()))

@@ -18,9 +18,8 @@ from trainyard.artifacts.record.contents import RECORDS, Contents, Group, Item, 
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.run_numbers import claim_of_run, key_of_digest
 from trainyard.artifacts.record.sync_report import SyncReport
-from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
-from trainyard.artifacts.store.object_store import Store, put_and_confirm
+from trainyard.artifacts.store.object_store import Store, checksum_agrees, put_and_confirm, sha256_of_chunks
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import GroupUploader

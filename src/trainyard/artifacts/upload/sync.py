@@ -23,9 +23,8 @@ from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_in, claim_of_run, require_newest
 from trainyard.artifacts.record.sync_report import SyncReport, size_text
-from trainyard.artifacts.store.hashing import sha256_of_chunks
 from trainyard.artifacts.store.layout import identity_key
-from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.object_store import Store, sha256_of_chunks
 from trainyard.artifacts.upload.manifest_publication import (
     StoredState,
     build_manifest,
@@ -38,7 +37,6 @@ from trainyard.errors import CheckpointError, RecordError, ServiceError, Verific
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.storing_speed import write_storing_speed
 from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
@@ -75,17 +73,9 @@ def sync_run(
         sync_suggested(store, directory, number),
     ):
         contents = contents_of(directory, number, Path(scratch))
-        report = store_contents(
+        return store_contents(
             store, contents, number, signer=signer, progress=progress, others_seconds=others_seconds
         )
-        keep_storing_speed(directory, report)
-        return report
-
-
-def keep_storing_speed(directory: RunDirectory, report: SyncReport) -> None:
-    """Keep the measured speed for the deadline of the next run on this machine."""
-    if report.measures_speed:
-        write_storing_speed(directory.path.parent, report.sent_bytes, report.seconds)
 
 
 def store_contents(

@@ -12,9 +12,14 @@ from typing import Self
 
 from trainyard.artifacts.record.contents import Group, Item, hash_item, require_claimed
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import checkpoint_step_of
-from trainyard.artifacts.store.object_store import Store, StoredObject, Upload
+from trainyard.artifacts.store.object_store import (
+    Store,
+    StoredObject,
+    Upload,
+    checksum_agrees,
+    sha256_of_chunks,
+)
 from trainyard.artifacts.store.worker_threads import Workers
 from trainyard.artifacts.upload.other_machines import OtherMachines
 from trainyard.errors import CheckpointError, ObjectChangedError, VerificationError
@@ -118,7 +123,7 @@ class GroupUploader:
         if known is not None and known.sha256 == sha256:
             return known
         described = self._store.describe(item.key)
-        if described is None or not described.has_requested_encryption:
+        if described is None:
             return None
         agrees = checksum_agrees(described.checksum, sha256)
         # This object is in no earlier manifest, and a CRC can be forged, so its bytes are read.

@@ -12,8 +12,14 @@ from enum import StrEnum
 from random import Random, SystemRandom
 
 from trainyard.artifacts.record.manifest import ManifestObject
-from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
-from trainyard.artifacts.store.object_store import SHA256, Store, StoredObject, with_progress
+from trainyard.artifacts.store.object_store import (
+    SHA256,
+    Store,
+    StoredObject,
+    checksum_agrees,
+    counted,
+    sha256_of_chunks,
+)
 from trainyard.errors import ObjectChangedError
 from trainyard.run.progress import UNSEEN, Progress
 
@@ -58,10 +64,10 @@ def compare_objects(
     """
     read_back = _draw_sample(entries, depth, seed)
     progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
-    store = with_progress(store, progress)
 
     def compare(entry: ManifestObject) -> str | None:
-        return _compare(store, entry, listed.get(entry.key), read_back=entry.key in read_back)
+        is_read = entry.key in read_back
+        return _compare(store, entry, listed.get(entry.key), read_back=is_read, progress=progress)
 
     with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
         answers = zip(entries, pool.map(compare, entries), strict=True)
@@ -77,7 +83,12 @@ def _draw_sample(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> 
 
 
 def _compare(
-    store: Store, entry: ManifestObject, found: StoredObject | None, *, read_back: bool
+    store: Store,
+    entry: ManifestObject,
+    found: StoredObject | None,
+    *,
+    read_back: bool,
+    progress: Progress,
 ) -> str | None:
     """Return the problem of one object, None if there is none."""
     if found is None:
@@ -86,7 +97,7 @@ def _compare(
         return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
     if read_back and not found.etag:
         # A store without ETags is a folder: its checksum is computed from the bytes, which are read now.
-        return _compare_bytes(store, entry, found.identity)
+        return _compare_bytes(store, entry, found.identity, progress)
     described = found if found.checksum else store.describe(entry.key)
     if described is None:
         return "missing in the store"
@@ -101,24 +112,24 @@ def _compare(
     # A CRC can be forged, but the ETag changes with the bytes.
     replaced = described.checksum.get("algorithm") != SHA256 and described.etag != entry.etag
     if read_back or agrees is None or replaced:
-        return _compare_bytes(store, entry, described.identity)
+        return _compare_bytes(store, entry, described.identity, progress)
     return None
 
 
-def _compare_bytes(store: Store, entry: ManifestObject, identity: str) -> str | None:
+def _compare_bytes(store: Store, entry: ManifestObject, identity: str, progress: Progress) -> str | None:
     """Read the object, and again if it is wrong: corruption during the transfer is not the store's fault."""
-    wrong = _compare_once(store, entry, identity)
-    if wrong is not None and (again := _compare_once(store, entry, identity)) is None:
+    wrong = _compare_once(store, entry, identity, progress)
+    if wrong is not None and (again := _compare_once(store, entry, identity, UNSEEN)) is None:
         _logger.warning("%s: %s; correct when read again: it was damaged in transit", entry.key, wrong)
         return again
     return wrong
 
 
-def _compare_once(store: Store, entry: ManifestObject, identity: str) -> str | None:
+def _compare_once(store: Store, entry: ManifestObject, identity: str, progress: Progress) -> str | None:
     """Read the object whose checksum was compared, and return the problem of its bytes."""
     try:
         with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:
-            sha256, size = sha256_of_chunks(chunks)
+            sha256, size = sha256_of_chunks(counted(chunks, progress))
     except FileNotFoundError:
         return "removed while it was verified"
     except ObjectChangedError:

@@ -15,7 +15,6 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of, is_pruned, mi
 from trainyard.artifacts.record.contents import checkpoint_group, link_within, metrics_chunks
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
-from trainyard.artifacts.store.hashing import checksum_agrees, sha256_of_chunks
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -23,6 +22,7 @@ from trainyard.artifacts.store.layout import (
     records_version_of,
     run_prefix,
 )
+from trainyard.artifacts.store.object_store import checksum_agrees, sha256_of_chunks
 from trainyard.errors import CheckpointError, DamagedFileError, TrainyardError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_shard
 from trainyard.run.directory import RunDirectory, step_of

@@ -81,8 +81,14 @@ class ApiRequests:
 
         Raises PermissionRefusedError, ServiceError when it is refused, ServiceTroubleError when it failed.
         """
-        body = self._read(path, METADATA[metadata_of] if metadata_of else PLAIN)
-        return None if body is None else _parse(body, path)
+        accept = METADATA[metadata_of] if metadata_of else PLAIN
+        status, answer = self._send("GET", path, accept=accept, retried=RETRIED_STATUSES)
+        body = self._accepted_body("GET", path, status, answer)
+        if body is None or (found := _object_in(body)) is not None:
+            return None if body is None else found
+        raise ServiceError(
+            f"The answer to {path.partition('?')[0]} is not an object in JSON: is a proxy between?"
+        )
 
     def list_all(self, path: str, reduce: Callable[[Json], Kept | None], **query: str) -> tuple[Kept, ...]:
         """Return every object of a list, reduced by `reduce`; objects for which it returns None are omitted.
@@ -117,17 +123,15 @@ class ApiRequests:
         Raises ServiceTroubleError where there was no answer, CredentialsRefusedError.
         """
         if not dry_run:
-            return self._send("POST", f"{path}?fieldManager=trainyard", body)
+            return self._change("POST", f"{path}?fieldManager=trainyard", body)
         address = f"{path}?dryRun=All&fieldManager=trainyard"
-        status, answer = self._send_with_retries(
-            "POST", address, PLAIN, json.dumps(body).encode(), retried_codes=_BUSY
-        )
+        status, answer = self._send("POST", address, body, retried=_BUSY)
         return status, _answer_of(answer)
 
     def review(self, path: str, body: Json) -> Json:
         """Return the answer to a query that is sent as a creation, such as an access review."""
-        answer = self._read(path, PLAIN, json.dumps(body).encode(), "POST")
-        return {} if answer is None else _answer_of(answer)
+        status, answer = self._send("POST", path, body, retried=RETRIED_STATUSES)
+        return _answer_of(self._accepted_body("POST", path, status, answer) or b"{}")
 
     def apply(self, path: str, body: Json, *, dry_run: bool = False) -> tuple[int, Json]:
         """Return status and answer of a server-side apply, which creates or completes an object.
@@ -135,36 +139,36 @@ class ApiRequests:
         A field with another owner is a conflict (409), so nobody's fields are overwritten.
         """
         query = "?fieldManager=trainyard" + ("&dryRun=All" if dry_run else "")
-        return self._send("PATCH", path + query, body, "application/apply-patch+yaml")
+        return self._change("PATCH", path + query, body, "application/apply-patch+yaml")
 
     def merge(self, path: str, body: Json) -> tuple[int, Json]:
         """Return status and answer of a merge patch: None removes a field, and other fields stay.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        return self._send("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
+        return self._change("PATCH", f"{path}?fieldManager=trainyard", body, "application/merge-patch+json")
 
     def delete(self, path: str, options: Json) -> tuple[int, Json]:
         """Return status and answer of a deletion with these DeleteOptions; 404 if the object is gone.
 
         Raises ServiceTroubleError if there was no answer.
         """
-        return self._send("DELETE", path, options)
+        return self._change("DELETE", path, options)
 
     def stream(self, path: str, *, silence: float) -> "Stream":
         """Return the stream of a path. Raises TooOldError, and the errors of `get` if it is refused.
 
         After `silence` seconds without a byte it ends with ServiceTroubleError.
         """
-        status, answer, _ = self._authorized("GET", path, "*/*", None, silence=silence)
-        if status == 200:
+        answer = self._authorized("GET", path, {"Accept": "*/*"}, silence=silence)
+        if answer.status == 200:
             return Stream(answer, self.access.server)
         body = answer.read(_MOST_REFUSAL)
         answer.release_conn()
         verb = "watch" if "watch=1" in path else "GET"
-        if self._accepted_body(verb, path, status, body) is None:
+        if self._accepted_body(verb, path, answer.status, body) is None:
             raise ServiceError(f"The cluster has no {path.partition('?')[0]} (404)")
-        raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {status}")
+        raise ServiceError(f"{self.access.server} answered {path.partition('?')[0]} with {answer.status}")
 
     @staticmethod
     def refusal(what: str, status: int, answer: Mapping[str, Any]) -> ServiceError:
@@ -190,32 +194,36 @@ class ApiRequests:
             return time.time()
         return time.time() + self.server_time - self.clock_at_answer
 
-    def _read(self, path: str, accept: str, body: bytes | None = None, method: str = "GET") -> bytes | None:
-        return self._accepted_body(
-            method, path, *self._send_with_retries(method, path, accept, body, retried_codes=RETRIED_STATUSES)
-        )
+    def _change(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
+        """Send one request that changes something; return the status and the answer."""
+        status, answer = self._send(method, path, body, kind=kind, retried=_REFUSED_UNREAD, broken=1)
+        return status, _answer_of(answer)
 
-    def _send_with_retries(
+    def _send(
         self,
         method: str,
         path: str,
-        accept: str,
-        body: bytes | None,
+        body: Json | None = None,
         *,
-        retried_codes: tuple[int, ...],
+        retried: tuple[int, ...],
+        accept: str = PLAIN,
         kind: str = PLAIN,
         broken: int = _BROKEN,
     ) -> tuple[int, bytes]:
         """Return the status and the answer, after as many attempts as are needed and allowed.
 
-        `broken` is the number of attempts that may end without an answer.
+        An answer with a status in `retried` is not the last one; `broken` is the number of attempts that may
+        end without an answer.
         """
+        headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
+        content = None if body is None else json.dumps(body).encode()
         for pause in (*_PAUSES, None):
             wait = None
             try:
-                status, answer, wait = self._authorized(method, path, accept, body, kind=kind)
-                if status not in retried_codes or pause is None:
-                    return status, answer
+                answer = self._authorized(method, path, headers, content)
+                if answer.status not in retried or pause is None:
+                    return answer.status, answer.data
+                wait = _seconds_of(answer.headers.get("Retry-After"))
             except ServiceTroubleError:
                 broken -= 1
                 if broken == 0 or pause is None:
@@ -232,8 +240,6 @@ class ApiRequests:
         place = path.partition("?")[0]
         if status == 410:
             raise TooOldError(f"{self.access.server} answered {method} {place} with 410: {message}")
-        if status == 401:
-            raise self.unknown_caller()
         if status == 403:
             raise PermissionRefusedError(f"not allowed: {method} {place}: {message}")
         kind = ServiceTroubleError if status in RETRIED_STATUSES else ServiceError
@@ -243,38 +249,26 @@ class ApiRequests:
         self,
         method: str,
         path: str,
-        accept: str,
-        body: bytes | None,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
         *,
-        kind: str = PLAIN,
         silence: float | None = None,
-    ) -> tuple[int, Any, float | None]:
-        """Send one request; if our token is refused, send it once more with a new token.
+    ) -> Any:
+        """Return the answer to one request; if our token is refused, to one more with a new token.
 
-        The answer is its bytes or, with `silence`, a response that is still to be read.
+        With `silence` the answer is still to be read.
         """
         token = self._current_token()
-        headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
         answer = self._once(method, path, {**headers, **_identity(token)}, body, silence=silence)
-        if answer[0] == 401 and self.access.credentials.token is not None:
-            renewed = self._current_token(token)
-            if renewed != token:
-                if silence is not None:
-                    answer[1].drain_conn()
-                    answer[1].release_conn()
-                again = {**headers, **_identity(renewed)}
-                answer = self._once(method, path, again, body, silence=silence)
-        if answer[0] == 401 and silence is None:
+        if answer.status == 401 and (renewed := self._current_token(token)) != token:
+            answer.drain_conn()
+            answer.release_conn()
+            answer = self._once(method, path, {**headers, **_identity(renewed)}, body, silence=silence)
+        if answer.status == 401:
+            answer.close()
+            answer.release_conn()
             raise self.unknown_caller()
         return answer
-
-    def _send(self, method: str, path: str, body: Json, kind: str = PLAIN) -> tuple[int, Json]:
-        """Send one request that changes something; return the status and the answer."""
-        content = json.dumps(body).encode()
-        status, answer = self._send_with_retries(
-            method, path, PLAIN, content, retried_codes=_REFUSED_UNREAD, kind=kind, broken=1
-        )
-        return status, _answer_of(answer)
 
     def _current_token(self, refused: str = "") -> str:
         """Return the token in use; a new one if there is none yet, or if it is the one that was `refused`."""
@@ -291,7 +285,7 @@ class ApiRequests:
         body: bytes | None,
         *,
         silence: float | None = None,
-    ) -> tuple[int, Any, float | None]:
+    ) -> Any:
         import urllib3
 
         timeout = urllib3.Timeout(connect=min(CONNECT_SECONDS, self._seconds), read=silence or self._seconds)
@@ -313,8 +307,7 @@ class ApiRequests:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ServiceTroubleError(unreachable(self.access.server, error)) from None
         self._note_time(answer.headers.get("Date"))
-        content = answer.data if silence is None else answer
-        return answer.status, content, _seconds_of(answer.headers.get("Retry-After"))
+        return answer
 
     def _note_time(self, date: str | None) -> None:
         try:
@@ -383,15 +376,6 @@ def _sleep(pause: float, wait: float | None) -> None:
 
 def _seconds_of(text: str | None) -> float | None:
     return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
-
-
-def _parse(body: bytes, path: str) -> Json:
-    found = _object_in(body)
-    if found is None:
-        raise ServiceError(
-            f"The answer to {path.partition('?')[0]} is not an object in JSON: is a proxy between?"
-        )
-    return found
 
 
 def _answer_of(body: bytes) -> Json:

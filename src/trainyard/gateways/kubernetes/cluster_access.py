@@ -4,7 +4,7 @@
 
 A source of tokens is used once, and again when the API server rejects its token. Sources are a token, a
 file that is rotated, a program that prints one (`exec`), and EKS by a cluster's name, whose tokens are signed
-here (`eks_token`). No token is logged.
+here (`eks`). No token is logged.
 """
 
 import base64
@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.aws_session import credential_variables
-from trainyard.gateways.kubernetes.eks_token import eks_token
+from trainyard.gateways.kubernetes.eks import eks_token
 from trainyard.gateways.process import run_program
 
 EXEC_SECONDS = 60

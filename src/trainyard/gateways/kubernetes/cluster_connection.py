@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, eks_access, pod_access, read_access
-from trainyard.gateways.kubernetes.eks import EksCluster, describe_cluster
-from trainyard.gateways.kubernetes.sagemaker import HyperPod
+from trainyard.gateways.kubernetes.eks import EksCluster, HyperPod, describe_cluster
 
 if TYPE_CHECKING:
     from trainyard.run.suggested_commands import ClusterTarget

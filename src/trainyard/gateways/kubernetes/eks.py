@@ -1,11 +1,23 @@
-"""List EKS clusters, and find how to reach one. `kubernetes.eks_token` makes the tokens.
+"""EKS and HyperPod clusters of an AWS account: list them, find how to reach one, make tokens for EKS.
 
-Every call has a time limit and botocore's bounded retries. Nothing is changed.
+A token is a signed address of STS's GetCallerIdentity, made without the aws CLI. EKS opens this address, and
+STS answers who signed it. So it proves our identity and holds no secret key. It is signed for 60 seconds, and
+EKS accepts it for 15 minutes (github.com/kubernetes-sigs/aws-iam-authenticator). Every call has a time limit
+and botocore's bounded retries. Nothing is changed.
 """
 
+import base64
 from dataclasses import dataclass
+from typing import Any
 
+from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.aws_refusals import AwsAccount, call_aws
+from trainyard.gateways.aws_session import boto3_session
+
+_PREFIX = "k8s-aws-v1."
+_HEADER = "x-k8s-aws-id"
+_SIGNED_SECONDS = 60
+_UNKNOWN = ("ResourceNotFound", "ResourceNotFoundException", "ValidationException")
 
 
 @dataclass(frozen=True)
@@ -73,4 +85,85 @@ def _describe(aws: AwsAccount, name: str) -> EksCluster | None:
         endpoint=str(found.get("endpoint") or ""),
         authority=str((found.get("certificateAuthority") or {}).get("data") or ""),
         authentication=str((found.get("accessConfig") or {}).get("authenticationMode") or ""),
+    )
+
+
+class HyperPod:
+    """HyperPod in one region."""
+
+    def __init__(self, region: str = "") -> None:
+        """Raises ConfigError for AWS settings that cannot be used."""
+        self._aws = AwsAccount(region)
+        self.region = self._aws.region
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """Return the clusters, as `DescribeCluster` returns them."""
+        names = self._list_all("list_clusters", "ClusterSummaries")
+        return [self.describe(str(summary["ClusterName"])) for summary in names]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """One cluster, as `DescribeCluster` returns it. Raises ConfigError if there is none of this name."""
+        what = f"describe the HyperPod cluster {name}"
+        found: dict[str, Any] = self._call("describe_cluster", what, name, ClusterName=name)
+        return found
+
+    def nodes(self, name: str) -> list[dict[str, Any]]:
+        """Return the nodes of a cluster, as `ListClusterNodes` returns them."""
+        return self._list_all("list_cluster_nodes", "ClusterNodeSummaries", name, ClusterName=name)
+
+    def _list_all(self, operation: str, key: str, name: str = "", **arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        more = dict(arguments)
+        while True:
+            answer = self._call(operation, operation.replace("_", " "), name, **more)
+            found.extend(answer.get(key) or ())
+            if not answer.get("NextToken"):
+                return found
+            more["NextToken"] = answer["NextToken"]
+
+    def _call(self, operation: str, what: str, name: str, **arguments: str) -> Any:
+        missing = dict.fromkeys(_UNKNOWN, f"SageMaker of {self.region} has no HyperPod cluster {name}")
+        return self._aws.call("sagemaker", operation, what=what, missing=missing, **arguments)
+
+
+def eks_token(cluster: str, *, region: str = "") -> str:
+    """Return a token for `cluster`, with the AWS credentials of this process.
+
+    Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
+    """
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+    try:
+        url = _presigned_url(boto3_session(region=region), cluster)
+        return _PREFIX + base64.urlsafe_b64encode(url.encode()).rstrip(b"=").decode()
+    except NoCredentialsError:
+        raise PermissionRefusedError(
+            f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
+            "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"The AWS settings cannot be used: {error}") from None
+
+
+def _presigned_url(session: Any, cluster: str) -> str:
+    from botocore.config import Config
+
+    client = session.client("sts", config=Config(signature_version="v4", connect_timeout=5, read_timeout=10))
+    identify = "sts.GetCallerIdentity"
+
+    def keep(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+        context[_HEADER] = params.pop("ClusterName")
+
+    def add_header(request: Any, **_: object) -> None:
+        request.headers[_HEADER] = request.context[_HEADER]
+
+    client.meta.events.register(f"provide-client-params.{identify}", keep)
+    client.meta.events.register(f"before-sign.{identify}", add_header)
+    return str(
+        client.generate_presigned_url(
+            "get_caller_identity",
+            Params={"ClusterName": cluster},
+            ExpiresIn=_SIGNED_SECONDS,
+            HttpMethod="GET",
+        )
     )

@@ -17,8 +17,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
-from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import GatewayObject, join_chunks, require_small
 from trainyard.gateways.local_store.stored_files import (
     CHUNK_BYTES,
@@ -32,8 +34,33 @@ from trainyard.gateways.local_store.stored_files import (
     sync_file,
 )
 
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.store_address import StoreOptions
+
 _INCOMING = ".incoming"
 """The folder of unfinished files; the leftovers of a crash in it are never listed."""
+
+
+def open_at(url: str, rest: str, options: "StoreOptions") -> "LocalStore":
+    """Open the store; `rest` is `url` after `file://`. Raises ConfigError for an invalid address."""
+    pace = options.get("pace")
+    return LocalStore(folder_at(url, rest), pace) if pace else LocalStore(folder_at(url, rest))
+
+
+def require_address(url: str, rest: str) -> None:
+    """Raise ConfigError when `rest` is not a path of a folder."""
+    folder_at(url, rest)
+
+
+def folder_at(url: str, rest: str) -> Path:
+    """Return the folder. Raises ConfigError for an invalid path."""
+    path = rest.removeprefix("localhost")
+    if not path.startswith("/"):
+        raise ConfigError(f"{url}: a folder's path must be absolute, with three slashes: file:///{rest}")
+    encoded = unquote_to_bytes(path.encode(errors="surrogateescape"))  # names are bytes, of any encoding
+    if b"\0" in encoded:
+        raise ConfigError(f"{url}: %00 stands for a byte that no path can hold")
+    return Path(os.fsdecode(encoded))
 
 
 class LocalStore:
@@ -44,7 +71,7 @@ class LocalStore:
 
     def __init__(self, root: Path, pace: Callable[[int], None] = lambda _count: None) -> None:
         self._root, self._pace = root, pace
-        self.url = f"file://{root}"
+        self.url = root.as_uri()
 
     def folders(self) -> Iterator[str]:
         with name_refusals(self._root):
@@ -198,12 +225,6 @@ class LocalStore:
 
     def refuses_to_join(self, key: str) -> bool:  # noqa: ARG002
         return True  # nothing is sent in parts
-
-    def can_abort(self, key: str) -> bool:  # noqa: ARG002
-        return True  # an unfinished file is removed, and the next sync sweeps what a crash leaves
-
-    def abort_uploads(self) -> None:
-        """Do nothing, for the same reason."""
 
     def sweep(self, older_than_seconds: float) -> int:
         swept = 0

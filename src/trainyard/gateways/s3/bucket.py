@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.errors import (
@@ -43,19 +43,6 @@ _SURE_TO_BE_THERE = {
 """A field that a truncated response lacks: Python's HTTP client does not notice headers that are cut off."""
 
 
-class _Refusals:
-    """Accepts every refusal as a response and records its code, except those unrelated to the request."""
-
-    def __init__(self) -> None:
-        self.code = ""
-
-    def __contains__(self, code: object) -> bool:
-        if code in _NEVER_AN_ANSWER + _BUSY or not isinstance(code, str):
-            return False
-        self.code = code
-        return True
-
-
 class Bucket:
     """A bucket and the prefix that contains all our keys."""
 
@@ -77,41 +64,37 @@ class Bucket:
 
         Raises VerificationError when S3 repeatedly receives other bytes than were sent, else ServiceError.
         """
-        return self._ask(operation, {"Key": self.prefix + key, **arguments}, unless)
+        return self._ask(operation, {"Key": self.prefix + key, **arguments}, unless.__contains__)
 
     def create(self, operation: str, key: str, *, unless: tuple[str, ...] = (), **arguments: Any) -> Any:
         """Like `call`, for operations that create an object: with the store's encryption."""
         return self.call(operation, key, unless=unless, **self._encryption, **arguments)
-
-    def has_requested_encryption(self, answer: Mapping[str, Any]) -> bool:
-        """Return False only if S3 reports another encryption for the object than was requested."""
-        stated, requested = answer.get("ServerSideEncryption"), self._encryption.get("ServerSideEncryption")
-        return not stated or not requested or stated == requested
-
-    @property
-    def is_aws(self) -> bool:
-        """Return whether the endpoint is Amazon's, which reports the encryption of every encrypted object."""
-        return ".amazonaws.com" in self.endpoint
 
     def about(self, operation: str, **arguments: Any) -> tuple[Any, str]:
         """Return S3's response to `operation` on the bucket and no code, or None and the refusal's code.
 
         Raises ServiceError when S3 cannot be reached, or when the bucket or the credentials are wrong.
         """
-        refused = _Refusals()
-        return self._ask(operation, arguments, refused), refused.code
+        codes = [""]
+
+        def is_answer(code: str) -> bool:
+            codes.append(code)
+            return code not in _NEVER_AN_ANSWER + _BUSY
+
+        return self._ask(operation, arguments, is_answer), codes[-1]
 
     def pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
         """Yield S3's responses to a listing of the keys that start with `prefix`."""
         further: dict[str, str] = {}
         while True:
-            page = self._ask("list_objects_v2", {"Prefix": self.prefix + prefix, **arguments, **further}, ())
+            where = {"Prefix": self.prefix + prefix, **arguments, **further}
+            page = self._ask("list_objects_v2", where, lambda _: False)
             yield page
             if not page["IsTruncated"]:
                 return
             further = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _ask(self, operation: str, arguments: dict[str, Any], unless: Container[str]) -> Any:
+    def _ask(self, operation: str, arguments: dict[str, Any], is_answer: Callable[[str], bool]) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
@@ -119,13 +102,13 @@ class Bucket:
             last, client = attempt == self.attempts, self._client
             try:
                 answer = self._answer(client, operation, arguments)
-                if is_complete(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
+                if _is_complete(answer, _SURE_TO_BE_THERE.get(operation, "ResponseMetadata")):
                     return answer
                 if last:
                     raise ServiceError(f"The responses of {self.endpoint} to {operation} are cut off.")
             except ClientError as error:
                 code = str(error.response.get("Error", {}).get("Code", ""))
-                if code in unless:
+                if is_answer(code):
                     return None
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
                     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -159,15 +142,11 @@ class Bucket:
         return explain_refusal(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 
 
-def is_complete(answer: Mapping[str, Any], sure: str) -> bool:
-    """Return whether the response is complete and has the field `sure`."""
-    etag, listed = str(answer.get("ETag", "")), answer.get("Contents", ())
-    if etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')):
-        return False
-    if answer.get("IsTruncated") and listed and not answer.get("NextContinuationToken"):
-        return False
-    named = all("Prefix" in each for each in answer.get("CommonPrefixes", ()))
-    return sure in answer and named and all("Key" in each and "Size" in each for each in listed)
+def _is_complete(answer: Mapping[str, Any], sure: str) -> bool:
+    """Return whether the response has the field `sure`, and no page of a listing is cut off."""
+    listed = answer.get("Contents", ())
+    is_last = not answer.get("IsTruncated") or bool(answer.get("NextContinuationToken"))
+    return sure in answer and is_last and all("Key" in each and "Size" in each for each in listed)
 
 
 def wait_before_retry(attempt: int) -> None:

@@ -1,12 +1,10 @@
 """Check a bucket's settings: versioning, encryption, the removal of aborted uploads, no public access.
 
-Each setting is read, compared with docs/runbooks/permissions.md, and fixed only on request. For named
-objects, the check reports whether they are encrypted; the caller chooses them. A setting that the store does
-not support, or that the role may not read, is reported as unknown and is not an error.
+Each setting is read, compared with docs/runbooks/permissions.md, and fixed only on request. A setting that
+the store does not support, or that the role may not read, is reported as unknown and is not an error.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +13,6 @@ from trainyard.gateways.s3.bucket import Bucket
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _ABORT_DAYS, _OLD_VERSION_DAYS = 7, 30
-_AT_ONCE, _MOST_OBJECTS = 8, 1000
 _UNKNOWN = ("NotImplemented", "501", "MethodNotAllowed", "405", "404", "NotFound", "UnsupportedOperation")
 _DENIED = ("AccessDenied", "403", "Forbidden")
 _NOT_SET = (
@@ -57,30 +54,6 @@ class BucketSetup:
             "no expiry", "get_bucket_lifecycle_configuration", self._expiry, correct=None
         )
         yield self._check_setting("owner pays", "get_bucket_request_payment", _payer, correct=None)
-
-    def check_objects(self, keys: Sequence[str]) -> BucketFinding:
-        """Check the encryption of existing objects: the bucket's default applies only to new ones."""
-        name, checked = "stored objects", keys[:_MOST_OBJECTS]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(checked, pool.map(self._encryption_of, checked), strict=True))
-        known = {key: found for key, found in answers.items() if found is not None}
-        if not known:
-            return BucketFinding(name, None, f"none of {len(checked)} could be read")
-        if not any(known.values()) and not self._bucket.is_aws:
-            return BucketFinding(name, None, "the store does not report how they are encrypted")
-        wanted = "aws:kms" if self._algorithm == "aws:kms" else ""
-        wrong = sorted(key for key, found in known.items() if not found or not found.startswith(wanted))
-        if not wrong:
-            return BucketFinding(name, True, f"{len(known)} of the newest run, all encrypted")
-        how = known[wrong[0]] or "not encrypted"
-        return BucketFinding(
-            name, False, f"{len(wrong)} of {len(known)}: {how}, such as {wrong[0]}; copy them again"
-        )
-
-    def _encryption_of(self, key: str) -> str | None:
-        """Return the object's encryption: empty for none, None if it is missing or may not be read."""
-        answer, _ = self._bucket.about("head_object", Key=self._bucket.prefix + key)
-        return None if answer is None else str(answer.get("ServerSideEncryption", ""))
 
     def _checks(self) -> tuple[tuple[str, str, "_Judge", Callable[[_Answer], None]], ...]:
         return (

@@ -27,11 +27,9 @@ from trainyard.gateways.s3.uploads import (
     MISSING,
     TAKEN,
     Pace,
-    accept_equal,
+    Upload,
     condition,
-    confirm_checksum,
     describe_object,
-    object_of,
     part_bytes,
 )
 
@@ -53,7 +51,7 @@ class _SentPart:
     size: int
 
 
-class Parts:
+class Parts(Upload):
     """A multipart upload that is not joined yet."""
 
     def __init__(
@@ -68,25 +66,18 @@ class Parts:
         part_size: int | None = None,
         replaces: str = "",
     ) -> None:
-        """`slots` limits the parts in memory; `part_size` is that of a check, None suits the file.
-
-        `replaces` is the ETag of the object that may be replaced; if it is empty, the name must be free.
-        """
-        self.size, self._pace = path.stat().st_size, pace
-        self.sha256 = ""
-        self._bucket, self._key, self._path = bucket, key, path
-        self._metadata, self._slots, self._replaces = dict(metadata), slots, replaces
-        self._part_bytes = part_size or part_bytes(self.size)
-        self._has_checksum = True
+        """`slots` limits the parts in memory; `part_size` is that of a check, None suits the file."""
+        super().__init__(bucket, key, path, metadata=metadata, pace=pace, replaces=replaces)
+        self._slots, self._part_bytes = slots, part_size or part_bytes(self.size)
         self._sent: list[_SentPart] = []
-        self._upload_id, self._is_given_up = "", False
+        self._upload_id = ""
 
     def send(self, *, has_checksum: bool) -> bool:
         """Send all parts; return False, with nothing started, if S3 does not know the checksum.
 
         When one part fails permanently, the upload is aborted.
         """
-        self._has_checksum = has_checksum
+        self.algorithm = _ALGORITHM if has_checksum else ""
         with contextlib.ExitStack() as undo:
             undo.callback(self.abort)
             if not self._start():
@@ -101,20 +92,18 @@ class Parts:
             self._require_replaceable()
             answer = self._join()
             if answer is not None:
-                return self._confirm(answer)
+                stored, self._upload_id = self._confirm(answer), ""
+                return stored
             found = describe_object(self._bucket, self._key)
             if (found.etag if found else "") != self._replaces:
-                algorithm, expected = (_ALGORITHM, self._checksum_text()) if self._has_checksum else ("", "")
-                stored = accept_equal(
-                    self._bucket, self._key, self.size, algorithm=algorithm, expected=expected
-                )
+                stored = self._accept_equal()
                 self.abort()
                 return stored
             # The name is still free, or has the object to replace: other requests were in progress.
             self.abort()
             wait_before_retry(attempt)
             before = self.sha256
-            self.send(has_checksum=self._has_checksum)
+            self.send(has_checksum=bool(self.algorithm))
             if self.sha256 != before:
                 raise VerificationError(f"{self._key}: its file was changed while it was stored")
         raise ServiceError(
@@ -130,11 +119,11 @@ class Parts:
 
     def _join(self) -> Any:
         more: dict[str, Any] = {}
-        if self._has_checksum:
-            more = {"ChecksumType": "FULL_OBJECT", f"Checksum{_ALGORITHM}": self._checksum_text()}
+        if self.algorithm:
+            more = {"ChecksumType": "FULL_OBJECT", f"Checksum{_ALGORITHM}": self._checksum()}
         parts = [
             {"PartNumber": number, "ETag": part.etag}
-            | ({f"Checksum{_ALGORITHM}": as_text(part.checksum)} if self._has_checksum else {})
+            | ({f"Checksum{_ALGORITHM}": as_text(part.checksum)} if self.algorithm else {})
             for number, part in enumerate(self._sent, 1)
         ]
         return self._bucket.call(
@@ -147,27 +136,13 @@ class Parts:
             **more,
         )
 
-    def _confirm(self, answer: Mapping[str, Any]) -> GatewayObject:
-        stored = object_of(self._key, self.size, answer)
-        if self._has_checksum:
-            expected = self._checksum_text()
-            stored = confirm_checksum(self._bucket, stored, algorithm=_ALGORITHM, expected=expected)
-        self._upload_id = ""
-        return stored
-
-    def _checksum_text(self) -> str:
-        """Return the checksum of the object whose parts were sent."""
+    def _checksum(self) -> str:
         from awscrt import checksums
 
         total = 0
         for part in self._sent:
             total = checksums.combine_crc64nvme(total, part.checksum, part.size)
         return as_text(total)
-
-    def give_up(self) -> None:
-        """Abort the upload from another thread than the one that sends it."""
-        self._is_given_up = True
-        self.abort()
 
     def abort(self) -> None:
         upload_id, self._upload_id = self._upload_id, ""
@@ -183,16 +158,14 @@ class Parts:
         answer = self._bucket.create(
             "create_multipart_upload",
             self._key,
-            unless=_REFUSED if self._has_checksum else (),
+            unless=_REFUSED if self.algorithm else (),
             Metadata=self._metadata,
-            **(wanted if self._has_checksum else {}),
+            **(wanted if self.algorithm else {}),
         )
         if answer is None:
             return False
         self._upload_id = str(answer["UploadId"])
-        if self._is_given_up:
-            raise ServiceError(f"{self._key}: its upload was given up")
-        return not self._has_checksum or answer.get("ChecksumAlgorithm") == _ALGORITHM
+        return not self.algorithm or answer.get("ChecksumAlgorithm") == _ALGORITHM
 
     def _send_parts(self) -> None:
         """Read the parts in order, and send each one while the next ones are read."""
@@ -224,7 +197,7 @@ class Parts:
                 UploadId=self._upload_id,
                 PartNumber=number,
                 Body=PartBody(content),
-                **(stated if self._has_checksum else {}),
+                **(stated if self.algorithm else {}),
             )
         finally:
             self._slots.release()

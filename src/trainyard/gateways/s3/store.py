@@ -1,4 +1,4 @@
-"""The operations of a store, on S3. The module knows nothing about runs."""
+"""The operations of a store, on S3, and its address `s3://bucket/prefix`. It knows nothing about runs."""
 
 import contextlib
 import hashlib
@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import GatewayObject, join_chunks
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
+from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
 from trainyard.gateways.s3.bucket import Bucket, wait_before_retry
+from trainyard.gateways.s3.bucket_setup import BucketSetup
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
     MISSING,
@@ -24,8 +25,10 @@ from trainyard.gateways.s3.uploads import (
     describe_object,
     matches_checksum,
     sha256_arguments,
-    sha256_of,
 )
+
+if TYPE_CHECKING:
+    from trainyard.artifacts.store.store_address import StoreOptions
 
 # Larger files are sent in parts, because a failed single request starts again from the beginning.
 PARTS_FROM_BYTES = 64 << 20
@@ -38,6 +41,47 @@ _LARGE_AT_ONCE = 4
 _BEYOND = ("416", "InvalidRange")
 _CHUNK_BYTES = 1 << 20
 _OURS = re.compile(r"run-\d+/")
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# An object's key has 1,024 bytes in S3; below the prefix come the run and the names of its files.
+_PREFIX_BYTES = 700
+
+
+def open_at(url: str, rest: str, options: "StoreOptions") -> "S3Store":
+    """Open the store; `rest` is `url` after `s3://`. Raises ConfigError for an invalid address."""
+    return S3Store(*bucket_of(url, rest), **options)
+
+
+def require_address(url: str, rest: str) -> None:
+    """Raise ConfigError when `rest` is not a bucket and prefix."""
+    bucket_of(url, rest)
+
+
+def open_setup(url: str, rest: str, encryption: str, call_seconds: float) -> BucketSetup:
+    """Return the settings of the bucket. Raises ConfigError for an invalid address."""
+    return BucketSetup(*bucket_of(url, rest), encryption=encryption, call_seconds=call_seconds)
+
+
+def bucket_of(url: str, rest: str) -> tuple[str, str]:
+    """Return bucket and prefix. Raises ConfigError for an invalid address."""
+    if rest.startswith("arn:"):
+        raise ConfigError(
+            f"{url}: an ARN is not taken as a bucket. Write the alias of the access point, which ends in "
+            "-s3alias or --ol-s3: s3://ALIAS/prefix"
+        )
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{url[:SHOWN_CHARACTERS]}: {bucket[:SHOWN_CHARACTERS] or '(empty)'} is not a name of a bucket "
+            "(3 to 63 of a-z, 0-9, . and -)"
+        )
+    if len(prefix.encode(errors="surrogateescape")) > _PREFIX_BYTES:
+        raise ConfigError(
+            f"{url[:SHOWN_CHARACTERS]}…: a prefix of {len(prefix):,} letters; "
+            f"at most {_PREFIX_BYTES} leave room for names"
+        )
+    return bucket, prefix.strip("/")
 
 
 class S3Store:
@@ -65,7 +109,7 @@ class S3Store:
             threading.Semaphore(most) for most in (RANGES_IN_MEMORY, PARTS_IN_MEMORY)
         )
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
-        self.part_bytes, self._started = part_bytes, list[Parts]()
+        self.part_bytes = part_bytes
 
     def folders(self) -> Iterator[str]:
         for page in self._bucket.pages("", Delimiter="/"):
@@ -210,22 +254,12 @@ class S3Store:
     def stage(
         self, path: Path, key: str, *, metadata: Mapping[str, str], replaces: str = ""
     ) -> SinglePart | Parts:
-        size = path.stat().st_size
-        if size <= (self.part_bytes or PARTS_FROM_BYTES):
-            digest = sha256_of(path, self._pace)
-            return SinglePart(self._bucket, key, path, metadata, size, digest, self._pace, replaces)
-        upload = Parts(
-            self._bucket,
-            key,
-            path,
-            metadata=metadata,
-            pace=self._pace,
-            slots=self._parts,
-            part_size=self.part_bytes,
-            replaces=replaces,
-        )
-        if self.part_bytes:
-            self._started.append(upload)
+        how: dict[str, Any] = {"metadata": metadata, "pace": self._pace, "replaces": replaces}
+        if path.stat().st_size <= (self.part_bytes or PARTS_FROM_BYTES):
+            single = SinglePart(self._bucket, key, path, **how)
+            single.hash_file()
+            return single
+        upload = Parts(self._bucket, key, path, slots=self._parts, part_size=self.part_bytes, **how)
         with self._large:
             if not (self._has_checksum and upload.send(has_checksum=True)):
                 self._has_checksum = False
@@ -233,40 +267,20 @@ class S3Store:
         return upload
 
     def refuses_to_join(self, key: str) -> bool:
-        started = self._bucket.create("create_multipart_upload", key)
-        upload_id = str(started["UploadId"])
-        try:
-            return not self._join_one_byte(key, upload_id, is_new=True)
-        finally:
-            self._close_upload(key, upload_id)
-
-    def can_abort(self, key: str) -> bool:
-        started = self._bucket.create("create_multipart_upload", key)
-        return self._close_upload(key, str(started["UploadId"]))
-
-    def _close_upload(self, key: str, upload_id: str) -> bool:
-        """Abort an upload; complete one that may not be aborted, so that it is not open, and return False."""
-        try:
-            self._bucket.call("abort_multipart_upload", key, unless=("NoSuchUpload",), UploadId=upload_id)
-        except (ServiceError, VerificationError):
-            with contextlib.suppress(ServiceError, VerificationError):
-                self._join_one_byte(key, upload_id)
-            return False
-        return True
-
-    def _join_one_byte(self, key: str, upload_id: str, *, is_new: bool = False) -> bool:
-        """Complete an upload with one part of one byte; return False if `is_new` and the key is taken."""
-        answer = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
-        parts = {"Parts": [{"PartNumber": 1, "ETag": str(answer["ETag"])}]}
-        how: dict[str, Any] = {"unless": TAKEN, **condition("")} if is_new else {}
+        upload_id = str(self._bucket.create("create_multipart_upload", key)["UploadId"])
+        part = self._bucket.call("upload_part", key, UploadId=upload_id, PartNumber=1, Body=b" ")
         joined = self._bucket.call(
-            "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=parts, **how
+            "complete_multipart_upload",
+            key,
+            unless=TAKEN,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": str(part["ETag"])}]},
+            **condition(""),
         )
-        return joined is not None
-
-    def abort_uploads(self) -> None:
-        for upload in self._started:
-            upload.give_up()
+        if joined is None:
+            with contextlib.suppress(ServiceError, VerificationError):
+                self._bucket.call("abort_multipart_upload", key, UploadId=upload_id)
+        return joined is None
 
     def sweep(self, older_than_seconds: float) -> int:
         """Abort old uploads by the store's clock. If listing them is denied, the lifecycle rule does it."""

@@ -1,14 +1,14 @@
-"""Upload a file in one request; `parts` uploads larger ones.
+"""Upload a file with a checksum and a condition: in one request here, larger ones in `parts`.
 
-The file is hashed, then sent with its SHA-256, which S3 computes again and refuses if it differs. The
-checksum in S3's response is compared once more. Every upload has a condition: the name is free
-(`If-None-Match: *`), or it has the object that may be replaced (`If-Match`).
+S3 computes the checksum again and refuses other bytes; the one in its response is compared once more. The
+condition is that the name is free (`If-None-Match: *`), or has the object that may be replaced (`If-Match`).
+A file that one request uploads is hashed first, and sent with its SHA-256.
 """
 
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,7 @@ def describe_object(bucket: Bucket, key: str) -> GatewayObject | None:
     answer = bucket.call("head_object", key, unless=MISSING, ChecksumMode="ENABLED")
     if answer is None:
         return None
-    found = object_of(key, int(answer["ContentLength"]), answer)
-    return replace(
-        found, has_requested_encryption=bucket.has_requested_encryption(answer), archived=archive_of(answer)
-    )
+    return replace(object_of(key, int(answer["ContentLength"]), answer), archived=archive_of(answer))
 
 
 def archive_of(answer: Mapping[str, Any]) -> str:
@@ -61,24 +58,6 @@ def condition(replaces: str) -> dict[str, str]:
     return {"IfMatch": f'"{replaces}"'} if replaces else {"IfNoneMatch": "*"}
 
 
-def accept_equal(bucket: Bucket, key: str, size: int, *, algorithm: str, expected: str) -> GatewayObject:
-    """Return the object whose name S3 refused to give away, if it has the bytes that were to be stored.
-
-    It has them if an earlier request, whose response was lost, stored it. If S3 has no checksum of this kind,
-    it is returned without a checksum, so that the caller reads it back. Raises VerificationError for others.
-    """
-    found = describe_object(bucket, key)
-    if found is None:
-        raise VerificationError(f"{key}: was removed while it was stored. Store the run again.")
-    is_known = found.checksum.get("algorithm") == algorithm
-    if found.size != size or (is_known and found.checksum["value"] != expected):
-        raise VerificationError(
-            f"{key}: the store holds other bytes under this name, and they were not replaced. What is stored "
-            "is never changed."
-        )
-    return found if is_known else replace(found, checksum={})
-
-
 def sha256_of(path: Path, pace: Pace) -> str:
     """Return the hex SHA-256 of a file."""
     digest, buffer = hashlib.sha256(), bytearray(min(_BLOCK_BYTES, path.stat().st_size + 1))
@@ -95,37 +74,90 @@ def sha256_arguments(digest: bytes) -> dict[str, Any]:
     return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(digest)}
 
 
-@dataclass(frozen=True)
-class SinglePart:
+class Upload:
+    """A file that becomes the object `key` with `commit`."""
+
+    algorithm = "SHA256"
+    """The checksum that is sent along; empty for a store that does not know it."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        key: str,
+        path: Path,
+        *,
+        metadata: Mapping[str, str],
+        pace: Pace,
+        replaces: str = "",
+    ) -> None:
+        """`replaces` is the ETag of the object that may be replaced; if empty, the name must be free."""
+        self._bucket, self._key, self._path = bucket, key, path
+        self._metadata, self._pace, self._replaces = dict(metadata), pace, replaces
+        self.size, self.sha256 = path.stat().st_size, ""
+
+    def _checksum(self) -> str:
+        """Return the checksum of the bytes that were read, as S3 writes it."""
+        raise NotImplementedError
+
+    def _accept_equal(self) -> GatewayObject:
+        """Return the object whose name S3 refused to give away, if it has the bytes that were to be stored.
+
+        It has them if an earlier request, whose response was lost, stored it. If S3 has no checksum of this
+        kind, it is returned without a checksum, so that the caller reads it back. Raises VerificationError
+        for others.
+        """
+        found = describe_object(self._bucket, self._key)
+        if found is None:
+            raise VerificationError(f"{self._key}: was removed while it was stored. Store the run again.")
+        is_known = found.checksum.get("algorithm") == self.algorithm
+        if found.size != self.size or (is_known and found.checksum["value"] != self._checksum()):
+            raise VerificationError(
+                f"{self._key}: the store holds other bytes under this name, and they were not replaced. What "
+                "is stored is never changed."
+            )
+        return found if is_known else replace(found, checksum={})
+
+    def _confirm(self, answer: Mapping[str, Any]) -> GatewayObject:
+        """Return the object if S3's own checksum is the expected one or missing; else VerificationError."""
+        stored = object_of(self._key, self.size, answer)
+        for _ in range(1 + self._bucket.attempts):
+            if not self.algorithm or stored.checksum == _checksum_of(self.algorithm, self._checksum()):
+                return stored
+            # The checksum is missing, or comes from a response with truncated headers: S3 is queried again.
+            described = describe_object(self._bucket, self._key)
+            if described is None or described.size != self.size:
+                continue
+            if not described.checksum:
+                return described
+            stored = described
+        raise VerificationError(
+            f"{self._key}: S3 has {dict(stored.checksum) or 'nothing'}, we sent {self.algorithm} "
+            f"{self._checksum()}"
+        )
+
+
+class SinglePart(Upload):
     """A file that one request uploads; it is read again then, and S3 refuses other bytes."""
 
-    bucket: Bucket
-    key: str
-    path: Path
-    metadata: Mapping[str, str]
-    size: int
-    sha256: str
-    pace: Pace
-    replaces: str = ""
-    """ETag of the object that may be replaced; empty: the name must be free."""
+    def hash_file(self) -> None:
+        """Read the file once; it has to be done before `commit`."""
+        self.sha256 = sha256_of(self._path, self._pace)
+
+    def _checksum(self) -> str:
+        return _base64(bytes.fromhex(self.sha256))
 
     def commit(self) -> GatewayObject:
-        digest = bytes.fromhex(self.sha256)
-        expected = _base64(digest)
-        with _FileBody(self.path, self.pace) as body:
-            answer = self.bucket.create(
+        with _FileBody(self._path, self._pace) as body:
+            answer = self._bucket.create(
                 "put_object",
-                self.key,
+                self._key,
                 unless=TAKEN + MISSING,
                 Body=body.read() if self.size <= BODY_BYTES else body,
-                Metadata=dict(self.metadata),
-                **condition(self.replaces),
-                **sha256_arguments(digest),
+                Metadata=self._metadata,
+                **condition(self._replaces),
+                **sha256_arguments(bytes.fromhex(self.sha256)),
             )
-        if answer is None:
-            return accept_equal(self.bucket, self.key, self.size, algorithm="SHA256", expected=expected)
-        stored = object_of(self.key, self.size, answer)
-        return confirm_checksum(self.bucket, stored, algorithm="SHA256", expected=expected)
+        return self._accept_equal() if answer is None else self._confirm(answer)
 
     def abort(self) -> None:
         """Do nothing, because nothing was sent."""
@@ -144,25 +176,6 @@ class _FileBody(FileIO):
         return content
 
 
-def confirm_checksum(
-    bucket: Bucket, stored: GatewayObject, *, algorithm: str, expected: str
-) -> GatewayObject:
-    """Return the object if S3's own checksum is the expected one or missing; else raise VerificationError."""
-    for _ in range(1 + bucket.attempts):
-        if (stored.checksum.get("algorithm"), stored.checksum.get("value")) == (algorithm, expected):
-            return stored
-        # The checksum is missing, or comes from a response with truncated headers, so S3 is queried again.
-        described = describe_object(bucket, stored.key)
-        if described is None or described.size != stored.size:
-            continue
-        if not described.checksum:
-            return described
-        stored = described
-    raise VerificationError(
-        f"{stored.key}: S3 has {dict(stored.checksum) or 'nothing'}, we sent {algorithm} {expected}"
-    )
-
-
 def object_of(key: str, size: int, answer: Mapping[str, Any]) -> GatewayObject:
     """Return the object that S3's response describes, with a checksum of all of its bytes if there is one."""
     etag = str(answer.get("ETag", "")).strip('"')
@@ -172,9 +185,12 @@ def object_of(key: str, size: int, answer: Mapping[str, Any]) -> GatewayObject:
         is_composite = answer.get("ChecksumType") == "COMPOSITE" or "-" in (value or "")
         if value is None or is_composite or (algorithm == "SHA256" and "-" in etag):
             continue
-        checksum = {"algorithm": algorithm, "type": "FULL_OBJECT", "value": value}
-        return GatewayObject(key, size, etag, checksum, identity=etag)
+        return GatewayObject(key, size, etag, _checksum_of(algorithm, value), identity=etag)
     return GatewayObject(key, size, etag, identity=etag)
+
+
+def _checksum_of(algorithm: str, value: str) -> dict[str, str]:
+    return {"algorithm": algorithm, "type": "FULL_OBJECT", "value": value}
 
 
 def matches_checksum(content: bytes, answer: Mapping[str, Any]) -> bool:

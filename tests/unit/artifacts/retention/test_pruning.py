@@ -22,6 +22,7 @@ from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import plan_pruning
 from trainyard.artifacts.retention.retention_rules import RetentionRules
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.standalone_checkpoint import sync_files
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.comparison import Depth
@@ -523,3 +524,12 @@ def test_the_new_manifest_is_signed_and_without_a_key_that_is_said(
         assert ("was signed, but its new manifest is not" in caplog.text) is (signer is None)
     assert check_signature(store, 1, None).signature_key == ""
     assert ok(store, run)
+
+
+def test_a_checkpoint_whose_step_is_not_known_is_never_removed(store: Store, tmp_path: Path) -> None:
+    for name, content in {"latest.pt": "weights", "metrics.json": "{}"}.items():
+        (tmp_path / name).write_text(content)
+    sync_files(store, tmp_path / "latest.pt", tmp_path / "metrics.json", 1, provenance={})
+    for rules in (RetentionRules(keep_last=1), RetentionRules(keep_every=1000), RetentionRules(max_age=0.0)):
+        [plan] = plan_pruning(store, runs_in_question(store, None), rules)
+        assert (plan.problem, plan.removals) == ("", [])

@@ -19,14 +19,12 @@ from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import (
     AttemptEndedError,
-    ConfigError,
     ExitCode,
     RecordError,
     RunConflictError,
@@ -286,22 +284,13 @@ def test_after_an_interruption_no_further_file_is_stored(
 class ForgeableStore(LocalStore):
     """Computes a checksum that can be forged for any bytes, as CRC64NVME can."""
 
-    has_requested_encryption = True
-
     def describe(self, key: str) -> GatewayObject | None:
         found = super().describe(key)
         if found is None:
             return None
         forgeable = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "forged"}
         etag = found.checksum["value"]
-        return GatewayObject(
-            key,
-            found.size,
-            etag,
-            forgeable,
-            identity=found.identity,
-            has_requested_encryption=self.has_requested_encryption,
-        )
+        return GatewayObject(key, found.size, etag, forgeable, identity=found.identity)
 
     def list_objects(self, prefix: str) -> Iterator[GatewayObject]:
         for found in super().list_objects(prefix):
@@ -331,16 +320,6 @@ def test_what_a_sync_left_without_a_manifest_is_read_back_and_not_sent_again(
     (folder / "manifests/run-1-manifest.json").unlink()
     assert sync_run(store, run, 1).sent == 0
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
-
-
-def test_what_no_manifest_lists_and_is_encrypted_in_another_way_is_sent_again(
-    folder: Path, make_run: Any
-) -> None:
-    store, run = ForgeableStore(folder), make_run()
-    sent = sync_run(store, run, 1).sent
-    (folder / "manifests/run-1-manifest.json").unlink()
-    store.has_requested_encryption = False
-    assert sync_run(store, run, 1).sent == sent
 
 
 def test_another_run_is_refused_before_anything_is_stored(store: Store, folder: Path, make_run: Any) -> None:
@@ -412,17 +391,6 @@ def test_a_full_disk_under_the_copies_of_the_records_is_named_and_nothing_is_mar
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
-def test_another_error_of_a_disk_is_left_as_it_is(
-    store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(shutil, "copyfileobj", forbidden)
-    with pytest.raises(PermissionError):
-        sync_run(store, make_run(), None)
-
-
 KILLED = """
     import os, signal, sys
     from pathlib import Path
@@ -462,16 +430,3 @@ def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
         kills += died != 0
     assert kills >= 4
     assert found.ok
-
-
-def test_a_folder_that_is_no_run_is_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a run directory"):
-        sync_run(store, RunDirectory(tmp_path), None)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(812, "812 bytes"), (1500, "1.5 kB"), (43_100_000, "43 MB"), (8_800_000_000, "8.8 GB"), (26e9, "26 GB")],
-)
-def test_sizes_have_no_more_digits_than_they_deserve(size: int, text: str) -> None:
-    assert size_text(size) == text

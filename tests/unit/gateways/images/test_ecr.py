@@ -1,9 +1,7 @@
 """A repository in ECR: its login, its tags, its scan, and the errors when AWS refuses."""
 
 import itertools
-import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from trainyard.gateways.images.ecr import (
     scan_of,
 )
 from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.kubernetes.eks import list_clusters
 
 DIGEST = "sha256:" + "a" * 64
 URI = "1.dkr.ecr/trainer"
@@ -174,15 +171,6 @@ def test_without_a_way_to_aws_or_credentials_the_cause_is_said(monkeypatch: pyte
         newest_image("trainer")
 
 
-@pytest.mark.usefixtures("server")
-def test_without_a_region_the_option_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name)
-    for ask in (lambda: EcrRepository("trainer", ""), lambda: newest_image("trainer")):
-        with pytest.raises(ConfigError, match="--region"):
-            ask()
-
-
 def image(digest: str, pushed: int, *tags: str) -> dict[str, Any]:
     return {"imageDigest": digest, "imagePushedAt": pushed, "imageTags": list(tags)}
 
@@ -200,34 +188,10 @@ def test_the_newest_image_is_named_by_its_digest(server: Server) -> None:
     server.answers["DescribeImages"] = {"imageDetails": [image("x", 300, "build-1")]}
     with pytest.raises(ConfigError, match="trainer in ECR holds no released image"):
         newest_image("trainer")
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "says"),
-    [
-        ("RepositoryNotFoundException", ConfigError, "ECR has no repository trainer; .*--image-uri"),
-        ("AccessDeniedException", PermissionRefusedError, "refused to find the newest image"),
-        ("ExpiredTokenException", CredentialsRefusedError, r"\(ExpiredTokenException\)"),
-        ("InvalidParameterException", ServiceError, r"\(InvalidParameterException: because\)"),
-    ],
-)
-@pytest.mark.parametrize("operation", ["DescribeRepositories", "DescribeImages"])
-def test_a_refusal_to_look_for_the_newest_image_has_its_error(
-    server: Server, operation: str, code: str, kind: type[Exception], says: str
-) -> None:
-    server.answers["DescribeRepositories"] = {"repositories": [{"repositoryUri": URI}]}
-    server.refusals[operation] = [(code, "because")]
-    with pytest.raises(kind, match=says) as caught:
-        newest_image("trainer")
-    assert type(caught.value) is kind
-
-
-def test_a_region_that_is_none_is_a_mistake_of_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=re.escape("not a region")):
-        newest_image("trainer", region="not a region")
-    for make in (partial(EcrRepository, "trainer"), list_clusters):
-        with pytest.raises(ConfigError, match=r"[a-z]; name a region with --region"):
-            make("not a region")
+    for operation in ("DescribeRepositories", "DescribeImages"):
+        server.refusals[operation] = [("RepositoryNotFoundException", "because")]
+        with pytest.raises(ConfigError, match=r"ECR has no repository trainer; .*--image-uri"):
+            newest_image("trainer")
 
 
 OLD = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.artifacts.store.store_settings import store_settings
+from trainyard.artifacts.store.store_address import store_settings
 from trainyard.errors import ConfigError
 
 

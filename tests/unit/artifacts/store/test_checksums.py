@@ -2,11 +2,8 @@
 
 import base64
 import hashlib
-import os
-from pathlib import Path
 
-from trainyard.artifacts.store.hashing import (
-    calculate_file_hash,
+from trainyard.artifacts.store.object_store import (
     checksum_agrees,
     sha256_of_chunks,
 )
@@ -14,12 +11,6 @@ from trainyard.artifacts.store.hashing import (
 
 def b64(content: bytes) -> str:
     return base64.b64encode(hashlib.sha256(content).digest()).decode()
-
-
-def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
-    content = os.urandom(3_000_001)
-    (tmp_path / "f").write_bytes(content)
-    assert calculate_file_hash(str(tmp_path / "f")) == hashlib.sha256(content).hexdigest()
 
 
 def test_chunks_are_hashed_and_counted() -> None:
