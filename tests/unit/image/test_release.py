@@ -17,7 +17,6 @@ from trainyard.image.building.planning import BuildOptions, plan_build
 from trainyard.image.context.image_names import (
     parse_reference,
     repository_from,
-    require_region,
     require_repository,
 )
 from trainyard.image.release.check_levels import (
@@ -279,14 +278,6 @@ def test_names_are_those_that_ecr_takes_and_a_refusal_has_one_that_fits() -> Non
         if near := repository_from(name):
             assert require_repository(near) == near
             assert near in str(caught.value)
-
-
-def test_regions() -> None:
-    for name in ("us-west-2", "eu-central-1", "us-gov-west-1", "ap-southeast-4"):
-        assert require_region(name) == name
-        for wrong in (name.upper(), name[:-2], f"{name}a", ""):
-            with pytest.raises(ConfigError):
-                require_region(wrong)
 
 
 @pytest.mark.parametrize(
