@@ -38,10 +38,8 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "expired session": ("ExpiredTokenException", r"session of these credentials has expired.*aws sso login"),
     "region off": ("OptInRequired", r"the region is off for the account.*AWS\s+Regions.*--region"),
     "denied": ("AccessDeniedException", r"docs/runbooks/permissions\.md#images"),
-    "quota": ("LimitExceededException", r"quota of the account is used up.*Service Quotas"),
-    "busy": ("ThrottlingException", r"too many requests.*Try again"),
-    "fault": ("InternalServerException", r"an error inside AWS.*Try again"),
-    "wrong clock": ("RequestTimeTooSkewed", r"the clock of this machine is wrong"),
+    "busy": ("ThrottlingException", r"after several attempts.*Try again"),
+    "fault": ("InternalServerException", r"after several attempts.*Try again"),
     "unknown code": ("MadeUpException", r"MadeUpException: because of this"),
 }
 """A class of refusals -> one code of it, and what its message must say. The exit code is 4 for each."""
