@@ -38,10 +38,8 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "expired session": ("ExpiredTokenException", r"session of these credentials has expired.*aws sso login"),
     "region off": ("OptInRequired", r"the region is off for the account.*AWS\s+Regions.*--region"),
     "denied": ("AccessDeniedException", r"docs/runbooks/permissions\.md#images"),
-    "quota": ("LimitExceededException", r"quota of the account is used up.*Service Quotas"),
-    "busy": ("ThrottlingException", r"too many requests.*Try again"),
-    "fault": ("InternalServerException", r"an error inside AWS.*Try again"),
-    "wrong clock": ("RequestTimeTooSkewed", r"the clock of this machine is wrong"),
+    "busy": ("ThrottlingException", r"after several attempts.*Try again"),
+    "fault": ("InternalServerException", r"after several attempts.*Try again"),
     "unknown code": ("MadeUpException", r"MadeUpException: because of this"),
 }
 """A class of refusals -> one code of it, and what its message must say. The exit code is 4 for each."""
@@ -221,30 +219,6 @@ def test_a_build_that_cannot_be_stopped_is_named_with_the_command_that_stops_it(
     assert said.code == 5, said.stderr
     assert "continues in AWS" in said.stderr
     assert "stop-build --region us-west-2 --id t:1" in said.stderr
-
-
-SETTINGS: dict[str, tuple[dict[str, str | None], int, str]] = {
-    "no credentials": ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, 4, "no AWS credentials"),
-    "half of the credentials": ({"AWS_SECRET_ACCESS_KEY": None}, 4, "credentials cannot be used"),
-    "a profile that is not there": ({"AWS_PROFILE": "nope"}, 2, "aws configure list-profiles"),
-    "no region": ({"AWS_REGION": None, "AWS_DEFAULT_REGION": None}, 2, "--region"),
-    "a region that is none": ({"AWS_REGION": "us west", "AWS_DEFAULT_REGION": "us west"}, 2, "--region"),
-    "nobody answers": ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, 4, "could not be reached"),
-}
-
-
-@pytest.mark.parametrize("script", CALLS)
-@pytest.mark.parametrize("case", SETTINGS)
-def test_settings_that_cannot_work_are_named(
-    run: Run, script: str, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes, code, says = SETTINGS[case]
-    for name, value in changes.items():
-        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    said = run(script)
-    assert said.code == code, said.stderr
-    assert says in " ".join(said.stderr.split())
-    assert "Traceback" not in said.stderr
 
 
 def test_a_context_of_5_gib_is_refused_by_its_size_without_being_read(run: Run, context: Path) -> None:

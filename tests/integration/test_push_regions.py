@@ -220,14 +220,6 @@ def test_a_second_push_of_the_same_image_keeps_what_is_set(places: Places, push:
     assert len([tag for tag in places.tags(REGION) if tag.startswith("build-")]) == 3
 
 
-def test_findings_count_although_the_counts_are_missing(places: Places, push: Any) -> None:
-    found = {"findings": [{"name": "CVE-9", "severity": "CRITICAL"}]}
-    places.servers[REGION].scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": found}
-    code, said = push("--region", REGION)
-    assert code == 1, said
-    assert "CVE-9" in said and places.final(REGION) == set()
-
-
 def test_a_lock_that_is_not_the_one_in_the_image_is_not_in_its_record(
     places: Places, push: Any, tmp_path: Path
 ) -> None:
@@ -279,12 +271,6 @@ def test_every_repository_of_the_project_gets_the_same_digest(
     monkeypatch.setenv("ECR_REPOSITORY", f"{places.repository} {second}")
     args = image_push.parse_args(["--image", "trainer:1"])
     assert args.repository == [places.repository, second]
-
-
-def test_a_repository_that_is_missing_leaves_the_others_without_a_tag(places: Places, push: Any) -> None:
-    code, said = push("--region", REGION, "--repository", "not/there")
-    assert code == 2, said
-    assert "no repository not/there" in said and places.final(REGION) == set()
 
 
 def test_latest_moves_and_no_other_tag_where_the_set_up_excludes_it(places: Places, push: Any) -> None:

@@ -155,14 +155,14 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_000),
+    "commands": (8_000, 9_998),
     "training": (9_500, 10_213),
     "gateways": (7_500, 8_715),
     "jobs": (6_500, 7_933),
     "artifacts": (6_500, 7_152),
     "programs": (5_500, 9_059),
     "report": (4_800, 5_679),
-    "image": (3_900, 4_796),
+    "image": (3_900, 4_747),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
     "run": (2_500, 3_289),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_985),
-    "src": (72_000, 88_128),
-    "tests": (75_000, 90_732),
+    "src": (72_000, 88_077),
+    "tests": (75_000, 90_627),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

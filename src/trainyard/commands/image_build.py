@@ -40,15 +40,14 @@ from trainyard.gateways.images.context_files import copy_files, find_dockerfile,
 from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.secret_values import read_value, secret_files
-from trainyard.image.building.aws_build import AwsBuilder, folder_in, send_source
+from trainyard.image.building.aws_build import AwsBuilder, send_source
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
-    build_variables,
     plan_lines,
     require_different_names,
     result_lines,
     result_markdown,
-    source_names,
+    source_files,
 )
 from trainyard.image.building.build_secrets import (
     build_variables_of_secrets,
@@ -252,8 +251,7 @@ def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]
     """Raise ConfigError for anything that a build in AWS would refuse after its source was sent."""
     build_variables_of_secrets(args.secrets, args.logins, project=args.project)
     for request in requests:
-        build_variables(request, context="", cache="")
-        source_names(request, folder_in(SHIPPED_FILES, request))
+        source_files(request)
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:

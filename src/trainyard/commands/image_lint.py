@@ -239,6 +239,7 @@ def machine_of(request: LintRequest) -> TargetMachine:
         rdma=found.rdma,
         family=plain_type(found.name).partition(".")[0],
         driver=driver,
+        instance=found,
     )
 
 

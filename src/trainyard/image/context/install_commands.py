@@ -3,7 +3,6 @@
 It runs nothing. What depends on a condition, on a variable without a value or on another program is unknown.
 """
 
-import itertools
 import json
 import posixpath
 import re
@@ -149,8 +148,6 @@ def _commands(text: str) -> list[_Command]:
     for word in lexer:
         now = found[-1]
         if _SPLITS.fullmatch(word):
-            if word.startswith("||"):
-                now.certain = False
             found.append(_Command(before=word.strip("\n") or ";", depth=depth))
         elif _REDIRECTS.fullmatch(word):
             redirect = word
@@ -162,12 +159,11 @@ def _commands(text: str) -> list[_Command]:
             now.depth = depth
         else:
             now.words.append(word)
-    for last, now in zip([_Command(), *found], found, strict=False):
-        after_test = now.before == "&&" and last.words[:1] and last.words[0] in _TESTS
-        now.certain = now.certain and now.depth <= 0 and not now.before.startswith("||") and not after_test
-    for now, following in itertools.pairwise(found):
-        if following.before.startswith("||") and following.words[:1] in (["exit"], ["false"]):
-            now.certain = now.depth <= 0
+    for last, now, following in zip([_Command(), *found], found, [*found[1:], _Command()], strict=False):
+        is_tested = now.before == "&&" and last.words[:1] and last.words[0] in _TESTS
+        is_ignored = following.before.startswith("||") and following.words[:1] not in (["exit"], ["false"])
+        is_other = now.before.startswith("||")  # it runs only if the command before it failed
+        now.certain = now.depth <= 0 and not (is_tested or is_ignored or is_other)
     return [one for one in found if one.words or one.written]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError, VerificationError
-from trainyard.image.release.tag_strategy import Tag, TagStep, plan_tags, temporary_tag
+from trainyard.image.release.tag_strategy import Tag, TagStep, plan_tags
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.ecr import Scan
@@ -69,18 +69,21 @@ class ReleaseResult:
 def release(
     places: Sequence[ReleasePlace],
     *,
-    image_id: str,
+    temporary: str,
     tags: Callable[[str], Sequence[Tag]],
     facts: Mapping[str, str],
     files: Mapping[str, str],
 ) -> list[ReleaseResult]:
     """Release an image; `tags` returns those of a digest, `facts` and `files` are attached as its record.
 
+    `temporary` is the tag that the image has before its scan. It has to be a new one: ECR sets an immutable
+    tag only once, even to the same image.
+
     Raises what the places raise, and VerificationError when a registry holds something else than was pushed.
     The message names the registries in which all tags are set.
     """
     try:
-        found = [_push(place, image_id, tags) for place in places]
+        found = [_push(place, temporary, tags) for place in places]
         if len({one.digest for one in found}) > 1:
             held = ", ".join(one.uri for one in found)
             raise VerificationError(f"The registries hold different digests of the same image: {held}")
@@ -100,14 +103,14 @@ def release(
     return found
 
 
-def _push(place: ReleasePlace, image_id: str, tags: Callable[[str], Sequence[Tag]]) -> ReleaseResult:
+def _push(place: ReleasePlace, temporary: str, tags: Callable[[str], Sequence[Tag]]) -> ReleaseResult:
     """Push, read back, scan, plan the tags."""
     registry = place.registry
 
     def held(reference: str) -> str | None:
         return registry.digest_of(place.repository, reference)
 
-    digest = place.push(f"{place.name}:{temporary_tag(image_id, held, fixed=place.fixed)}")
+    digest = place.push(f"{place.name}:{temporary}")
     found = registry.manifest(place.repository, digest)
     if found is None or not found.image_digests:
         raise VerificationError(f"{place.name}: {digest} was pushed, but the registry holds no such image")

@@ -28,8 +28,6 @@ _logger = logging.getLogger(__name__)
 _VERSION = re.compile(
     r"v?(?P<core>(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*))(?P<pre>-[0-9A-Za-z.-]+)?", re.ASCII
 )
-_MOST_PUSHES = 100
-"""The limit for one image in a repository whose tags cannot move."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONTENT_DIGITS = 8
 
@@ -142,19 +140,6 @@ def plan_tags(
         else:
             steps.append(TagStep(tag.name, "moved", f"from {now[:19]}…"))
     return steps
-
-
-def temporary_tag(image_id: str, held: Callable[[str], str | None], *, fixed: Callable[[str], bool]) -> str:
-    """Return the tag under which an image is pushed before its scan.
-
-    ECR refuses to set an immutable tag again, even to the same image, so a second push of an image (the first
-    one's scan took too long, or another tag is wanted) uses a free tag.
-    """
-    name = f"build-{image_id[:12]}"
-    for tag in (name, *(f"{name}-{number}" for number in range(2, _MOST_PUSHES + 1))):
-        if not fixed(tag) or held(tag) is None:
-            return tag
-    raise VerificationError(f"{name} was pushed {_MOST_PUSHES} times. Remove its tags in the registry.")
 
 
 def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
