@@ -156,11 +156,11 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_271),
+    "commands": (8_000, 10_270),
     "training": (9_500, 10_862),
-    "gateways": (7_500, 8_859),
+    "gateways": (7_500, 8_817),
     "jobs": (6_500, 8_131),
-    "artifacts": (6_500, 7_171),
+    "artifacts": (6_500, 7_159),
     "programs": (5_500, 9_063),
     "report": (4_800, 5_686),
     "image": (3_900, 4_883),
@@ -169,11 +169,11 @@ BUDGETS = {
     "run": (2_500, 3_420),
     "plan": (2_500, 2_667),
     "watch": (1_800, 2_448),
-    "config": (1_500, 2_417),
+    "config": (1_500, 2_401),
     "proof": (2_400, 2_855),
     REST: (2_200, 5_019),
-    "src": (72_000, 90_147),
-    "tests": (75_000, 93_435),
+    "src": (72_000, 90_076),
+    "tests": (75_000, 93_400),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
