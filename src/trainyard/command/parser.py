@@ -177,6 +177,7 @@ def script_parser(
     reads_config: bool = False,
     needs_config: bool = True,
     reads_store: bool = False,
+    needs_store: bool = True,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CommandParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
@@ -196,7 +197,7 @@ def script_parser(
     if reads_store:
         url = "s3://bucket/prefix or file:///folder"
         limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-        result.add_argument("--store", required=True, metavar="URL", help=url)
+        result.add_argument("--store", required=needs_store, metavar="URL", help=url)
         result.add_argument(
             "--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit
         )
