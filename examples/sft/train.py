@@ -23,7 +23,7 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-try:  # or copy transformers_callback.py beside this file
+try:  # needs Trainyard, or a copy of both files (README.md)
     from trainyard.programs.integrations.transformers_callback import TrainyardCallback
 except ImportError:  # it trains without Trainyard, too
     TrainyardCallback = None

@@ -17,7 +17,7 @@ A training program may call five functions of this module, which needs nothing b
 
 They append JSON lines to the file that the environment variable TRAINYARD_EVENTS names; rank 0 writes them.
 Without that variable they do nothing. No value, file or signal makes them raise an exception: a figure that
-is no number is left out, and a line that cannot be written is dropped.
+is no number is left out, and a line that cannot be written is dropped. Callbacks use the other functions.
 """
 
 import os
@@ -56,9 +56,14 @@ def checkpoint(path: str | os.PathLike[str], *, step: int) -> None:
     _append("saved", step, {}, path)
 
 
+def end(step: int, steps: int | None = None) -> None:
+    """Record that training has ended by itself after `step` of `steps` steps, early or not."""
+    _append("end", step, {"steps": steps})
+
+
 def latest_checkpoint() -> str | None:
     """Return the path of the checkpoint to resume from, or None: train from the beginning."""
-    return (os.environ.get("TRAINYARD_CHECKPOINT") or None) if _events_file() else None
+    return (os.environ.get("TRAINYARD_CHECKPOINT") or None) if has_run() else None
 
 
 def stop_requested() -> bool:
@@ -71,41 +76,36 @@ def stop_requested() -> bool:
     SIGTERM reaches the worker processes of a DataLoader, too, and without them it raises an exception: let
     its `worker_init_fn` ignore the signal.
     """
-    if not _events_file():
-        return False
-    try:
-        return _STOP.requested()
-    except Exception:
-        return _STOP.signal_received
+    return has_run() and _STOP.requested()
 
 
-def _events_file() -> str:
-    return os.environ.get("TRAINYARD_EVENTS", "")
+def has_run() -> bool:
+    """Return whether the program is part of a run, which reads its events."""
+    return bool(os.environ.get("TRAINYARD_EVENTS"))
 
 
 def _append(
     event: str, step: object, figures: dict[str, object], path: str | os.PathLike[str] | None = None
 ) -> None:
     """Append a line in one write. An incomplete line of another process is ended first."""
-    if not (file := _events_file()):
-        return
+    file = os.environ.get("TRAINYARD_EVENTS")
     try:
-        if _rank() != 0:
+        if not file or _rank() != 0:
             return
         import json
 
         numbers = {name: number for name in figures if (number := _number(figures[name])) is not None}
-        fields: dict[str, object] = {**numbers, "event": event, "step": _whole(step), "time": time.time()}
+        number = _number(step)
+        if isinstance(number, str) or number is None or number != int(number) or number < 0:
+            return
+        fields: dict[str, object] = {**numbers, "event": event, "step": int(number), "time": time.time()}
         if path is not None:
-            fields |= {"path": os.path.abspath(os.fsdecode(path)), "files": _files(os.fsdecode(path))}
-        line = json.dumps(fields).encode() + b"\n"
+            fields |= {"path": os.path.abspath(os.fsdecode(path)), "files": files_of(os.fsdecode(path))}
         # A pipe without a reader or a terminal must not hold the program up.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         descriptor = os.open(file, flags, 0o644)
         try:
-            size = os.fstat(descriptor).st_size
-            is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, b"\n" + line if is_torn else line)
+            os.write(descriptor, f"\n{json.dumps(fields)}\n".encode())
         finally:
             os.close(descriptor)
     except Exception:
@@ -128,15 +128,7 @@ def _number(value: object) -> int | float | str | None:
         return None
 
 
-def _whole(value: object) -> int:
-    """Return a step as a whole number. Raises ValueError if it is none."""
-    number = _number(value)
-    if isinstance(number, str) or number is None or number != int(number) or number < 0:
-        raise ValueError(f"{value!r} is not the number of a step")
-    return int(number)
-
-
-def _files(path: str) -> dict[str, list[int]]:
+def files_of(path: str) -> dict[str, list[int]]:
     """Return size and time of modification (ns) of a file, or of each file in a folder by its path there."""
     if not os.path.isdir(path):
         facts = os.stat(path)
@@ -157,8 +149,8 @@ def _distributed() -> ModuleType | None:
     return module if module and module.is_available() and module.is_initialized() else None
 
 
-class _StopRequest:
-    """The request to stop: SIGTERM, or the file that TRAINYARD_STOP_FILE names."""
+class StopRequest:
+    """The request to stop one training: SIGTERM, or the file that TRAINYARD_STOP_FILE names."""
 
     def __init__(self) -> None:
         self.signal_received = False
@@ -167,24 +159,34 @@ class _StopRequest:
         self._vote: tuple[Callable[[], object], Callable[[], object]] | None = None
 
     def requested(self) -> bool:
-        if not self._is_agreed:
-            self._install()
-            file = os.environ.get("TRAINYARD_STOP_FILE")
-            wanted = self.signal_received or bool(file and os.path.exists(file))
-            self._is_agreed = self._agree(wanted)
-        return self._is_agreed
+        """Return whether to stop; it raises no exception. All ranks must call it after the same steps."""
+        try:
+            if not self._is_agreed:
+                self.install()
+                file = os.environ.get("TRAINYARD_STOP_FILE")
+                wanted = self.signal_received or bool(file and os.path.exists(file))
+                self._is_agreed = self._agree(wanted)
+            return self._is_agreed
+        except Exception:
+            return self.signal_received
 
-    def _install(self) -> None:
+    def install(self, *, anew: bool = False) -> None:
+        """Handle SIGTERM from now on; with `anew` also if another handler was set since."""
         import signal
         import threading
 
-        if self._is_installed or threading.current_thread() is not threading.main_thread():
+        if (self._is_installed and not anew) or threading.current_thread() is not threading.main_thread():
             return
         self._previous = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, self._receive)
         self._is_installed = True
         # A forked worker ends on SIGTERM as it did before.
         os.register_at_fork(after_in_child=self._uninstall)
+
+    def close(self) -> None:
+        """End the group to vote in, and restore the handler of SIGTERM: for the main thread."""
+        self._destroy_group(os.getpid())
+        self._uninstall()
 
     def _receive(self, number: int, frame: object) -> None:
         self.signal_received = True
@@ -194,8 +196,8 @@ class _StopRequest:
     def _uninstall(self) -> None:
         import signal
 
-        if signal.getsignal(signal.SIGTERM) == self._receive:
-            signal.signal(signal.SIGTERM, self._previous)  # type: ignore[arg-type]
+        if self._is_installed and signal.getsignal(signal.SIGTERM) == self._receive:
+            signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)  # type: ignore[arg-type]
             self._is_installed = False
 
     def _agree(self, wanted: bool) -> bool:
@@ -236,4 +238,4 @@ class _StopRequest:
             return
 
 
-_STOP = _StopRequest()
+_STOP = StopRequest()

@@ -221,16 +221,6 @@ def nanochat(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
     return run / f"model_{step:06d}.pt"
 
 
-def automodel(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
-    """NeMo AutoModel counts from 0 in names."""
-    folder = run / f"epoch_0_step_{step - 1}"
-    safetensors(folder / "model", big, world=world)
-    dcp(folder / "optim", big, world=world, optimizer=True)
-    archive(folder / "rng.pt", 100)
-    (folder / "config.yaml").write_text("{}")
-    return folder
-
-
 def olmo_core(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
     folder = run / f"step{step}"
     for rank in range(world):
@@ -238,16 +228,6 @@ def olmo_core(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
     dcp(folder / "model_and_optim", big, world=world, optimizer=True)
     (folder / ".metadata.json").write_text('{"version": "v1"}')
     return folder
-
-
-def composer_file(run: Path, step: int, big: int = 1000, *, weights_only: bool = False) -> Path:
-    path = run / f"ep0-ba{step}-rank0.pt"
-    parts: dict[str, object] = {"model": {}, "timestamp": {}}
-    parts |= {} if weights_only else {"optimizers": {}}
-    archive(path, big, {"state": parts, "rng": []})
-    (run / "latest-rank0.pt").unlink(missing_ok=True)
-    (run / "latest-rank0.pt").symlink_to(path.name)
-    return path
 
 
 def dcp(folder: Path, big: int = 1000, *, done: bool = True, world: int = 2, optimizer: bool = False) -> Path:

@@ -15,21 +15,11 @@ from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_UV = ROOT / ".uv" / "bin" / "uv"
-UV = os.environ.get("UV") or (str(OWN_UV) if OWN_UV.is_file() else "uv")
-BEGIN = f"UV = {UV!r}; import time\nfor n in range(5): print('step', f'{{n}}/600 loss 2.5', flush=True)\n"
+BEGIN = "import time\nfor n in range(5): print('step', f'{n}/600 loss 2.5', flush=True)\n"
 FAILING = {
     "raises": ("user-code", "raise KeyError('labels')"),
-    "raises in a chain": (
-        "user-code",
-        "try:\n  1/0\nexcept Exception as e:\n  raise ValueError('bad batch') from e",
-    ),
     "fills a disk": ("disk-full", "f = open('/dev/full', 'w'); f.write('x' * 100000); f.flush()"),
     "wants too much memory": ("oom-host", "bytearray(10 ** 17)"),
-    "wants memory beyond its limit": (
-        "oom-host",
-        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); b = bytearray(2 << 30)",
-    ),
     "takes a port that is taken": (
         "port-in-use",
         "import socket; a = socket.socket(); a.bind(('127.0.0.1', 0)); socket.socket().bind(a.getsockname())",
@@ -48,60 +38,14 @@ FAILING = {
     "is terminated": ("unknown", "import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"),
     "crashes": ("unknown", "import ctypes; ctypes.string_at(0)"),
     "ends with a code": ("unknown", "raise SystemExit(3)"),
-    "writes a file beyond its limit": (
-        "unknown",
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "f = open('big', 'w'); f.write('x' * 100000); f.flush()",
-    ),
-    "opens too many files": (
-        "unknown",
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
-        "kept = [open('/dev/null') for _ in range(50)]",
-    ),
-    "recurses without end": ("user-code", "def f(n): return f(n + 1)\nf(0)"),
-    "aborts": ("unknown", "import os; os.abort()"),
     "waits for a thread that is stuck": (
         "unknown",
         "import faulthandler; faulthandler.dump_traceback_later(1, exit=True); time.sleep(30)",
-    ),
-    "is out of room in a tiny file system": (
-        "disk-full",
-        "import subprocess, sys\n"
-        "fill = 'mount -t tmpfs -o size=64k none . && cd . && exec python3 -c \"'\n"
-        "fill += \"open('\" + 'step-500' + \"', 'wb').write(bytes(1 << 20))\" + '\"'\n"
-        "raise SystemExit(subprocess.run(['unshare', '-rm', 'sh', '-c', fill]).returncode)",
     ),
     "meets a refused port": (
         "network",
         "import socket; a = socket.socket(); a.bind(('127.0.0.1', 0)); place = a.getsockname(); a.close()\n"
         "socket.create_connection(place)",
-    ),
-    "installs a package with another hash": (
-        "unknown",
-        "import pathlib, subprocess, zipfile\n"
-        "meta = {'METADATA': 'Metadata-Version: 2.1\\nName: a\\nVersion: 1\\n', 'RECORD': '',\n"
-        "        'WHEEL': 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n'}\n"
-        "with zipfile.ZipFile('a-1-py3-none-any.whl', 'w') as wheel:\n"
-        "    for name, text in meta.items(): wheel.writestr('a-1.dist-info/' + name, text)\n"
-        "pathlib.Path('r.txt').write_text('a==1 --hash=sha256:' + '0' * 64)\n"
-        "line = 'pip install --offline --no-index --find-links . --require-hashes -t t -r r.txt'\n"
-        "raise SystemExit(subprocess.run([UV, *line.split()]).returncode)",
-    ),
-    "has a token that is expired": (
-        "unknown",
-        "import boto3, http.server, threading\n"
-        "class Sts(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_POST(self):\n"
-        "        self.rfile.read(int(self.headers['Content-Length']))\n"
-        "        text = b'<ErrorResponse><Error><Type>Sender</Type><Code>ExpiredToken</Code>'\n"
-        "        text += b'<Message>The security token is expired</Message></Error></ErrorResponse>'\n"
-        "        self.send_response(403); self.send_header('Content-Length', str(len(text)))\n"
-        "        self.end_headers(); self.wfile.write(text)\n"
-        "    def log_message(self, *words): pass\n"
-        "server = http.server.HTTPServer(('127.0.0.1', 0), Sts)\n"
-        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
-        "boto3.client('sts', 'us-east-1', endpoint_url=f'http://127.0.0.1:{server.server_port}',\n"
-        "             aws_access_key_id='a', aws_secret_access_key='b').get_caller_identity()",
     ),
     "prints a failure that it survives": (
         "unknown",
@@ -137,12 +81,6 @@ OF_TORCH = {
         "    def __getitem__(self, n): os.kill(os.getpid(), signal.SIGKILL)\n"
         "list(DataLoader(Data(), num_workers=1))",
     ),
-    "shapes that do not fit": ("unknown", "import torch; torch.ones(2, 3) @ torch.ones(2, 3)"),
-    "no compiler": (
-        "unknown",
-        "import os; os.environ['CXX'] = 'no-such-compiler'; import torch\n"
-        "torch.compile(lambda x: x.sin() + 1)(torch.ones(4))",
-    ),
     "a tensor that no memory holds": ("oom-host", "import torch; torch.empty(10 ** 15)"),
 }
 
@@ -156,12 +94,8 @@ def test_a_process_that_fails_in_torch_is_explained(klass: str, program: str, tm
 
 def assert_explained(klass: str, command: list[str], folder: Path) -> None:
     log = folder / "the log"
-    # torch reads CXX when it is imported, so the program without a compiler imports it itself.
-    start = subprocess.Popen if command[-1] == "program.py" else warm_start.Popen
-    with log.open("w") as file, start(command, stdout=file, stderr=file, cwd=folder) as ended:
+    with log.open("w") as file, warm_start.Popen(command, stdout=file, stderr=file, cwd=folder) as ended:
         ended.wait(240)
-    if "unshare: " in log.read_text() or "mount: " in log.read_text():
-        pytest.skip("this machine gives no file system of one's own")
     assert ended.returncode != 0
     found = json.loads(explain("--log", log, "--exit-code", str(ended.returncode), "--json"))
     assert found["class"] == klass, (found, log.read_text())

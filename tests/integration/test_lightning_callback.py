@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import trainyard
 from trainyard.programs.integrations import lightning_callback
 from trainyard.programs.program_events import (
     LoggedFigures,
@@ -24,9 +25,10 @@ PROGRAM = Path(__file__).parent / "callback_programs" / "stop_lightning.py"
 
 
 def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
-    """Run the program alone with a copy of the callback; return the results of each rank, by training."""
+    """Run the program with copies of what it needs; return the results of each rank, by training."""
     shutil.copy(PROGRAM, folder / "program.py")
     shutil.copy(str(lightning_callback.__file__), folder)
+    shutil.copy(str(trainyard.__file__), folder / "trainyard.py")
     launcher = (
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
     )

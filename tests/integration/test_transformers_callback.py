@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import trainyard
 from trainyard.programs.checkpoints.program_checkpoints import UnitFinder, newest_first
 from trainyard.programs.integrations import transformers_callback
 from trainyard.programs.program_events import (
@@ -24,9 +25,10 @@ PROGRAM = Path(__file__).parent / "callback_programs" / "stop_transformers.py"
 
 
 def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
-    """Run the program alone with a copy of the callback; return the results of each rank, by training."""
+    """Run the program with copies of what it needs; return the results of each rank, by training."""
     shutil.copy(PROGRAM, folder / "program.py")
     shutil.copy(str(transformers_callback.__file__), folder)
+    shutil.copy(str(trainyard.__file__), folder / "trainyard.py")
     launcher = (
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
     )
@@ -53,6 +55,7 @@ callback = TrainyardCallback()
 arguments = SimpleNamespace(world_size=2, output_dir="out", enable_jit_checkpoint=True)
 state = SimpleNamespace(is_world_process_zero=True, global_step=0, max_steps=9)
 callback.on_train_begin(arguments, state, None)
+callback.on_step_end(arguments, state, SimpleNamespace(should_training_stop=False))
 
 def threads():
     names = [file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm")]

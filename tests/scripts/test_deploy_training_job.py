@@ -136,7 +136,7 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
     assert deploy("--program-set", "a=1", *place).returncode == 2
     unknown = deploy("--recipe", "verl2", *place)
     assert unknown.returncode == 2
-    assert "--recipe 'verl2': expected one of pretrain, command, deepspeed" in unknown.stderr
+    assert "recipe=verl2: expected one of pretrain, command, deepspeed" in unknown.stderr
 
 
 def test_all_problems_are_named_and_nothing_is_sent(deploy: Deploy) -> None:

@@ -11,9 +11,9 @@ from tests.unit.jobs.plans import ROOT, containers, request
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
-from trainyard.jobs.existing_job import is_deployed
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec
+from trainyard.jobs.job_submission import is_deployed
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_exit_codes import is_final
 

@@ -16,8 +16,7 @@ from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.pod_exit_codes import code_on_record
-from trainyard.jobs.pod_starts import starts_of_pod
+from trainyard.jobs.pod_exit_codes import code_on_record, starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.pipeline import Step, StepRunner
 from trainyard.program_training import ProgramOrder, train_program

@@ -77,8 +77,7 @@ ONLY_IN = {
 }
 MAY_TOUCH = {
     "tools/draw_pictures.py": {"rich", "subprocess"},  # records a terminal, and draws its picture
-    "src/trainyard/programs/integrations/transformers_callback.py": {"torch"},  # runs inside a trainer
-    "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},
+    "src/trainyard/programs/integrations/lightning_callback.py": {"torch"},  # runs inside a trainer
 }
 IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
@@ -156,24 +155,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_270),
-    "training": (9_500, 10_862),
-    "gateways": (7_500, 8_817),
-    "jobs": (6_500, 8_131),
-    "artifacts": (6_500, 7_159),
-    "programs": (5_500, 9_063),
-    "report": (4_800, 5_686),
-    "image": (3_900, 4_883),
-    "cluster": (3_700, 3_747),
-    "github": (2_400, 2_657),
-    "run": (2_500, 3_420),
-    "plan": (2_500, 2_667),
+    "commands": (8_000, 9_997),
+    "training": (9_500, 10_213),
+    "gateways": (7_500, 8_628),
+    "jobs": (6_500, 7_934),
+    "artifacts": (6_500, 7_137),
+    "programs": (5_500, 9_059),
+    "report": (4_800, 5_683),
+    "image": (3_900, 4_796),
+    "cluster": (3_700, 3_713),
+    "github": (2_400, 2_400),
+    "run": (2_500, 3_289),
+    "plan": (2_500, 2_539),
     "watch": (1_800, 2_448),
-    "config": (1_500, 2_401),
-    "proof": (2_400, 2_855),
-    REST: (2_200, 5_019),
-    "src": (72_000, 90_076),
-    "tests": (75_000, 93_400),
+    "config": (1_500, 2_384),
+    "proof": (2_400, 2_898),
+    REST: (2_200, 4_984),
+    "src": (72_000, 88_048),
+    "tests": (75_000, 90_749),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -14,13 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainyard.cluster import api_objects
-from trainyard.cluster.image_digest import find_image
+from trainyard.cluster.checks.image import find_image
 from trainyard.cluster.needed_apis import ServedKind, choose_kind, serves
-from trainyard.cluster.object_path import path_part
-from trainyard.cluster.record import cluster_record, plan_record
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.cluster.snapshot import MissingData, Namespace, Permission, Snapshot, Trial, Volume
 from trainyard.cluster.trial_objects import WrittenTrial, trial_job, trial_pod
-from trainyard.cluster.verdict import Verdict, judge_cluster
+from trainyard.cluster.verdict import Verdict, cluster_record, judge_cluster, plan_record
 from trainyard.cluster.volumes import volume_of
 from trainyard.errors import (
     CredentialsRefusedError,

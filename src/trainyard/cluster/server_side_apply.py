@@ -1,15 +1,16 @@
 """Apply objects to a cluster, server-side: create missing ones, and leave other owners' fields alone.
 
 An object is tried again while the API server does not serve its kind yet, or while a webhook has not seen its
-parts yet.
+parts yet. In paths the name of an object stays one part, and is never empty: the path of an object without
+its name is the path of the list, and `DELETE` there removes every object.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from trainyard.cluster.object_path import path_part
-from trainyard.errors import WaitTimeoutError
+from trainyard.errors import ConfigError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -69,3 +70,10 @@ def path_of(api: "Api", body: Mapping[str, Any], namespace: str = "default") -> 
             space = f"/namespaces/{place}" if resource.get("namespaced") else ""
             return f"{root}{space}/{resource['name']}/{path_part(str(meta['name']))}"
     return None
+
+
+def path_part(name: str) -> str:
+    """Return `name` as one part of a path. Raises ConfigError for a name that is no single part."""
+    if name in ("", ".", ".."):
+        raise ConfigError(f"{name!r} is not the name of an object in a cluster")
+    return quote(name, safe="")

@@ -21,9 +21,8 @@ from trainyard.cluster.capacity import measure
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.fix import plan_fix, steps_record
 from trainyard.cluster.hyperpod import hyperpod_record, measured_use
-from trainyard.cluster.record import usage_record
 from trainyard.cluster.server_side_apply import apply_all
-from trainyard.cluster.verdict import verdict_record
+from trainyard.cluster.verdict import usage_record, verdict_record
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import (
     add_cluster_options,

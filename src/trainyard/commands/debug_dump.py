@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard import __version__
-from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser

@@ -86,6 +86,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{option} is for the checklist: add --all")
     if args.set and args.config is None:
         parser.error("--set changes a value of the configuration: add --config FILE")
+    if args.all and args.run_dir is not None and not args.run_dir.exists():
+        parser.error(f"{args.run_dir}: the checklist knows no such run")
     return args
 
 

@@ -117,11 +117,8 @@ def show_status(args: argparse.Namespace, reader: JobReader, job: "FoundJob") ->
             output.announce("job", progress_line(state.record()))
 
     seconds = args.timeout or 24 * 3600.0
-    state = (
-        follow_job(reader.api, **job.place, seconds=seconds, on_state=show)
-        if args.wait
-        else judge_job(reader.observe(job))
-    )
+    follow = args.wait and follow_job(reader.api, **job.place, seconds=seconds, on_state=show)
+    state = follow or judge_job(reader.observe(job))
     data, code = state.record(), state.exit_code
     print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
     report_step(
@@ -183,7 +180,10 @@ def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
         print(loop.preview(job))
         return ExitCode.DONE
     state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0).state
-    print_data(args, state.record(), lambda data, width: status_lines(data, width=width, target=target))
+    data = state.record()
+    if state.failure and not args.json:  # its reason was printed while it was followed
+        del data["failure"]["evidence"][0]
+    print_data(args, data, lambda data, width: status_lines(data, width=width, target=target))
     return state.exit_code
 
 

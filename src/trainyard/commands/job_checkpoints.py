@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.object_path import path_part
-from trainyard.cluster.server_side_apply import apply_all
+from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target

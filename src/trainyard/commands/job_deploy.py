@@ -14,8 +14,7 @@ which stores and proves the run; program settings and store come from --config.
 
 Reads:      --config, --manifest; the kubeconfig, or AWS for --cluster; the cluster's API; ECR for the image
 Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
-            Actions the outputs job, kind, namespace, image, store (--output writes them into a file), and
-            for a dry run the job summary
+            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    trainyard job deploy --config configs/training_configuration.yaml --num-nodes 4
@@ -63,12 +62,10 @@ from trainyard.gateways.images.ecr import find_digest, image_or_newest
 from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import open_api
-from trainyard.jobs.existing_job import is_deployed, is_of_others
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_planning import (
     decides_the_end,
-    load_job_config,
     observe_cluster,
     plan_job,
     provenance_of,
@@ -77,7 +74,7 @@ from trainyard.jobs.job_planning import (
 )
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
-from trainyard.jobs.job_submission import creator, find, refusals, submit
+from trainyard.jobs.job_submission import creator, find, is_deployed, is_of_others, refusals, submit
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
@@ -86,13 +83,13 @@ from trainyard.jobs.recipes.trainyard_trainer import config_in_pods
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
+from trainyard.programs.presets.preset import with_settings
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
 from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
 from trainyard.report.jobs.job_text import kubernetes_yaml, manifest_diff
 from trainyard.report.plan.plan_text import unproven_lines
-from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.run.suggested_commands import ClusterTarget
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text, read_yaml
@@ -105,7 +102,6 @@ if TYPE_CHECKING:
     from trainyard.proof.reachable_parts import UnreachablePart
 
 Json = dict[str, Any]
-NOT_REQUESTED = "not requested"
 _logger = logging.getLogger("trainyard.deploy_training_job")
 TEXTS = (
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
@@ -162,9 +158,6 @@ def make_parser() -> CommandParser:
         "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
     )
     parser.add_argument(
-        "--output", type=arguments.path, metavar="FILE", help="write the planned values as JSON"
-    )
-    parser.add_argument(
         "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
     )
     parser.check = check_options
@@ -212,8 +205,10 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     with refusal_in_summary("Nothing was sent"):
         if args.manifest:
             return deploy_manifest(args, wait_seconds=wait_seconds)
-        config = load_job_config(args.config, args.set, recipe=args.recipe, program_settings=args.program_set)
-        data, code = deploy_job(
+        recipe = [f"recipe={args.recipe}"] if args.recipe else []
+        config = load_config(args.config, [*args.set, *recipe]).config
+        config = with_settings(config, args.program_set) if args.program_set else config
+        return deploy_job(
             config,
             requested_job(args),
             accept=args.accept,
@@ -221,9 +216,6 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
             wait_seconds=wait_seconds,
             call_seconds=args.call_seconds,
         )
-    if args.output and data:
-        write_json_atomically(args.output, plan_outputs(data["plan"], store=config.artifacts.store or ""))
-    return data, code
 
 
 def requested_job(args: argparse.Namespace) -> JobSpec:
@@ -254,8 +246,7 @@ def deploy_job(
     not ready. `accept` names checks of the cluster and parts of the proof to ignore. `wait_seconds` is how
     long the end of the job is waited for; None: not at all.
     """
-    accepted = [name for name in accept if name not in PARTS]  # the others name parts of the proof
-    require_checks(accepted, others=PARTS)
+    accepted = checks_of(accept)
     image = image_or_newest(job.image or config.cluster.image or "", os.environ, region=job.target.region)
     job = replace(job, image=image)
     target, api, code = job.target, None, ExitCode.DONE
@@ -283,6 +274,14 @@ def deploy_job(
     return deploy(plan, manifests, api, replace(target, kind=""), wait_seconds=wait_seconds)
 
 
+def checks_of(accept: Sequence[str]) -> list[str]:
+    """Return the names that are checks of the cluster; the others name parts of the proof."""
+    found = [name for name in accept if name not in PARTS]
+    if found:
+        require_checks(found, others=PARTS)
+    return found
+
+
 def new_run_id(job: JobSpec) -> str:
     # The longest id has 128 characters.
     return f"{job.namespace}-{job.name}"[:119] + f"-{secrets.token_hex(4)}"
@@ -291,8 +290,7 @@ def new_run_id(job: JobSpec) -> str:
 def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> tuple[Json, int]:
     """Check, then send the job of a manifest; return its record and the exit code, as `deploy_job` does."""
     target, api, code = cluster_target(args), None, ExitCode.DONE
-    accepted = [name for name in args.accept if name not in PARTS]
-    require_checks(accepted, others=PARTS)
+    accepted = checks_of(args.accept)
     written = find_job(read_objects(read_manifest(args.manifest), os.environ), args.job_name)
     if not args.dry_run or target.kubeconfig or target.context or target.cluster:
         api = open_api(target, read=read_yaml, call_seconds=args.call_seconds)
@@ -317,17 +315,12 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
         code = verdict.exit_code_without(accepted)
         job = replace(job, creator=creator(api))
     job = replace(job, run_id=new_run_id(job), owner=f"{space}/{job.creator}/{job.manifest[:16]}")
-    sent, plan = (written, job)
-    store = ""
-    if args.prove:
-        sent, plan, store = wrap_manifest(args, written, job)
+    sent, plan, store = wrap_manifest(args, written, job) if args.prove else (written, job, "")
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
     log_findings(lint_objects("the manifest", [written.job], variable_scope(plan)))
     manifests = sent.add_record(plan)
     report_step(plan_outputs(plan.to_json(), store=store), "")
-    if args.output:
-        write_json_atomically(args.output, plan_outputs(plan.to_json(), store=store))
     if api is None or args.dry_run:
         data, refused = show(plan, manifests, api=api)
         return {**data, "diff": manifest_diff(written.job, manifests.job, manifests.shared)}, code or refused
@@ -521,9 +514,8 @@ def deploy(
         if is_running:
             late = f"{state.state.value}: not ended within --timeout, still running"
             output.announce("job", late, "failed" if code else "ok")
-        elif plan.manifest and not plan.program.keeps_run:
-            data["proof"] = NOT_REQUESTED
-            output.announce("proof", f"{NOT_REQUESTED}: --prove stores and proves the run")
+        elif state.proof:
+            output.announce("proof", f"{state.proof}: --prove stores and proves the run")
         if state.failure is not None:
             if state.failure.cause:
                 output.announce("error", state.failure.cause)

@@ -51,8 +51,8 @@ from trainyard.jobs.pod_exit_codes import (
     describe_restart,
     is_final,
     restart_in_place,
+    starts_of_pod,
 )
-from trainyard.jobs.pod_starts import starts_of_pod
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof

@@ -32,6 +32,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -213,6 +214,7 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
 @contextmanager
 def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     """Yield the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
+    require_command(request.command)
     pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
@@ -221,6 +223,12 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
+
+
+def require_command(command: Sequence[str]) -> None:
+    """Raise ConfigError if there is no such command; nothing was made yet."""
+    if command and os.sep not in command[0] and shutil.which(command[0]) is None:
+        raise ConfigError(f"{command[0]}: there is no such command. Nothing was started.")
 
 
 def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:

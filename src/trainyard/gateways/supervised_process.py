@@ -316,13 +316,15 @@ def _pass_output_on(
         poll.register(stream, select.POLLIN)
         with contextlib.suppress(OSError, AttributeError):  # another system, or too many pipes of this user
             fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        made = os.fstat(stream.fileno()).st_mtime
         while chunk:
             is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
             if is_last and not over.is_set():
                 continue
             chunk = b"" if is_last else os.read(stream.fileno(), _CHUNK)
-            # Linux keeps when a pipe was last written to, which may be long before it is read.
-            written = os.fstat(stream.fileno()).st_mtime + _TICK_SECONDS  # other systems may have 0
+            # Linux before 6.15 keeps when a pipe was last written to; later ones and other systems do not.
+            written = os.fstat(stream.fileno()).st_mtime
+            moment = time.time() if written == made else min(time.time(), written + _TICK_SECONDS)
             pending += chunk
             end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:
@@ -337,9 +339,7 @@ def _pass_output_on(
                 with contextlib.suppress(OSError):
                     target.write(masked)
                     target.flush()
-            on_output(
-                lines.decode(errors="replace"), min(time.time(), written) if written > 1 else time.time()
-            )
+            on_output(lines.decode(errors="replace"), moment)
             reads = reads + 1 if poll.poll(0) else 0
             if reads > _MOST_READS and len(chunk) < _CHUNK:
                 late.wait(_BLOCK_SECONDS)

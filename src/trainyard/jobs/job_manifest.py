@@ -27,7 +27,6 @@ from trainyard.jobs.state.reading import field_of, name_of, read_labels
 from trainyard.plan.instances import EFA, GPU
 
 Json = dict[str, Any]
-NAME = "manifest"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _MIB = 1000 * 2**20
@@ -122,7 +121,7 @@ class JobManifest:
             name=(asked.name or f"{name_of(self.job)}-job") if own else name_of(self.job),
             kind=self.kind.name,
             image=str(container.get("image") or ""),
-            program=Program(NAME, command, once=self.kind.on_ray),
+            program=Program("manifest", command, once=self.kind.on_ray),
             nodes=pods.count,
             processes_per_node=1,
             gpus_per_node=gpus,

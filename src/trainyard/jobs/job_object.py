@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from trainyard.jobs.job_spec import JobSpec
+from trainyard.jobs.job_spec import JobSpec, Program
 
 Json = dict[str, Any]
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -39,6 +40,9 @@ FIRST_NAME = "trainyard.dev/first-name"
 """The name of the job that was submitted first."""
 BEFORE = "trainyard.dev/resubmitted-from"
 """The name of the job that this one follows."""
+
+NOT_REQUESTED = "not requested"
+"""The proof of a job of somebody's manifest that was sent without --prove."""
 
 
 def make_labels(job: str, kind: str) -> dict[str, str]:
@@ -74,6 +78,15 @@ def record_annotations(plan: JobSpec) -> dict[str, str]:
         NETWORK: plan.network,
         **{f"trainyard.dev/{name}": value for name, value in plan.provenance.items() if value},
     }
+
+
+def is_unproven(annotations: Mapping[str, Any]) -> bool:
+    """Return whether the plan in the annotations of a job says that nobody asked for a proof."""
+    with suppress(ValueError, TypeError, LookupError):
+        plan = json.loads(annotations[PLAN])
+        program = Program(plan["program"]["name"], tuple(plan["program"]["command"]))
+        return bool(plan["manifest"]) and not program.keeps_run
+    return False
 
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:

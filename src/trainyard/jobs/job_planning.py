@@ -5,33 +5,32 @@ Config + JobSpec as asked for ──> settled by the configuration ──> with 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainyard import __version__
 from trainyard.cluster.capacity import choose_zone
-from trainyard.cluster.image_digest import pin_digest
+from trainyard.cluster.checks.image import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.pod_fragment import MAIN
 from trainyard.cluster.snapshot import Volume
 from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.kind import RunKind, kind_in_job
-from trainyard.config.load import config_sha256, load_config, values_sha256
-from trainyard.config.registries import DEFAULT_JOB_KIND, EVERY_RECIPE, PRESETS
+from trainyard.config.load import config_sha256, values_sha256
+from trainyard.config.registries import DEFAULT_JOB_KIND, PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import JobSpec, PodResources
-from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
-from trainyard.jobs.recipes import any_program, find_job_recipe, own_command, trainyard_trainer
+from trainyard.jobs.recipes import any_program, find_job_recipe, trainyard_trainer
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
 from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import NodeRoom, room_of_type
-from trainyard.programs.presets.preset import load_preset, with_settings
+from trainyard.programs.presets.preset import load_preset
 from trainyard.run.atomic_files import sha256_of_file
 
 _MIB_OF = {"Mi": 1, "Gi": 1024, "Ti": 1024**2, "Pi": 1024**3}
@@ -39,19 +38,6 @@ _BYTES_OF = {"M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 EFA_HUGEPAGES_MIB = 5120
 """The amount that AWS's EFA examples request."""
 _LEAST_SHARED_MIB = 1024
-
-
-def load_job_config(
-    path: Path, changes: Sequence[str], *, recipe: str = "", program_settings: Sequence[str] = ()
-) -> Config:
-    """Return the configuration of a job, with its recipe and the settings of its program.
-
-    Raises ConfigError.
-    """
-    if recipe and recipe not in EVERY_RECIPE:
-        raise ConfigError(f"--recipe {recipe[:60]!r}: expected one of {', '.join(EVERY_RECIPE)}")
-    config = load_config(path, [*changes, *([f"recipe={recipe}"] if recipe else [])]).config
-    return with_settings(config, program_settings) if program_settings else config
 
 
 def settle_job(job: JobSpec, config: Config, *, namespace: str = "") -> JobSpec:
@@ -142,12 +128,6 @@ def warnings_of(plan: JobSpec) -> list[str]:
     if not plan.claim and not plan.several_nodes and plan.program.keeps_run:
         found.append(
             "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
-        )
-    kind, is_own = find_kind(plan.kind), not plan.program.keeps_run
-    if is_own and own_command.lacks_agent(plan.program.command, kind):
-        found.append(
-            f"torchrun in a {kind.api_kind}: its operator expects {kind.agent} instead of it, and sets "
-            "NNODES and NPROC_PER_NODE only, which torchrun does not read"
         )
     beside = [each["name"] for each in (plan.template.get("spec") or {}).get("containers") or ()]
     if others := [name for name in beside if name != MAIN]:

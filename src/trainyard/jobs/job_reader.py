@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from trainyard.cluster.api_objects import node_of
-from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.cluster.snapshot import ZONE, Node
 from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects

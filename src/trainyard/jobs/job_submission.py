@@ -7,23 +7,36 @@ The files of the program get one that names the job with its uid, which the run 
 The parts come first because operators refuse a job whose parts are missing. They get their owner after the
 job exists. A process that dies in between leaves parts without an owner but with the job's labels; the next
 attempt completes them.
+
+A job that exists under the name is compared with the plan first. With the same plan it is followed from where
+it is; with another plan it is reported with the differences and not changed.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_of
-from trainyard.errors import ServiceError
-from trainyard.jobs.state.reading import field_of
+from trainyard.errors import ConfigError, DamagedFileError, ServiceError
+from trainyard.jobs.job_kind import Manifests
+from trainyard.jobs.job_object import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
+from trainyard.jobs.kinds import EVERY_KIND
+from trainyard.jobs.kinds.ray_cluster import find_misfits
+from trainyard.jobs.state.reading import annotations_of, field_of, name_of, read_labels
 from trainyard.run.identity import JOB_FILE
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 Json = dict[str, Any]
+_BY_NODES = ("cpu_millis", "memory_mib", "hugepages_mib", "shared_memory_mib")
+"""Resources that follow from the nodes' present state, and may differ between two submissions of a job."""
+_BY_CHECKOUT = ("commit", "dirty", "version")
+"""Facts of the checkout: the same configuration, sent from another checkout, is the same job."""
+_ANOTHER_NAME = "Nothing was sent. Use another --job-name, or delete that job first"
 
 
 def find(api: "Api", body: Mapping[str, Any]) -> Json | None:
@@ -95,3 +108,102 @@ def with_owner(part: Mapping[str, Any], owner: Json) -> Json:
         return {**part, "metadata": metadata}
     named = {key: owner[key] for key in ("kind", "name", "uid")} | {"namespace": metadata["namespace"]}
     return {**part, "metadata": metadata, "data": {**part.get("data", {}), JOB_FILE: json.dumps(named)}}
+
+
+def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> bool:
+    """Return whether the planned job exists; `find` returns the cluster's object under an object's name.
+
+    Raises ConfigError if an object of that name exists and differs from the plan; it is not changed.
+    """
+    found = find(manifests.job)
+    if found is not None:
+        _require_same_plan(found, plan)
+        return True
+    _require_free_names(find, manifests, plan)
+    for part in manifests.before_job:
+        if CLUSTER_DIGEST in annotations_of(part) and (before := find(part)) is not None:
+            _require_usable_cluster(before, part, plan)
+    return False
+
+
+def is_of_others(found: Json | None) -> bool:
+    """Return whether an object exists that Trainyard did not make."""
+    return found is not None and any(read_labels(found).get(key) != MANAGED_BY[key] for key in MANAGED_BY)
+
+
+def _require_usable_cluster(cluster: Json, wanted: Json, plan: JobSpec) -> None:
+    """Raise ConfigError if an existing RayCluster, made by Trainyard or not, cannot run the plan."""
+    why = "already exists, with another specification"
+    if is_of_others(cluster):
+        misfits = "; ".join(dict.fromkeys(find_misfits(cluster, plan)))
+        why = misfits and f"was not made by Trainyard, and it cannot run this job: {misfits}"
+    elif annotations_of(cluster).get(CLUSTER_DIGEST) == annotations_of(wanted)[CLUSTER_DIGEST]:
+        return
+    if why:
+        raise ConfigError(
+            f"RayCluster {name_of(cluster)} {why}. It is not changed, and nothing was sent. Name another one "
+            "with --ray-cluster"
+        )
+
+
+def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobSpec) -> None:
+    """Raise ConfigError if a job of another kind, or a part of one, has the name already.
+
+    Parts are found by the job's name, so two jobs with one name would overwrite and delete each other's.
+    """
+    own = {(part["kind"], part["metadata"]["name"]) for part in manifests.all}
+    for kind in EVERY_KIND.values():
+        metadata = {"name": plan.name, "namespace": plan.namespace}
+        other = {"apiVersion": kind.api.group_version, "kind": kind.api_kind, "metadata": metadata}
+        if (kind.api_kind, plan.name) not in own and find(other) is not None:
+            raise ConfigError(f"{kind.api_kind} {plan.name} already exists. {_ANOTHER_NAME}")
+    for part in manifests.parts:
+        found = find(part)
+        if found is not None and not _is_part(found, part):
+            name = f"{part['kind']} {part['metadata']['name']}"
+            raise ConfigError(f"{name} already exists, and is not a part of this job. {_ANOTHER_NAME}")
+
+
+def _is_part(found: Json, part: Json) -> bool:
+    """Return whether `found` was created as this part of a job with the same name and kind."""
+    there, ours = read_labels(found), read_labels(part)
+    return all(there.get(label) == ours[label] for label in (*MANAGED_BY, JOB_LABEL, KIND_LABEL))
+
+
+def _require_same_plan(found: Json, plan: JobSpec) -> None:
+    """Raise ConfigError if `found` is another job than `plan`."""
+    name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
+    text = annotations_of(found).get(PLAN)
+    if text is None:
+        raise ConfigError(f"{name} already exists, and was not made by Trainyard. {_ANOTHER_NAME}")
+    try:
+        before = _comparable_plan(spec_from_json(json.loads(text)).to_json())
+    except (ValueError, DamagedFileError):
+        raise ConfigError(
+            f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}"
+        ) from None
+    now = _comparable_plan(plan.record())
+    different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    if different:
+        raise ConfigError(
+            f"{name} already exists, with another plan ({', '.join(different)}). {_ANOTHER_NAME}"
+        )
+
+
+def _comparable_plan(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's record as flat keys, without those that may differ when one job is sent twice."""
+    found.pop("run_id")  # of its own in each command that sends
+    found.pop("owner")  # anybody may follow a job that runs
+    found.pop("shared_claim")  # follows from the claim, which the cluster may not have shown
+    found.pop("zone")  # chosen by what is free
+    for name in _BY_NODES:
+        found["resources"].pop(name)
+    for name in _BY_CHECKOUT:
+        found["provenance"].pop(name, None)
+    flat: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{part}": inner for part, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat

@@ -1,21 +1,20 @@
 """Find every problem of a job that can be known before it is sent, not only the first one.
 
-Names are judged by the rules that the keys of the YAML have: the API server accepts some wrong names in a
-job and refuses only the pods that are made from it, so such a job would wait without end. Preflight checks
-whether the objects of these names exist. The job is also linted as it would be sent, with every variable that
-reaches its processes; the findings about devices and the image are left out, because the plan judges these
-itself, with the facts of the cluster's nodes.
+The job is linted as it would be sent, with the variables that its program gets. The findings about devices
+and the image are left out, because the plan judges these itself, with the facts of the cluster's nodes.
+
+Fields of `cluster.pod.template` that the plan sets itself are problems too: a fragment that changed them
+would contradict what preflight, price and proof are based on.
 """
 
 import json
 import re
-import shlex
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from posixpath import normpath
 
-from trainyard.config.cluster import DNS_NAME, LONGEST_DNS_NAME
+from trainyard.cluster.pod_fragment import MAIN
+from trainyard.config.pod_schema import list_fields
 from trainyard.config.schema import Config
 from trainyard.config.secret_filter import find_secrets, restore_secrets
 from trainyard.config.secret_forms import secret_kind
@@ -23,10 +22,9 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_object import LABEL, quote_name
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE
+from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE, SHARED_MEMORY
 from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
-from trainyard.jobs.template_problems import find_template_problems
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.environment.settings_reading import Setting, SettingGroup
 from trainyard.plan.environment.surroundings import VariableScope
@@ -39,32 +37,11 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
-_MOST_NODES = 100_000
-"""The largest number that fits the names of its pods."""
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
 _PRESET = "the program"
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SHELLS = ("sh", "bash", "dash", "zsh")
-_SEPARATORS = re.compile(r"[;&|()]+")
-_BEFORE_VARIABLES = ("env", "export", "exec", "time")
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_DNS_NAME = re.compile(DNS_NAME)
-_DNS_RULE = (
-    "a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit"
-)
-_LONGEST_LABEL = 63
-_SECRET_KEY = re.compile(r"(?!\.\.|\.$)[-._A-Za-z0-9]+")
-_KEY_RULE = "a key of a Secret has letters, digits and -_."
-_QUALIFIED = r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-_NODE_KEY = re.compile(rf"(?:(?=[^/]{{1,{LONGEST_DNS_NAME}}}/){DNS_NAME[1:-1]}/)?{_QUALIFIED}")
-"""The key of a label or a taint of nodes, with an optional prefix `example.com/`."""
-_TAINT_RULE = (
-    "the key of a taint has letters, digits and -_., at most 63, and may have a prefix such as example.com/"
-)
-_LABEL_RULE = "not a label, such as sagemaker.amazonaws.com/instance-group-name: workers"
 _OF_NODES = [
     (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
 ]
@@ -73,16 +50,28 @@ _OF_JOBS = [
     (r"trainyard\.dev/|app\.kubernetes\.io/managed-by$", "by which it finds the job's objects"),
     (r"kueue\.x-k8s\.io/queue-name$", "from --queue (cluster.queue)"),
 ]
-_LABEL_VALUE = re.compile(rf"({_QUALIFIED})?")
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(?:(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z][\w.+-]*:[0-9a-fA-F]{32,128})?",
-    re.ASCII,
+_OWN_CONTAINERS = "pytorch|node|ray-head|ray-worker|ray-job-submitter"
+_MAIN = rf"spec\.containers\[{MAIN}\]\."
+_ANY = r"spec\.(containers|initContainers)\[[^]]+\]\."
+_OWNED = (
+    (_MAIN + "(command|args)", "set by program.command, or the words after --"),
+    (_MAIN + "image", "set by --image-uri (cluster.image)"),
+    (_MAIN + "workingDir", "set by cluster.pod.directory"),
+    (_MAIN + r"resources\.\w+\.(cpu|memory)", "set by cluster.pod.cpu and cluster.pod.memory"),
+    (_ANY + r"resources\.\w+\.nvidia\.com/.*", "set by --gpu-per-node"),
+    (_ANY + r"resources\.\w+\.(vpc\.amazonaws\.com/efa|hugepages-.*)", "set by compute.network"),
+    (rf"spec\.containers\[({_OWN_CONTAINERS})\]", f"the container that trains is called {MAIN} here"),
+    (r"spec\.volumes\[shared-memory\]", "set by cluster.pod.shared_memory"),
+    (r"spec\.volumes\[checkpoints\]", "set by cluster.volume.claim"),
+    (r"spec\.volumes\[(scratch|files|hugepages)\]", "a volume of the plan has this name"),
+    (r"spec\.terminationGracePeriodSeconds", "set by cluster.pod.grace_seconds"),
+    (r"spec\.restartPolicy", "set by cluster.pod.restarts"),
+    (
+        r"spec\.(hostname|subdomain|setHostnameAsFQDN|resources|nodeName)",
+        "set by the operator or the scheduler",
+    ),
 )
-"""The grammar of references (github.com/distribution/reference)."""
-_IMAGE_RULE = "not the name of an image, such as registry.example.com/team/train:1 or …/train@sha256:…"
-_LONGEST_IMAGE, _LONGEST_KEY = 512, 2 * LONGEST_DNS_NAME
+"""Fields of `cluster.pod.template`, and why they are refused there."""
 
 
 def find_plan_problems(
@@ -156,8 +145,13 @@ def _room_problems(config: Config, requested: JobSpec, plan: JobSpec, room: Node
         except ConfigError as error:
             yield f"--instance-type {error}"
     yield from _unknown_room(config, requested, plan, room)
-    yield from _device_problems(config, requested, plan, room)
-    yield from _size_problems(config, plan)
+    # Other programs do not read `model.device`.
+    needs_gpu = plan.program.name == trainyard_trainer.NAME and config.model.device.startswith("cuda")
+    if needs_gpu and not plan.resources.gpus and (room is not None or requested.gpus_per_node is not None):
+        yield (
+            f"model.device: {config.model.device}, but the pods get no GPU; name --gpu-per-node, or set "
+            "model.device=cpu"
+        )
     if room is None:
         return
     have = room.instance_type or requested.instance_type or "the node"
@@ -190,36 +184,6 @@ def _unknown_room(config: Config, requested: JobSpec, plan: JobSpec, room: NodeR
             f"it is not known {' and '.join(lacking)} a pod may have: name --instance-type or a cluster "
             f"(--context, also for --dry-run), or set "
             f"{', and '.join(keys)}"
-        )
-
-
-def _device_problems(
-    config: Config, requested: JobSpec, plan: JobSpec, room: NodeRoom | None
-) -> Iterator[str]:
-    """Yield a GPU that our trainer needs and its pods lack; other programs do not read `model.device`."""
-    device, counted = config.model.device, room is not None or requested.gpus_per_node is not None
-    ours = plan.program.name == trainyard_trainer.NAME
-    if ours and counted and device.startswith("cuda") and not plan.resources.gpus:
-        yield (
-            f"model.device: {device}, but the pods get no GPU; name --gpu-per-node, or set model.device=cpu"
-        )
-
-
-def _size_problems(config: Config, plan: JobSpec) -> Iterator[str]:
-    """Yield sizes that contradict each other, or that Kubernetes would read as another size."""
-    pod, resources = config.cluster.pod, plan.resources
-    if plan.nodes > _MOST_NODES:
-        yield f"--num-nodes {plan.nodes:,}: at most {_MOST_NODES:,}"
-    for key, size, mib in (
-        ("memory", pod.memory, resources.memory_mib),
-        ("shared_memory", pod.shared_memory, resources.shared_memory_mib),
-    ):
-        if size and not mib:
-            yield f"cluster.pod.{key}: {size} is less than 1 MiB (1Mi)"
-    if pod.shared_memory and resources.shared_memory_mib > resources.memory_mib > 0:
-        yield (
-            f"cluster.pod.shared_memory: {pod.shared_memory} is more than the memory of the pod, "
-            f"{resources.memory_mib:,} MiB, of which /dev/shm is a part"
         )
 
 
@@ -304,18 +268,9 @@ def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
 def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
-    beside = (
-        SettingGroup(_PRESET, tuple(_program_settings(plan)), place),
-        SettingGroup("the command", tuple(command_settings(plan.program.command)), place),
-    )
+    beside = (SettingGroup(_PRESET, tuple(_program_settings(plan)), place),)
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place, beside)
-    return [
-        finding
-        for finding in found
-        if finding.subject not in _JUDGED_BY_THE_PLAN
-        # A hint, such as that a variable is for Megatron only, is for others than the preset that sets it.
-        and (finding.area != _PRESET or finding.severity is not Severity.INFO)
-    ]
+    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:
@@ -336,66 +291,53 @@ def _program_settings(plan: JobSpec) -> Iterator[Setting]:
         yield Setting(name, value, 1)
 
 
-def command_settings(words: Sequence[str]) -> Iterator[Setting]:
-    """Yield the variables that a command sets by itself: with `env`, or in the text that it gives a shell."""
-    yield from _shell_settings(shlex.join(words))
-    if any(PurePosixPath(word).name in _SHELLS for word in words):
-        texts = (after for word, after in pairwise(words) if re.fullmatch(r"-[a-z]*c", word))
-        yield from _shell_settings(next(texts, ""))
-
-
-def _shell_settings(text: str) -> Iterator[Setting]:
-    """The assignments at the beginning of a shell's commands; loops and functions are not read."""
-    reader = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=True)
-    reader.whitespace_split = True
-    at_start = True
-    try:
-        for word in reader:
-            if _SEPARATORS.fullmatch(word):
-                at_start = True
-            elif at_start and (found := _ASSIGNMENT.fullmatch(word)):
-                yield Setting(found[1], found[2], 1)
-            else:
-                is_before = word.startswith("-") or PurePosixPath(word).name in _BEFORE_VARIABLES
-                at_start = at_start and is_before
-    except ValueError:  # an open quote: the shell refuses it too
-        return
-
-
 def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
-    """Yield the problems; the job's own name may have at most `longest` characters."""
-    of_jobs = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
-    optional = (
-        ("--queue", plan.queue, _LONGEST_LABEL),
-        ("--priority-class", plan.priority_class, LONGEST_DNS_NAME),
-        ("--volume", plan.claim, LONGEST_DNS_NAME),
-        ("--secret", plan.secret_environment, LONGEST_DNS_NAME),
-    )
-    rules = [
-        ("--job-name", plan.name, LABEL, of_jobs, longest),
-        ("--namespace", plan.namespace, _NAMESPACE, "not a valid name of a namespace", _LONGEST_LABEL),
-        *((flag, name, _DNS_NAME, _DNS_RULE, most) for flag, name, most in optional if name),
-        *(("--tolerate", key, _NODE_KEY, _TAINT_RULE, _LONGEST_KEY) for key in plan.tolerations),
-    ]
-    if plan.image:
-        rules.append(("--image-uri", plan.image, _IMAGE, _IMAGE_RULE, _LONGEST_IMAGE))
-    else:
+    """Yield a wrong name of the job, which has at most `longest` characters, and labels that the plan owns.
+
+    The rules for all other names are those of the API server, which the preflight asks in a dry run.
+    """
+    if not plan.image:
         yield "no image: name it with --image-uri, or set cluster.image"
-    for each in plan.secrets:
-        rules.append(("--hf-token-secret", each.secret, _DNS_NAME, _DNS_RULE, LONGEST_DNS_NAME))
-        rules.append(("--hf-token-secret, key", each.key, _SECRET_KEY, _KEY_RULE, LONGEST_DNS_NAME))
-    for flag, name, pattern, rule, most in rules:
-        if len(name) > most or not pattern.fullmatch(name):
-            yield f"{flag} {quote_name(name)}: {rule} (at most {most} characters)"
+    if len(plan.name) > longest or not LABEL.fullmatch(plan.name):
+        rule = f"the name of a {plan.kind} has lower-case letters, digits, dashes, begins with a letter"
+        yield f"--job-name {quote_name(plan.name)}: {rule} (at most {longest} characters)"
     own = (plan.template.get("metadata") or {}).get("labels") or {}
     for place, labels, owned in (
         ("cluster.pod.node_selector", plan.node_selector, _OF_NODES),
         ("cluster.labels", plan.labels, _OF_JOBS),
-        ("cluster.annotations", dict.fromkeys(plan.annotations, ""), _OF_JOBS),
+        ("cluster.annotations", plan.annotations, _OF_JOBS),
         ("cluster.pod.template.metadata.labels", own, _OF_JOBS),
     ):
-        for key, value in labels.items():
+        for key in labels:
             if by := next((by for pattern, by in owned if re.match(pattern, key)), ""):
                 yield f"{place}, {key}: the plan sets it, {by}"
-            elif not _NODE_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value or ""):
-                yield f"{place}, {quote_name(key)}: {quote_name(value)}: {_LABEL_RULE}"
+
+
+def find_template_problems(
+    plan: JobSpec, given: Mapping[str, str], setter_of: Callable[[str, JobSpec], str]
+) -> Iterator[str]:
+    """Yield the fields of `cluster.pod.template` that other keys set, and whose values the plan needs.
+
+    `given` are the user's variables; `setter_of` returns who sets a variable that the user must not set.
+    """
+    mounts = {
+        **dict.fromkeys((SCRATCH, FILES_DIRECTORY, "/dev/hugepages"), "a mount of the plan is there"),
+        SHARED_MEMORY: "set by cluster.pod.shared_memory",
+    }
+    if plan.mount_path:
+        mounts[normpath(plan.mount_path)] = "set by cluster.volume.mount_path"
+    for path, inner in list_fields(plan.template):
+        main = path.removeprefix(f"spec.containers[{MAIN}].")
+        name = main.removeprefix("env[").partition("]")[0]
+        if by := next((by for pattern, by in _OWNED if re.fullmatch(pattern, path)), ""):
+            reason = by
+        elif inner == "VolumeMount" and main != path:
+            reason = mounts.get(normpath(main.removeprefix("volumeMounts[").rpartition("]")[0]), "")
+        elif inner == "EnvVar" and main != path and name.startswith("TRAINYARD_"):
+            reason = "set by the plan of the job, or by --env"
+        elif inner == "EnvVar" and main != path:
+            reason = setter_of(name, plan) or ("set by --env too" if name in given else "")
+        else:
+            reason = ""
+        if reason:
+            yield f"cluster.pod.template.{path}: {reason}; remove it here"

@@ -93,6 +93,8 @@ class _Process:
     exit_code: int = 0
     """That with which it ended."""
     weights_changed: bool | None = None
+    is_partial: bool = False
+    """Whether it made steps that were only counted: their losses were not seen."""
     began_at: int = 0
     began: float = 0.0
     """When it was started or forked, in Unix seconds, as of the next."""
@@ -161,6 +163,7 @@ class Observations:
                 process.exit_code = code if isinstance(code := facts.get("code"), int) else 0
                 changed = facts.get("weights_changed")
                 process.weights_changed = changed if isinstance(changed, bool) else None
+                process.is_partial = facts.get("partial") is True
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
         """Take the file in which the C library of a process has stored its exit code, if it has."""
@@ -200,6 +203,11 @@ class Observations:
     def steps(self) -> int | None:
         """The steps of the training; None if none was observed."""
         return max((each.steps for each in self._leaders), default=0) or None
+
+    @property
+    def are_losses_partial(self) -> bool:
+        """Whether the training made steps whose losses were not seen, as in a CUDA graph."""
+        return any(each.is_partial for each in self._leaders)
 
     @property
     def weights_changed(self) -> bool | None:

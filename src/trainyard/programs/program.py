@@ -13,7 +13,6 @@ from trainyard.config.kind import RunKind
 from trainyard.config.load import values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.inputs import find_lock
 from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
@@ -69,8 +68,6 @@ class Program:
     """The form of its log, for a program whose plan decides the steps and how often they are logged."""
     rows_on_first_node: bool = True
     """Whether only rows of the first node count; if not, one process on any node prints them."""
-    formats: tuple[CheckpointFormat, ...] | None = None
-    """The formats that its checkpoints can have; None: any."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
     observe: bool = True

@@ -13,7 +13,7 @@ write the file, and so does the observer, whose lines have `"source": "observed"
     {"event": "machine", "torch": "2.13.0", "seed": 1, "world": {"rank": 0, "size": 1}, …}  at the first step
     {"event": "row", "step": 7, "loss": 2.5, "learning_rate": 0.1, "accumulated": 4}
     {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
-     "files": {NAME: [size, mtime_ns, device, inode]}, "weights_changed": true}
+     "files": {NAME: [size, mtime_ns, device, inode]}, "weights": "trained"}
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
@@ -26,8 +26,9 @@ as long as no optimizer has stepped. `accumulated` counts the passes between two
 another loss since the row before was not finite. The first 99 steps have a row each, then every second one,
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
 not stepped has events without a step. `weights_changed` is false if all numbers of the parameters that were
-compared are those from before the first step, or if those in a save are, and absent if that is not known. A
-save of joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the exit code of a
+compared are those from before the first step, and absent if that is not known; `weights` is the relation of a
+save to them: `trained`, `given` (those from before the first step), `near`, `other` or `unknown`. A save of
+joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the exit code of a
 process that stepped.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
@@ -53,6 +54,8 @@ _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
 _FACTS = ("loaded", "machine", "modules", "exception", "read", "killed", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
+RELATIONS = ("trained", "near", "given", "unknown", "other")
+"""Those of saved weights to the trained ones; of several files of one save the first one counts."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,8 @@ class WrittenCheckpoint:
     of_passes: bool = False
     has_nan: bool = False
     """Whether an array in it has a NaN, of a format that cannot be read afterwards."""
-    weights_changed: bool | None = None
-    """Whether it has the weights that the program trained, or those from before; None: not known."""
+    weights: str = ""
+    """The relation of its weights to those that the program trained; empty if none was searched."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +195,8 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
         if path is not None and files is not None:
-            changed = value if isinstance(value := found.get("weights_changed"), bool) else None
-            process = rank, pid, of_passes
-            return WrittenCheckpoint(step, path, files, time, source, call, *process, "nan" in found, changed)
+            more = rank, pid, of_passes, "nan" in found, str(found.get("weights", ""))[:_MOST_NAME]
+            return WrittenCheckpoint(step, path, files, time, source, call, *more)
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
             return LoggedFigures(step, figures, time, source, rank, pid, of_passes)

@@ -254,7 +254,7 @@ def note_checkpoint(
     facts |= {"complete": Source.GUESSED.value} if is_guess else {}
     facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
     facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
-    facts |= {"untrained": True} if taken.is_untrained else {}
+    facts |= {"weights": taken.weights} if taken.weights else {}
     append_event(directory.events_file, "checkpoint_saved", **named, **facts)
 
 
@@ -265,20 +265,24 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     earlier save had none: masks may hold some.
     """
     where = f"the checkpoint of step {taken.step:,}"
-    if taken.is_untrained:
+    events = read_rows(directory.events_file)
+    mine = [each for each in events if each.get("manifest_sha256") == taken.manifest_sha256]
+    relation = taken.weights or next((each["weights"] for each in reversed(mine) if "weights" in each), "")
+    if relation in ("given", "other"):
+        given, other = "has weights from before the training", "is not of the model that was trained"
         return (
-            f"{where} has weights from before the training: check that what is saved is the model that the "
-            "optimizer has, and not a copy of it"
+            f"{where} {given if relation == 'given' else other}: check that what is saved is the model that "
+            "the optimizer has, and not another one or an old copy"
         )
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
-        for event in read_rows(directory.events_file)
+        for event in events
         if event.get("event") == "checkpoint_saved" and (tensors := Tensors.from_json(event.get("tensors")))
     ]
-    mine = [(each, at) for at, sha256, each in saved if sha256 == taken.manifest_sha256]
-    if not mine or not mine[-1][0].count:
+    own = [(each, at) for at, sha256, each in saved if sha256 == taken.manifest_sha256]
+    if not own or not own[-1][0].count:
         return None
-    (last, step), count = mine[-1], mine[-1][0].count
+    (last, step), count = own[-1], own[-1][0].count
     earlier = [each for before, _, each in saved if before < step and each.count == count]
     new = [name for name in last.infinite if any(name not in each.infinite for each in earlier)]
     if bad := list(last.nan) or new:

@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,6 +45,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import (
     tensors_of,
 )
 from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.folder_walk import walk_folders
 from trainyard.programs.metric_rows import LastRow, row_fault
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run
 from trainyard.programs.program import Program
@@ -60,21 +60,20 @@ from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
 from trainyard.run.checkpoint_retention import remove_old_checkpoints
-from trainyard.run.directory import RunDirectory, is_run_directory
+from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.run.run_advice import checkpoint_advice
 
 LOG = logging.getLogger(__name__)
-_OF_PROGRAMS = frozenset(CheckpointFormat) - {CheckpointFormat.TRAINYARD, CheckpointFormat.FILES}
-_NEVER_CHECKPOINTS = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", ASIDE))
+_NEVER_CHECKPOINTS = frozenset(("wandb", ASIDE))
 _NO_NEWS = re.compile(r"in progress|open for writing|that this run has written$")
 """In notes that may be gone at the next search."""
 _MOST_DEPTH = 6
 _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
-_MANY_FOLDERS, _MOST_NEAR = 100, 5
-"""A folder with so many others in it is one of data; they are searched last. The most names in a note."""
+_MOST_NEAR = 5
+"""The most names in a note."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class RunCheckpoints:
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
-        self._finder = UnitFinder(self.has_written, program.formats)
+        self._finder = UnitFinder(self.has_written)
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
@@ -162,7 +161,9 @@ class RunCheckpoints:
             notes.append(
                 f"only {ours.path} was searched, which program.command names: set program.checkpoints"
             )
-        return newest_first((each for each in found if not self._is_data(each)), notes)
+        found = [each for each in found if not self._is_data(each)]
+        of_training = [each for each in found if each.weights != "other"]  # the others may be predictions
+        return newest_first(of_training or found, notes)
 
     def _is_in(self, one: ProgramCheckpoint, pattern: str) -> bool:
         """Return whether a save lies in what a pattern names; not every save is a checkpoint."""
@@ -409,7 +410,7 @@ class RunCheckpoints:
         for note in self.skipped if end is None else ():  # the verdict has the last ones
             if not _NO_NEWS.search(note):
                 self._warn_once(note)
-        newest = found.newest
+        newest, saves = found.newest, self._steps_of_saves()
         if newest is None or (state_of(newest) == self._state and end is None):
             return
         older = [each for each in found.complete if each.found.source.proves and each is not newest]
@@ -418,6 +419,21 @@ class RunCheckpoints:
                 self._copy(each, is_over=end is not None)
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
+        left = saves - {step for step, _ in self._known.values()} if end is not None else set()
+        if left:
+            gone = left - {each.step for each in found.complete}
+            why = [f"checkpointing.keep_last is {self._keep_last}"] if left - gone else []
+            why += [f"{len(gone):,} were written over, or removed, before they were copied"] if gone else []
+            named = [f"{step:,}" for step in sorted(left)[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR)
+            text = "%s of the %s checkpoints that were saved are not stored, of step %s: %s"
+            LOG.warning(text, len(left), len(saves), ", ".join(named), "; ".join(why))
+
+    def _steps_of_saves(self) -> set[int]:
+        """Return the steps at which the program has saved; none if they have another unit than the run's."""
+        if self.optimizer_shift is None or self.counts_epochs:
+            return set()
+        shifts = {Source.OBSERVED: self.optimizer_shift}
+        return {each.step + shifts.get(each.source, 0) for each in self.saved if each.step is not None}
 
     def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
         """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""
@@ -439,7 +455,7 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
-        taken = replace(taken, is_untrained=one.is_untrained)
+        taken = replace(taken, weights=one.weights)
         if one.event is not None and one.event.has_nan:
             taken = replace(taken, tensors=Tensors(count=1, nan=("an array",)))
         self.taken, self._known[state] = taken, (step, source)
@@ -474,32 +490,17 @@ def _search(
 ) -> tuple[list[Path], int | None]:
     """Return the files of weights that this run has written, and where the search was cut.
 
-    That is the number of folders that were read; None if there are no others. Directories of runs, also those
-    in a store, are left out, and folders of many others, such as the classes of ImageNet, come last. A folder
-    `checkpoint-N` is found by a name in it, because it may be empty.
+    That is the number of folders that were read; None if there are no others. A folder `checkpoint-N` is
+    found by a name in it, because it may be empty.
     """
-    skipped, found, seen = {path.absolute() for path in ignored}, list[Path](), 0
-    waiting, last = deque([directory]), deque[Path]()
-    most, until = _MOST_PLACES[is_over], time.monotonic() + _MOST_SECONDS[is_over]
-    while (waiting or last) and seen < most and time.monotonic() < until:
-        folder, seen = (waiting or last).popleft(), seen + 1
-        depth = len(folder.relative_to(directory).parts)
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:  # removed meanwhile, or not readable
-            continue
-        if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
-            continue
-        inner = {folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        files = [folder / entry.name for entry in entries if entry.name.endswith((*WEIGHTS, ".distcp"))]
-        found += [path for path in files if path not in inner and is_own(path)]
-        shown = (path for path in sorted(inner) if not path.name.startswith("."))
-        named = (path for path in shown if path.name not in _NEVER_CHECKPOINTS)
-        folders = [path for path in named if path.absolute() not in skipped]
+    found, until = list[Path](), time.monotonic() + _MOST_SECONDS[is_over]
+    for seen, (files, folders) in enumerate(walk_folders(directory, ignored, most_depth=_MOST_DEPTH)):
+        if seen >= _MOST_PLACES[is_over] or time.monotonic() > until:
+            return found, seen
+        folders[:] = [path for path in folders if path.name not in _NEVER_CHECKPOINTS]
+        found += [path for path in files if path.name.endswith((*WEIGHTS, ".distcp")) and is_own(path)]
         found += [path / "_" for path in folders if is_numbered(path) and is_own(path)]
-        if depth < _MOST_DEPTH:
-            (last if len(folders) > _MANY_FOLDERS else waiting).extend(folders)
-    return found, seen if waiting or last else None
+    return found, None
 
 
 def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:
@@ -507,7 +508,7 @@ def taken_points(directory: RunDirectory) -> Iterator[ResumePoint]:
 
     They have a manifest. Weights alone of a known framework do not count.
     """
-    finder, events = UnitFinder(formats=_OF_PROGRAMS), read_rows(directory.events_file)
+    finder, events = UnitFinder(), read_rows(directory.events_file)
     of_nan = {
         event.get("manifest_sha256")
         for event in events

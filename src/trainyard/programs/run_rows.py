@@ -203,6 +203,8 @@ class RunRows(AttemptRows):
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
             self.close_log(time.time())
+            if self.observations.are_losses_partial and self.merged.tables[Source.PRINTED].rows:
+                self.merged.forget(Source.OBSERVED)
             for pid, content in exit_codes(self._events.path) if self._is_first else ():
                 self.observations.note_exit_code(pid, content)
             self._write(is_over=True)

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainyard.config.kind import RunKind, kind_of_run
-from trainyard.proof.learning import FEWEST_ROWS, FIGURES, Change, Curves, change_of
+from trainyard.proof.learning import FEWEST_ROWS, FIGURES, SIGNIFICANT, Change, Curves, change_of
+from trainyard.proof.noise import LEAST_SHARE
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
     digest_or_none,
@@ -181,6 +182,10 @@ def _judge_change(
         return Learned(f"no {name} and no outcome is on record", True, "{again}")
     has_weights = _starts_from_weights(run, settings, begins_after)
     change = change_of(curves, begins_after, has_weights=has_weights)
+    if curves.chosen and not curves.rows:
+        text = f"no {name} is on record, which proof.learned.figure names"
+        how = f"let the program log it under this name, such as step 10: loss 2.31 {name} 0.5"
+        return Learned(text, True, f"{how}: {{again}}")
     if change is None:
         rows = f"{curves.rows} row{'' if curves.rows == 1 else 's'}"
         text = f"too short to say: {rows} with a {name}, {FEWEST_ROWS} are needed"
@@ -214,6 +219,8 @@ def _judge_change(
 def _beyond(change: Change, *, within: bool = False) -> str:
     if change.noise is None:
         return " by more than noise explains"
+    if within and abs(change.first - change.last) > SIGNIFICANT * change.noise:
+        return f" by {LEAST_SHARE:.1%}"
     place = "within" if within else "beyond"
     return f", {place} its noise of {_shown(change.noise)}"
 

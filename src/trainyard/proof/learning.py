@@ -22,6 +22,7 @@ from typing import Any
 
 from trainyard.proof.noise import (
     Noise,
+    falls_by,
     falls_by_median,
     has_left_start,
     is_far_above,
@@ -100,6 +101,18 @@ class Curves:
     def last_validated(self) -> float | None:
         """The step of the last validation loss; None without any."""
         return max(self.by_name["val_loss"].steps, default=None)
+
+    def best_step(self, steps: int) -> tuple[float, str] | None:
+        """Return the step with the best value of the figure by which a program may choose what it keeps.
+
+        Its words, too; None if the last value is the best. Values of epochs have equal shares of `steps`.
+        """
+        name = "val_loss" if self.judged == "loss" else self.judged
+        values = [-value if name in self.rising else value for value in self.values_of(name)]
+        if not values or values[-1] <= min(values):
+            return None
+        place, found = values.index(min(values)), self.by_name[name].steps
+        return found[place] if found else (place + 1) * steps / len(values), FIGURES.get(name, name)
 
     @property
     def judged(self) -> str:
@@ -188,11 +201,13 @@ def _compare(
     first, head = values[0], fmean(values[: tenth(values)])
     alone, apart = math.hypot(noise.one, of_last), math.hypot(noise.tenth, of_last)
     calm_apart = math.hypot(noise.calm_tenth, calm_last)
-    falls_from_first = first - last > SIGNIFICANT_FROM_ONE * alone
+    falls_from_first = falls_by(first, last, SIGNIFICANT_FROM_ONE * alone)
     exceeds_first = _is_above(last, values, math.hypot(noise.calm_one, calm_last))
     has_diverged = _is_above(head, values, math.hypot(noise.calm_one, noise.calm_tenth))
     level = first if has_diverged or falls_from_first or exceeds_first else head
-    falls = level - last > SIGNIFICANT * apart or (level > last and falls_by_median(values, SIGNIFICANT))
+    falls = falls_by(level, last, SIGNIFICANT * apart) or (
+        level > last and falls_by_median(values, SIGNIFICANT)
+    )
     stays_above = first <= min(values[len(values) // 2 :])
     is_better = falls_from_first or (falls and not exceeds_first and not stays_above)
     is_worse = exceeds_first or (last - head > SIGNIFICANT * calm_apart and not falls_from_first)
@@ -223,7 +238,8 @@ def _change_of_validation(curve: Curve, training: Curve, begins_after: int, *, h
     noise, calm = math.sqrt(2) * of_one, math.sqrt(2) * calm_of_one
     fall, is_worse = values[0] - last, _is_above(last, values, calm)
     shown = _shown_noise(-fall, calm) if is_worse else noise
-    change = Change(values[0], last, shown, fall > SIGNIFICANT * noise, is_worse, "val_loss")
+    is_better = falls_by(values[0], last, SIGNIFICANT * noise)
+    change = Change(values[0], last, shown, is_better, is_worse, "val_loss")
     if rows is None or is_worse or curve.steps[0] <= begins_after:
         return change
     of_training = _change_of_rows(training.values)

@@ -27,6 +27,8 @@ _CALM_MARGIN = 2.4
 _RARE = 200
 # A multiple of the first value that its noise does not reach: with fewer than 20 values, and with more.
 _FAR_OF_FEW, _FAR, _MANY = 3.0, 2.0, 20
+# A person calls no smaller change an improvement, as a share of the level: three digits hardly show it.
+LEAST_SHARE = 0.001
 # A tenth of fewer values has no median to speak of.
 _FEWEST_FOR_MEDIANS = 30
 # The standard error of a median of normal values is sqrt(pi / 2) times that of their mean.
@@ -80,7 +82,15 @@ def falls_by_median(values: Sequence[float], significant: float) -> bool:
         return False
     medians = [median(part) for part in tenths(values)]
     noise = max(_OF_MEDIAN * _spreads(values)[0] / math.sqrt(tenth(values)), _spreads(medians)[0])
-    return medians[0] - medians[-1] > significant * math.sqrt(2) * noise
+    return falls_by(medians[0], medians[-1], significant * math.sqrt(2) * noise)
+
+
+def falls_by(first: float, last: float, noise: float) -> bool:
+    """Return whether a level falls by more than its noise, and by more than LEAST_SHARE.
+
+    A curve without noise, such as that of training on all data at once, falls by the last digit, too.
+    """
+    return first - last > max(noise, LEAST_SHARE * max(abs(first), abs(last)))
 
 
 def has_left_start(values: Sequence[float]) -> bool:

@@ -16,7 +16,7 @@ from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning
 from trainyard.proof.joining_network import joining_network
-from trainyard.proof.learning import curves_of
+from trainyard.proof.learning import Curves, curves_of
 from trainyard.proof.recorded_events import Course, course_of
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
@@ -36,8 +36,8 @@ from trainyard.proof.stored_checkpoints import (
     CheckpointProblem,
     changed_record,
     checkpoint_problem,
+    kept_step,
     leftover_problem,
-    saved_before_last_step,
     store_problem,
 )
 from trainyard.run.failure import next_step
@@ -175,7 +175,7 @@ class Proof:
     def to_json(self, *, now: float) -> dict[str, Any]:
         """Return the content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
         parts = [
-            {"name": p.name, "passed": p.passed, "evidence": p.evidence, "next_step": p.next_step}
+            {"name": p.name, "passed": p.passed, "evidence": p.evidence, "fix": p.next_step}
             | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]
@@ -229,7 +229,7 @@ def prove(
             _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
             _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
-            _stored_part(run, course, found, again=again, place=at, validated=curves.last_validated),
+            _stored_part(run, course, found, again=again, place=at, curves=curves),
             _repeatable_part(run, at, config, again),
         ),
         judged={key: value for key, value in known.items() if value is not None},
@@ -245,7 +245,10 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         return Part("trained", False, problem, step)
     if kind_of_run(run) is RunKind.PROGRAM:
         seen = f"every logged figure finite{_seen_weights(run, course)}"
-        return Part("trained", True, f"{_program_length(run)}, {seen}, {course.retries}")
+        saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
+        remark = "; whether the last checkpoint has the trained weights is not known"
+        retries = course.retries + (remark if saved in course.unrelated else "")
+        return Part("trained", True, f"{_program_length(run)}, {seen}, {retries}")
     steps = f"{run['plan']['steps']:,}"
     if kind_of_run(run) is RunKind.PLANNED:
         printed = f"by what {run['recipe']} printed"
@@ -326,7 +329,7 @@ def _stored_part(
     *,
     again: Recomputed,
     place: ProofPlace,
-    validated: float | None,
+    curves: Curves,
 ) -> Part:
     nothing_there = found.trouble is not None or found.verification is None
     if nothing_there and not found.taken and section_or_empty(run, "outcome").get("status") == "failed":
@@ -341,7 +344,7 @@ def _stored_part(
         step = place.sync_command() if run.get("outcome") else place.next_step(run)
         return Part("stored", False, where, step)
     objects = _format_count(found.verification)
-    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints, validated=validated)
+    checkpoint = checkpoint_problem(run, course.saved, found.checkpoints, curves=curves)
     problem = (
         store_problem(run, found.verification)
         or leftover_problem(course.saved, found.verification)
@@ -363,10 +366,8 @@ def _stored_part(
     left = len(found.verification.unlisted_objects)
     leftovers = describe_count(left, "leftover")
     note = f"; not verified: {leftovers} of an interrupted sync or removal" if left else ""
-    if (saved := saved_before_last_step(run, validated)) is not None:
-        note += (
-            f"; the last checkpoint is of step {saved:,}, which was validated: the step after it is not saved"
-        )
+    if (older := kept_step(run, curves)) is not None:
+        note += f"; the last checkpoint is of step {older[0]:,}, {older[1]}"
     return Part("stored", True, f"{objects}: {found.verification.compared}{read}{note}")
 
 

@@ -36,6 +36,8 @@ class Course:
     """Why the last attempt did not take other checkpoints of the program, a reason each."""
     tensors: Mapping[str, RecordedFacts] = field(default_factory=dict)
     """SHA-256 of a checkpoint's manifest -> what was read of its tensors."""
+    unrelated: frozenset[object] = frozenset()
+    """The manifests of checkpoints whose relation to the trained weights could not be shown."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -52,7 +54,8 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
         for event in known
         if event.get("event") == "checkpoint_saved" and "tensors" in event
     }
-    return Course(problem, retries, steps, begins_after, saved, skipped, _rejected(known), tensors)
+    unrelated = frozenset(each.get("manifest_sha256") for each in known if each.get("weights") == "unknown")
+    return Course(problem, retries, steps, begins_after, saved, skipped, _rejected(known), tensors, unrelated)
 
 
 def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.proof.completion import unknown_step
+from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
 
 if TYPE_CHECKING:
@@ -42,15 +43,12 @@ def checkpoint_problem(
     saved: Mapping[int, Any],
     checkpoints: Mapping[int, "StoredCheckpoint"],
     *,
-    validated: float | None = None,
+    curves: Curves | None = None,
 ) -> CheckpointProblem | None:
-    """Return the first checkpoint that is missing or not the run's; `saved` has its events' manifests.
-
-    `validated` is the step of the last validation.
-    """
+    """Return the first checkpoint that is missing or not the run's; `saved` has its events' manifests."""
     outcome = section_or_empty(run, "outcome")
     last, named = integer_or_none(outcome.get("steps")), section_or_empty(outcome, "checkpoint")
-    last = saved_before_last_step(run, validated) or last
+    last = (kept_step(run, curves or Curves()) or (last,))[0]
     written = digest_or_none(named.get("manifest_sha256"))
     newest = integer_or_none(named.get("step"))
     if (unknown := unknown_step(outcome)) is not None:
@@ -78,15 +76,23 @@ def checkpoint_problem(
     return None
 
 
-def saved_before_last_step(run: RecordedFacts, validated: float | None) -> int | None:
-    """Return the step of the last checkpoint if it is the one before the last, and was validated last.
+def kept_step(run: RecordedFacts, curves: Curves) -> tuple[int, str] | None:
+    """Return the step of a last checkpoint that counts although steps came after it, and why; else None.
 
-    Some loops, such as nanoGPT's, validate and save before a step, and end after one more. None for others.
+    Some loops, such as nanoGPT's, validate and save before a step, and end after one more. Others save when a
+    figure of the validation is the best one so far, and stop when it gets no better.
     """
     outcome = section_or_empty(run, "outcome")
     step = integer_or_none(section_or_empty(outcome, "checkpoint").get("step"))
-    is_before = step is not None and step == validated and integer_or_none(outcome.get("steps")) == step + 1
-    return step if is_before else None
+    last = integer_or_none(outcome.get("steps"))
+    if step is None or last is None or step >= last:
+        return None
+    if step == curves.last_validated and last == step + 1:
+        return step, "which was validated: the step after it is not saved"
+    best = curves.best_step(last) if kind_of_run(run) is RunKind.PROGRAM else None
+    if best is not None and best[0] <= step <= best[0] + 1:  # steps may be printed from 0
+        return step, f"which has the best {best[1]}: the {last - step:,} steps after it are not saved"
+    return None
 
 
 def _difference(run: RecordedFacts, step: int, stored: "StoredCheckpoint", written: list[Any]) -> str | None:

@@ -1,6 +1,6 @@
 """Train with Lightning again and again; each time SIGTERM comes at another moment, on one rank.
 
-Beside this file is a copy of the callback. Writes, for each training, where it stopped.
+Beside this file are copies of the callback and of `trainyard`. Writes, for each training, where it stopped.
 """
 
 import json
@@ -19,7 +19,9 @@ import torch
 from lightning_callback import TrainyardCallback
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-assert "trainyard" not in sys.modules
+import trainyard
+
+assert trainyard.__file__ == str(Path(__file__).with_name("trainyard.py"))
 STEPS = 12
 HOOKS = [
     "on_sanity_check_start",

@@ -1,6 +1,6 @@
 """Train with transformers' Trainer again and again; each time SIGTERM comes at another moment, on one rank.
 
-Beside this file is a copy of the callback. Prints, for each training, where it stopped.
+Beside this file are copies of the callback and of `trainyard`. Prints, for each training, where it stopped.
 """
 
 import json
@@ -17,7 +17,9 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers_callback import TrainyardCallback
 
-assert "trainyard" not in sys.modules
+import trainyard
+
+assert trainyard.__file__ == str(Path(__file__).with_name("trainyard.py"))
 STEPS, SAVE_STEPS = 12, 4
 HOOKS = [
     "on_train_begin",

@@ -1,6 +1,6 @@
 """Each reason for which pods are missing or do not run: a job each, with a real API server and kubelets.
 
-The table of all reasons is in tests/unit/jobs/state/test_reasons.py; this shows that a cluster says them so.
+All reasons are in tests/unit/jobs/state/test_pod_troubles.py; this shows that a cluster says them so.
 """
 
 import base64

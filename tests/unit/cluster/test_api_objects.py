@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.cases import each_case
 from tests.unit.cluster.generated import node, pod
 
@@ -64,18 +62,6 @@ def test_a_pod_that_is_being_deleted_still_holds_its_gpus() -> None:
     assert found.owner == "job-worker"
 
 
-REDUCERS = [
-    api_objects.node_of,
-    api_objects.pod_of,
-    lambda raw: api_objects.read_workload(raw, "DaemonSet"),
-    lambda raw: api_objects.read_workload(raw, "Deployment"),
-    api_objects.quota_of,
-    api_objects.limits_of,
-    api_objects.queue_of,
-    api_objects.cluster_queue_of,
-    api_objects.flavor_of,
-    api_objects.hook_targets_of,
-]
 WRONG: list[Any] = [None, 7, "x", [], {}, [7], ["x"], True, 1.5, {"a": None}]
 
 
@@ -127,12 +113,3 @@ def test_a_field_of_another_type_counts_as_absent(name: str) -> None:
 )
 def test_a_webhook_proves_its_controller_only_where_it_must_answer(change: Any, hooked: Any) -> None:
     assert api_objects.hook_targets_of({"webhooks": [HOOK | change]}) == hooked
-
-
-@given(
-    st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
-)
-def test_any_json_is_reduced_without_an_error(value: Any) -> None:
-    raw = {"metadata": value, "spec": value, "status": value}
-    for reduce in REDUCERS:
-        reduce(raw)

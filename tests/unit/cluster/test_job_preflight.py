@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.cluster.capacity import choose_zone
-from trainyard.cluster.image_digest import pin_digest
+from trainyard.cluster.checks.image import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.snapshot import Condition, Image, MissingData, Node, Pod, Snapshot, Volume
 from trainyard.jobs.job_spec import JobSpec

@@ -47,6 +47,7 @@ class Supervisor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.output: list[str] = []
+        self.moments: list[float] = []
         self._ready = threading.Event()
         self.group: int | None = None
 
@@ -68,8 +69,9 @@ class Supervisor:
     def python(self, code: str, *words: str, **options: Any) -> ProgramExit:
         return self.run(sys.executable, "-c", code, *words, **options)
 
-    def _read(self, text: str, _moment: float) -> None:
+    def _read(self, text: str, moment: float) -> None:
         self.output.append(text)
+        self.moments.append(moment)
         if "ready" in text:
             self._ready.set()
 
@@ -114,6 +116,12 @@ def test_output_ends_where_lines_end(supervisor: Supervisor) -> None:
     assert "".join(supervisor.output) == "ab\rüc\nrest"
     assert all(text.endswith(("\r", "\n")) for text in supervisor.output[:-1])
     assert (supervisor.folder / "log").read_text() == "ab\rüc\nrest".replace("\r", "\n")
+
+
+def test_output_comes_with_the_time_at_which_it_was_written(supervisor: Supervisor) -> None:
+    """Linux 6.15 and later keep no time of writing to a pipe."""
+    supervisor.python("import time\nfor n in range(2): print(n, flush=True); time.sleep(1)")
+    assert supervisor.moments[-1] - supervisor.moments[0] > 0.5 and supervisor.moments[-1] <= time.time()
 
 
 @pytest.mark.process

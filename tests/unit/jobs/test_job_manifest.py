@@ -12,11 +12,15 @@ from trainyard.errors import ConfigError
 from trainyard.gateways.ray_nodes import parse_job_files
 from trainyard.jobs.job_kind import Manifests, Observed
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
+from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_spec import JobSpec, SecretVariable, spec_from_json
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.manifest_proof import TOOLS, JobWrapper
 from trainyard.jobs.resubmission import make_resubmission
 from trainyard.jobs.state.reading import Phase
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.jobs.job_actions import state_markdown
+from trainyard.report.jobs.job_text import status_lines
 
 Json = dict[str, Any]
 ENTRY_POINT = ("python", "train.py")
@@ -233,3 +237,17 @@ def test_a_copy_of_an_indexed_job_has_no_marks_of_its_first_run_unless_its_pods_
     job["spec"]["template"]["spec"]["subdomain"] = "ring"
     with pytest.raises(ConfigError, match="deploy the manifest again"):
         make_resubmission(kind, job, [], name="theirs-2")
+
+
+def test_the_status_says_that_nobody_asked_for_a_proof() -> None:
+    written = find_job(manifests()["job"])
+    plan = written.spec(JobSpec(namespace="team"), written.pods(lambda _: None))
+    ran = {**written.add_record(plan).job, "status": ended("Complete")}
+    state = judge_job(Observed(find_kind("job"), "team", "theirs", ran))
+    assert (state.exit_code, state.record()["proof"]) == (0, "not requested")
+    shown = "\n".join(status_lines(state.record(), width=200))
+    assert "not requested (ran, not proven); job deploy --manifest FILE --prove" in shown
+    assert "proof: not requested" in state_markdown(state.record())
+    ours = {**wrap("job").job, "status": ended("Complete")}
+    for raw in (ours, {**ran, "metadata": {**ran["metadata"], "annotations": {PLAN: "{"}}}):
+        assert judge_job(Observed(find_kind("job"), "team", "theirs", raw)).record()["proof"] is None

@@ -10,7 +10,7 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.jobs import existing_job
+from trainyard.jobs import job_submission
 from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
@@ -35,7 +35,6 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     ((), {"name": "a-"}, "--job-name a-"),
     ((), {"name": "a" * 51}, "at most 50 characters"),
     ((), {"name": "a" * 48, "kind": "rayjob"}, "at most 47 characters"),
-    ((), {"namespace": "Team"}, "--namespace Team"),
     ((), {"image": ""}, "no image"),
     ((), {"instance_type": "p5.48xlage"}, "did you mean p5.48xlarge?"),
     ((), {"instance_type": ""}, "it is not known how much processor and memory"),
@@ -85,8 +84,8 @@ def test_what_cannot_run_is_refused(overrides: tuple[str, ...], changes: dict[st
 
 
 def test_all_problems_are_named_at_once() -> None:
-    lines = refused("compute.strategy=single", name="A", image="", claim="", nodes=2, namespace="_")
-    assert len(lines) == 5
+    lines = refused("compute.strategy=single", name="A", image="", claim="", nodes=2)
+    assert len(lines) == 4
 
 
 def test_pods_that_keep_parts_need_no_volume_and_have_all_their_problems_named_at_once() -> None:
@@ -175,7 +174,7 @@ def test_a_name_is_made_from_that_of_the_model(text: str, name: str) -> None:
 
 
 def is_deployed(find: Any, made: JobSpec) -> bool:
-    return existing_job.is_deployed(find, made, KINDS[made.kind].render(made))
+    return job_submission.is_deployed(find, made, KINDS[made.kind].render(made))
 
 
 @pytest.mark.parametrize("kind", KINDS)

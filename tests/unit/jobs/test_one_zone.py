@@ -14,7 +14,7 @@ from tests.unit.jobs.state.shapes import facts, pod, seen
 from tests.unit.jobs.state.shapes import job as job_of
 
 from trainyard.cluster.cluster_query import ClusterQuery
-from trainyard.jobs.follow import job_zone
+from trainyard.jobs.follow import job_changes
 from trainyard.jobs.job_object import EFA_LABEL, JOB_LABEL, PLAN
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.kinds import KINDS, find_kind
@@ -205,7 +205,7 @@ def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: p
         used = pod_on("a0", **{"nvidia.com/gpu": 8000})
         usage = snapshot_of(*nodes, pods=(used,))
         monkeypatch.setattr(ClusterQuery, "usage", lambda _, usage=usage: usage)
-        text = job_zone.find_other_zone(api, found, facts(raws, found.kind.name))
+        text = job_changes.find_other_zone(api, found, facts(raws, found.kind.name))
         known = zone == "a" or (zone is not None and held)
         can_stop = kind != "raycluster"  # hyperpod is never asked: it cannot be given up at all
         words = "no node in a, and b has room for all 2 pods"
@@ -214,7 +214,7 @@ def test_a_part_that_waits_is_sent_where_all_fit_and_nowhere_else(monkeypatch: p
             wrongs.append(f"{case}: {text!r}")
         for reason in (FailureClass.NODE_LOST, FailureClass.UNSCHEDULABLE):
             claim = RetryClaim("llama-2", 0.0, RetryRecord(1), failure_class=reason)
-            after = job_zone.zone_for_next(api, found, "llama-2", claim)
+            after = job_changes.zone_for_next(api, found, "llama-2", claim)
             fits = {name for name, free in (("a", free_a), ("b", free_b)) if free == 2}
             if reason is FailureClass.UNSCHEDULABLE and len(fits) == 2:
                 fits -= {zone}

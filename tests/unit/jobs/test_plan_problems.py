@@ -5,18 +5,32 @@ Each rule is tried with generated wrong values, and with right values near them.
 
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
+from tests.unit.jobs.plans import IMAGE, config, containers, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
+from trainyard.jobs.plan_problems import job_findings, variable_scope
+from trainyard.plan.environment.environment_lint import lint
+from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import (
+    RENAMED,
+    RULES,
+    judge_variable,
+)
+from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
+from trainyard.report.jobs.job_text import kubernetes_yaml
 
 OWN = ("python", "work.py")
 
@@ -116,32 +130,6 @@ def test_a_long_path_is_shown_in_part() -> None:
 
 
 SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
-
-
-@each_case("place", [{}, {"instance_type": "", "gpus_per_node": 8}], ids=["type", "no type"])
-@each_case("size", ["65Gi", "9999Gi", "1Pi", "69G", "65537Mi"])
-def test_shared_memory_is_a_part_of_the_memory(size: str, place: dict[str, Any]) -> None:
-    (line,) = problems(*SIZED, f"cluster.pod.shared_memory={size}", **place)
-    assert line.startswith(f"cluster.pod.shared_memory: {size} is more than")
-
-
-@pytest.mark.parametrize("size", ["64Gi", "1Mi", "68G", "2M"])
-def test_shared_memory_may_be_all_of_the_memory(size: str) -> None:
-    assert problems(*SIZED, f"cluster.pod.shared_memory={size}") == []
-
-
-@pytest.mark.parametrize("key", ["memory", "shared_memory"])
-def test_a_size_that_kubernetes_would_read_as_none_is_refused(key: str) -> None:
-    (line,) = problems(f"cluster.pod.{key}=1M")
-    assert line.startswith(f"cluster.pod.{key}: 1M is less than 1 MiB")
-    assert problems(f"cluster.pod.{key}=2M") == []
-
-
-@pytest.mark.parametrize("nodes", [100_001, 2**31, 3_000_000_000, 10**18])
-def test_more_nodes_than_operators_can_count_are_refused(nodes: int) -> None:
-    (line,) = problems(nodes=nodes)
-    assert line == f"--num-nodes {nodes:,}: at most 100,000"
-    assert problems(nodes=100_000) == []
 
 
 EFA = [known.name for known in CATALOGUE if known.efa]
@@ -246,7 +234,6 @@ TORCHRUN = (
     ("python", "-m", "torch.distributed.run", "train.py"),
     ("/usr/bin/python3.12", "-u", "-m", "torch.distributed.launch", "train.py"),
 )
-PLACED = ("--nnodes=2", "--nnodes", "--rdzv-endpoint=a:1", "--rdzv_backend", "--master_addr", "--standalone")
 OTHERS = (
     ("python", "train.py", "-m", "torch.distributed.run"),
     ("python", "-m", "work", "torchrun"),
@@ -278,18 +265,6 @@ def test_other_commands_are_left_to_the_user(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_torchrun_that_may_be_meant_on_hyperpod_is_warned_of(kind: str) -> None:
-    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 1}
-    for command in (
-        *(("torchrun", option, "train.py") for option in PLACED),
-        ("env", "A=b", "torchrun", "train.py"),
-    ):
-        made = plan("compute.strategy=ddp", command=command, **place)
-        assert any("hyperpodrun" in line for line in warnings_of(made)) is (kind == "hyperpod")
-    assert warnings_of(plan("compute.strategy=ddp", command=OTHERS[2], **place)) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_the_agent_of_the_operator_is_refused(kind: str) -> None:
     """The operator of HyperPod starts workers through hyperpodrun; each program that we start needs it."""
     place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge"), "nodes": 2}
@@ -299,19 +274,186 @@ def test_an_image_without_the_agent_of_the_operator_is_refused(kind: str) -> Non
     assert problems("cluster.pod.hyperpodrun=false", command=OWN, **place) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("node.kubernetes.io/instance-type", "p5.48xlarge"),
-        ("sagemaker.amazonaws.com/compute-type", "hyperpod"),
-        ("a b", "c"),
-        ("/a", "b"),
-        ("a", "b c"),
-        ("a", "-"),
-        ("a", "b" * 64),
-    ],
+@each_case("kind", KINDS)
+def test_a_wrong_name_of_the_job_and_a_missing_image_are_refused(kind: str) -> None:
+    """All other names are refused by the API server, in the dry run of the preflight."""
+    place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
+    longest = KINDS[kind].longest_name
+    for name in (
+        "",
+        " ",
+        "A",
+        "a b",
+        "-a",
+        "a-",
+        "a.b",
+        "1a",
+        "a_b",
+        "é",
+        "a\n",
+        "$(x)",
+        "a" * (longest + 1),
+    ):
+        line, *_ = problems(name=name, **place)  # Ray refuses such words of the command too
+        assert line.startswith("--job-name ") and len(line) < 250, line
+    for name in ("a", "gh-4711-1", "a" * longest):
+        assert problems(name=name, **place) == []
+    assert problems(image="", **place) == ["no image: name it with --image-uri, or set cluster.image"]
+
+
+def test_labels_that_the_plan_sets_are_refused() -> None:
+    for given, words in (
+        ("cluster.pod.node_selector={node.kubernetes.io/instance-type: p5}", "from --instance-type"),
+        ("cluster.pod.node_selector={sagemaker.amazonaws.com/compute-type: x}", "from --instance-type"),
+        ("cluster.labels={trainyard.dev/job: x}", "finds the job's objects"),
+        ("cluster.labels={kueue.x-k8s.io/queue-name: x}", "from --queue"),
+        ("cluster.annotations={trainyard.dev/plan: x}", "finds the job's objects"),
+        ("cluster.pod.template={metadata: {labels: {trainyard.dev/job: x}}}", "finds the job's objects"),
+    ):
+        (line,) = problems(given)
+        assert line.startswith(given.partition("=")[0]) and words in line, line
+    assert problems("cluster.pod.node_selector={team.org/a: b-1}", "cluster.labels={team: a}") == []
+
+
+# The linter's findings are known when a job is planned, however a variable gets into the job.
+
+UNRULED = ("RDMAV_FORK_SAFE", "NCCL_NVLS_ENABLE", "FI_EFA_USE_HUGE_PAGE")
+"""Names that match a pattern, or that have no rule."""
+NAMES = (*RULES, *RENAMED, *UNRULED)
+VALUES = (
+    "",
+    "0",
+    "1",
+    "simple",
+    "LL",
+    "eth0",
+    "^eth0",
+    "efa",
+    "tcp",
+    "Socket",
+    "AWS Libfabric",
+    "WARN",
+    "INFO",
 )
-def test_a_label_that_no_node_can_have_or_that_the_plan_sets_is_refused(key: str, value: str) -> None:
-    (line,) = problems(f"cluster.pod.node_selector={json.dumps({key: value})}")
-    assert line.startswith("cluster.pod.node_selector, ")
-    assert problems(f"cluster.pod.node_selector={json.dumps({'team.org/a': 'b-1', 'c': ''})}") == []
+PLACES = (
+    ("auto", {"nodes": 1, "instance_type": "p5.48xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "p5.48xlarge"}),
+    ("tcp", {"nodes": 2, "instance_type": "p5.48xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "g6.12xlarge"}),
+    ("auto", {"nodes": 2, "instance_type": "g6.xlarge"}),
+)
+
+
+def planned(network: str, **changes: Any) -> JobSpec | list[str]:
+    """The plan, or the reasons why it is refused."""
+    try:
+        return plan_job(config("compute.strategy=ddp", f"compute.network={network}"), request(**changes))
+    except ConfigError as error:
+        return str(error).split("\n")[:-1]
+
+
+@cache
+def scopes() -> list[VariableScope]:
+    """The scope of the plan for each of PLACES, as the plan itself knows it."""
+    return [
+        variable_scope(plan("compute.strategy=ddp", f"compute.network={network}", **place))
+        for network, place in PLACES
+    ]
+
+
+def judged(name: str, scope: VariableScope) -> dict[Finding | None, str]:
+    """Each judgement of the rules on a variable in this scope, with a value that gets it."""
+    return {judge_variable(name, value, scope): value for value in VALUES}
+
+
+@each_case("command", [(), OWN], ids=["trainer", "own"])
+def test_every_rule_speaks_when_the_job_is_planned(command: tuple[str, ...]) -> None:
+    wrong = []
+    for name, ((network, place), scope) in itertools.product(NAMES, zip(PLACES, scopes(), strict=True)):
+        for expected, value in judged(name, scope).items():
+            found = planned(network, **place, command=command, environment={name: value})
+            said = (
+                []
+                if isinstance(found, list)
+                else [each for each in job_findings(found) if each.subject == name]
+            )
+            if expected is not None and expected.severity is Severity.ERROR:
+                right = found == [f"--env {name}: {expected.evidence}; {expected.fix}"]
+            else:
+                told = [(each.severity, each.evidence, each.fix, each.value) for each in said]
+                right = not isinstance(found, list) and told == (
+                    [] if expected is None else [(expected.severity, expected.evidence, expected.fix, value)]
+                )
+            wrong += [] if right else [(name, value, network, place, found)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_job_hides_a_variable(kind: str) -> None:
+    given = {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
+    for nodes in (1, 3):
+        there = plan(
+            kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"), environment=given
+        )
+        assert {finding.subject for finding in job_findings(there)} == set(given)
+
+
+@each_case("name", RULES)
+def test_variables_that_a_recipe_sets_are_judged_too(name: str) -> None:
+    before = recipe_plan("deepspeed")
+    sheet = json.loads(before.program.files["program.json"])
+    for value in judged(name, variable_scope(before)).values():
+        changed = {**sheet, "environment": {**sheet["environment"], name: value}}
+        files = {**before.program.files, "program.json": json.dumps(changed)}
+        there = replace(before, program=replace(before.program, files=files))
+        expected = judge_variable(name, value, variable_scope(there))
+        found = [each for each in job_findings(there) if each.subject == name]
+        assert [each.evidence for each in found] == ([expected.evidence] if expected else [])
+
+
+def test_both_names_of_the_allocator_are_reported() -> None:
+    both = {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_CUDA_ALLOC_CONF": "a:b"}
+    (found,) = job_findings(plan(environment=both))
+    assert found.severity is Severity.WARNING
+    assert "both names are set" in found.evidence
+
+
+def unchanged_plans() -> Iterator[JobSpec]:
+    for kind, nodes, network in itertools.product(KINDS, (1, 2), ("auto", "tcp")):
+        for instance in ("p5.48xlarge", "g6.xlarge"):
+            place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
+            for command in ((), ("python", "work.py")):
+                yield plan("compute.strategy=ddp", f"compute.network={network}", **place, command=command)
+    for recipe, nodes in itertools.product(GIVEN, (1, 2)):
+        yield recipe_plan(recipe, nodes=nodes)
+
+
+def test_a_job_without_variables_of_its_own_is_told_nothing() -> None:
+    for there in unchanged_plans():
+        found = [each for each in job_findings(there) if each.severity is not Severity.INFO]
+        assert found == [], (there.kind, there.program.name, there.nodes)
+
+
+def test_a_fixed_rank_in_a_command_is_refused_on_several_nodes() -> None:
+    command = ("torchrun", "--node_rank", "0", "train.py")
+    (line,) = planned("auto", nodes=2, command=command)  # type: ignore[misc]
+    assert "all get the same rank" in line
+    assert not isinstance(planned("auto", nodes=1, command=command), list)
+
+
+def test_findings_do_not_depend_on_characters_of_other_values() -> None:
+    for text in ("{}", "a: b", "\t", "\x7f", "€ 💡", "'\"\\", "-", "#x", "\u2028"):
+        there = plan(environment={"NOTE": text, "NCCL_PROTO": "LL"}, image=IMAGE)
+        assert [found.subject for found in job_findings(there)] == ["NCCL_PROTO"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_reports_what_the_linter_reports_of_its_printed_manifest(kind: str) -> None:
+    given = {"NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0", "CUDA_LAUNCH_BLOCKING": "1", "PORT": "80"}
+    for nodes, instance in itertools.product((1, 2), ("p5.48xlarge", "g6.xlarge")):
+        place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
+        there = plan(**place, environment=given)
+        text = kubernetes_yaml(objects(there))
+        printed = lint([read_environment_file("job.yaml", text, VariableScope())])
+        told = {(found.subject, found.severity, found.evidence) for found in job_findings(there)}
+        assert told == {(found.subject, found.severity, found.evidence) for found in printed}

@@ -317,11 +317,6 @@ def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
         assert found.global_batch == micro * data * found.micro_batches
 
 
-@each_case(("recipe", "nodes"), [(recipe, nodes) for recipe in GIVEN for nodes in NODES])
-def test_the_sheet_says_how_many_nodes_the_program_uses(recipe: str, nodes: int) -> None:
-    assert sheet(recipe_plan(recipe, nodes=nodes))["nodes"] == nodes
-
-
 def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
     tree = ast.parse(rendered(recipe_config("nemo"))[1]["train_nemo.py"])
     read = {

@@ -16,7 +16,6 @@ from trainyard.programs.metrics.log_reader import FORMS
 from trainyard.programs.presets.preset import load_preset
 
 PLANTED = """
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Preset, PresetCommand
 
 
@@ -45,7 +44,6 @@ PRESET = Preset(
     problems,
     launcher="torchrun",
     log="json",
-    formats=(CheckpointFormat.FILES,),
     memory=lambda config: "sharded",
     required={"program.script": "the script"},
     defaults={"training": {"batch_size": 3}},

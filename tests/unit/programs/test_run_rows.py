@@ -62,6 +62,20 @@ def test_the_process_that_saved_the_checkpoint_has_the_rows(tmp_path: Path) -> N
         assert rows.observations.steps == 5, name
 
 
+def test_where_losses_were_not_seen_the_printed_ones_are_the_rows(tmp_path: Path) -> None:
+    """As in a CUDA graph, whose first steps alone are observed."""
+    for partial in ({}, {"partial": True}):
+        for text in ("", "step 10 loss 3.5\nstep 20 loss 2.5\n"):
+            rows = start(tmp_path / f"{len(partial)}-{len(text)}")
+            report(tmp_path / f"{len(partial)}-{len(text)}", *steps(1, 3))
+            report(tmp_path / f"{len(partial)}-{len(text)}", {"event": "exit", "step": 23, **partial})
+            rows.read(text, time.time())
+            rows.close()
+            written = read_rows(tmp_path / f"{len(partial)}-{len(text)}" / "run" / "metrics.jsonl")
+            assert [row["step"] for row in written] == ([10, 20] if partial and text else [1, 2, 3])
+            assert rows.observations.steps == 23
+
+
 def shuffle(parts: dict[str, list[Any]], chance: random.Random) -> Iterator[tuple[str, Any]]:
     """Yield the parts of each source in their order, and those of the sources in any."""
     left = {name: list(each) for name, each in parts.items()}

@@ -525,6 +525,31 @@ def test_what_was_validated_last_may_be_saved_one_step_before_the_end(
     assert (stored.passed, "the step after it is not saved" in stored.evidence) == (holds, holds), stored
 
 
+@each_case("axis", ["step", "epoch"])
+@each_case(
+    ("saved", "losses", "holds"),
+    [
+        (400, [4.0, 2.0, 3.0], True),
+        (400, [4.0, 3.0, 2.0], False),
+        (200, [4.0, 2.0, 3.0], False),
+        (400, [], False),
+    ],
+)
+def test_a_checkpoint_of_the_best_validation_counts_with_its_step(
+    saved: int, losses: list[float], holds: bool, axis: str
+) -> None:
+    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
+    run["outcome"] = {**run["outcome"], "checkpoint": {**SAVED, "step": saved}}
+    places = enumerate(losses, 1)
+    validated = [{axis: 200 * at if axis == "step" else at, "val_loss": loss} for at, loss in places]
+    rows = sorted([*whole_rows(), *validated], key=lambda row: row.get("step", 0))
+    stored = part(
+        judge(run, rows=rows, found=Found(checkpoints={saved: Stored(step=saved)}), settings={}), "stored"
+    )
+    text = "the last checkpoint is of step 400, which has the best validation loss: the 200 steps after it"
+    assert (stored.passed, text in stored.evidence) == (holds, holds), stored
+
+
 NO_MATCH = "program.checkpoints: out/*.pt names nothing that this run has written; it has saved out/model.npz"
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from trainyard.cluster.check_definition import Check, Facts, list_names
-from trainyard.cluster.checks.installers import describe_daemon, efa_plugins
+from trainyard.cluster.checks.device_plugin import describe_daemon, efa_plugins
 from trainyard.cluster.fitness import Fitness
 from trainyard.cluster.snapshot import EFA_DRIVER, MissingData
 from trainyard.plan.finding import Finding

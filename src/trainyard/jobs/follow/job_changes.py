@@ -5,15 +5,16 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from trainyard.cluster.object_path import path_part
-from trainyard.cluster.server_side_apply import UNSEEN, apply_all
+from trainyard.cluster.capacity import choose_zone, places_by_zone
+from trainyard.cluster.cluster_query import ClusterQuery
+from trainyard.cluster.server_side_apply import UNSEEN, apply_all, path_part
+from trainyard.cluster.snapshot import ZONE, MissingData
 from trainyard.errors import (
     ConfigError,
     PermissionRefusedError,
@@ -22,7 +23,6 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.jobs.follow.job_zone import zone_for_next
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_object import (
     BEFORE,
@@ -44,9 +44,14 @@ from trainyard.jobs.resubmission import (
     next_name,
     require_ended,
 )
+from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryClaim
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
 CLAIMS = "persistentvolumeclaims"
@@ -107,13 +112,12 @@ class JobEditor:
             raise ConfigError(f"{job.name} has ended already: {state.state}")
         record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: time_of_request}}}
         workloads = observed.owned_of("Workload")
-        if workloads:
-            patches = [(job.path, record)]
-            patches += [(self._path_of_workload(workload), _DEACTIVATION) for workload in workloads]
-        else:
-            patches = [(job.path, {**record, **job.kind.suspension(job.raw)})]
+        change = record if workloads else {**record, **job.kind.suspension(job.raw)}
         if not dry_run:
-            self._patch_all(patches)
+            # The record comes last: a job that Kueue may not stop is not recorded as cancelled.
+            for workload in workloads:
+                self._patch(self._path_of_workload(workload), _DEACTIVATION)
+            self._patch(job.path, change)
         return self._describe_stop(workloads)
 
     def stop(self) -> list[str]:
@@ -289,22 +293,6 @@ class JobEditor:
         if status not in (*_DONE, 404):
             raise self._api.refusal(f"{found} cannot be deleted", status, answer)
 
-    def _patch_all(self, patches: list[tuple[str, dict[str, Any]]]) -> None:
-        """Make all changes; if a change after the record of the cancellation fails, remove that record."""
-        done = 0
-        try:
-            for path, patch in patches:
-                self._patch(path, patch)
-                done += 1
-        except ServiceTroubleError:
-            raise  # the change may have been made
-        except ServiceError:
-            if done == 1:
-                before = {CANCELLED: annotations_of(self._job.raw).get(CANCELLED)}
-                with suppress(ServiceError):
-                    self._patch(self._job.path, {"metadata": {"annotations": before}})
-            raise
-
     def _patch(self, path: str, body: dict[str, Any]) -> None:
         status, answer = self._api.merge(path, body)
         if status not in _DONE:
@@ -332,3 +320,40 @@ class JobEditor:
         if status not in _DONE:
             raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
+
+
+def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None = None) -> str | None:
+    """Return the zone for the job that follows this one as `name`; None for a job that needs none.
+
+    Empty, which leaves the zone to the first pod, if the nodes may not be read. Raises ServiceError.
+    """
+    plan = job.plan
+    if plan is None or plan.zone is None:
+        return None
+    avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
+    left = plan.zone if claim and claim.failure_class is FailureClass.UNSCHEDULABLE else None
+    usage = ClusterQuery(api, plan).usage()
+    return choose_zone(usage, replace(plan, name=name), avoided=avoided, left=left) or ""
+
+
+def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
+    """Return in a sentence which zone has room for a job of which a part waits in another; empty if none.
+
+    Raises ServiceError.
+    """
+    plan = job.plan
+    waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
+    if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
+        return ""
+    snapshot = ClusterQuery(api, plan).usage()
+    nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
+    held = {pod.node for pod in pods if pod.live and not pod.helps}
+    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
+    free, _ = places_by_zone(snapshot, plan)
+    others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
+    if not others or here == {""}:
+        return ""
+    return (
+        f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
+        f"for all {plan.nodes} pods"
+    )

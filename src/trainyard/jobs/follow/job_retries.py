@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
-from trainyard.jobs.follow.job_changes import JobEditor
+from trainyard.jobs.follow.job_changes import JobEditor, find_other_zone
 from trainyard.jobs.follow.job_follower import follow_job
-from trainyard.jobs.follow.job_zone import find_other_zone
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State

@@ -16,13 +16,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import PermissionRefusedError, ServiceError
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.pod_facts import History, PodFacts, pod_facts
 from trainyard.jobs.state.reading import uid_of
 from trainyard.jobs.state.state_machine import after, judge_job
 

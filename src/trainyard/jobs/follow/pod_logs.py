@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from trainyard.cluster.object_path import path_part
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ServiceError
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ which its own `hyperpodrun` reads. No run directory is kept for it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainyard.config.schema import Config
-from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 
 NAME = "command"
-_MENTIONED = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch))\b")
 _STARTED = re.compile(r"(\S*/)?(torchrun|python[\d.]*( -\w+)* -m torch\.distributed\.(run|launch))( |$)")
 _PLACED = re.compile(r"--(nnodes|rdzv|master|node[-_]rank|standalone)\b.*|--(rdzv|master)[-_].*")
 """torchrun's options that name the nodes and where they meet."""
@@ -38,12 +36,6 @@ def problems(_config: Config, plan: JobSpec) -> Iterator[str]:
             f"train alone; use -- {kind.agent} --nnodes={plan.nodes} "
             f"--nproc-per-node={plan.processes_per_node}"
         )
-
-
-def lacks_agent(command: Sequence[str], kind: JobKind) -> bool:
-    """Return whether the pods seem to run torchrun, and not the agent that their operator needs."""
-    words = " ".join(command)
-    return bool(kind.agent) and kind.agent not in words and _MENTIONED.search(words) is not None
 
 
 def program(config: Config, plan: JobSpec) -> Program:

@@ -132,7 +132,6 @@ def program_here(
         metrics=rendered.metrics if given.metrics == "auto" else given.metrics,
         resume=given.resume or preset.resume,
         torchrun=True if preset.launcher == "torchrun" else None if preset.launcher == "auto" else False,
-        formats=preset.formats or None,
     )
 
 

@@ -56,11 +56,10 @@ class ProgramDescription:
             environment=self.environment,
             lock=directory / preset.lock,
             steps=self.steps,
-            checkpoints=f"{self.checkpoints}/*",
+            checkpoints=f"{self.checkpoints}/{preset.checkpoints}",
             torchrun=self.torchrun,
             log_form=preset.log,
             rows_on_first_node=preset.rows_on_first_node,
-            formats=preset.formats or None,
         )
 
 

@@ -15,7 +15,7 @@ from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
-    from trainyard.jobs.state.observed import History
+    from trainyard.jobs.state.pod_facts import History
     from trainyard.jobs.state.reading import Reading
     from trainyard.watch.failure_logs.failure_explanation import LogExplanation
 

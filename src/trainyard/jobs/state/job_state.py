@@ -131,6 +131,8 @@ class JobState:
     """Faults that do not end it, in sentences."""
     holds_resources: bool = False
     """The job has ended but some of its pods still exist and hold what they requested."""
+    proof: str = ""
+    """Why its run is not proven, if nobody asked for a proof; empty if its pods prove it, or if not known."""
 
     @property
     def ended(self) -> bool:
@@ -174,4 +176,5 @@ class JobState:
             "pods": asdict(self.pods),
             "alerts": list(self.alerts),
             "holds_resources": self.holds_resources,
+            "proof": self.proof or None,
         }

@@ -4,11 +4,14 @@
 
 The container that trains decides: its end is the pod's end, and the pod runs while it does. A sidecar is only
 a reason. Init containers count where they fail or wait: a pod that waits for its master has not started.
+
+`History` remembers what the cluster no longer shows: pods that the operator deleted and created again, and
+how they ended. Every change returns a new value.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainyard.jobs.pod_exit_codes import code_on_record
@@ -21,7 +24,8 @@ _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
 
-
+MOST_ENDED = 200
+"""The number of failed pods to remember: the first ones, which show the cause, and the last ones."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -267,3 +271,44 @@ def _tail(text: object) -> str:
     """Return the last lines of the termination message that a container left."""
     lines = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line) for line in str(text or "").splitlines()]
     return "\n".join(line for line in lines if line.strip())[-_MOST_LETTERS:]
+
+
+@dataclass(frozen=True)
+class History:
+    """The earlier observations of a job."""
+
+    ran: bool = False
+    """At some time all of its pods ran at once."""
+    pods: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    """Place of a pod -> creation times and uids of the pods there, in order."""
+    container_restarts: Mapping[str, int] = field(default_factory=dict)
+    """Uid -> how many times its containers were restarted in place."""
+    ended: Mapping[str, PodFacts] = field(default_factory=dict)
+    """Uid -> the last facts of a pod that ended with a failure."""
+
+    def with_pods(self, pods: Iterable[PodFacts]) -> "History":
+        """Return this history with these pods added."""
+        places, restarts, ended = dict(self.pods), dict(self.container_restarts), dict(self.ended)
+        for pod in pods:
+            known, this = places.get(pod.place, ()), (pod.created, pod.uid)
+            if not pod.helps and this not in known:
+                places[pod.place] = tuple(sorted((*known, this)))
+            if pod.restarts:
+                restarts[pod.uid] = max(pod.restarts, restarts.get(pod.uid, 0))
+            if pod.uid in ended or pod.phase == "Failed" or any(end.failed for end in pod.ends):
+                before = ended.get(pod.uid)  # a deleted pod may lose the end of its containers
+                ends = before.ends if before is not None and not pod.ends else pod.ends
+                ended[pod.uid] = replace(pod, ends=ends)
+        if len(ended) > MOST_ENDED:
+            kept = [*list(ended)[: MOST_ENDED // 2], *list(ended)[-MOST_ENDED // 2 :]]
+            ended = {uid: ended[uid] for uid in kept}
+        return replace(self, pods=places, container_restarts=restarts, ended=ended)
+
+    def restarts(self, wanted: int | None) -> int:
+        """Return the number of pods created again and containers restarted, for a job of `wanted` pods."""
+        anew = sum(len(uids) - 1 for place, uids in self.pods.items() if place)
+        loose = len(self.pods.get("", ()))
+        placed = sum(1 for place in self.pods if place)
+        if loose and wanted is not None:
+            anew += max(0, loose - max(0, wanted - placed))
+        return anew + sum(self.container_restarts.values())

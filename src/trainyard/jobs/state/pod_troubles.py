@@ -34,8 +34,7 @@ from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
-    from trainyard.jobs.state.observed import History
-    from trainyard.jobs.state.pod_facts import PodFacts
+    from trainyard.jobs.state.pod_facts import History, PodFacts
 
 Json = Mapping[str, Any]
 PATIENCE = 900.0

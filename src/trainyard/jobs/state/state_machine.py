@@ -12,11 +12,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRIES, RETRY_CLAIM
+from trainyard.jobs.job_object import (
+    AUTO_RETRY,
+    CANCELLED,
+    FOLLOWED_BY,
+    NOT_REQUESTED,
+    RETRIES,
+    RETRY_CLAIM,
+    is_unproven,
+)
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.pod_facts import describe_end
+from trainyard.jobs.state.pod_facts import History, describe_end
 from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
@@ -225,6 +232,7 @@ class _Judge:
             pods=self.counts,
             alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
             holds_resources=ended and any(pod.live and not pod.deleting for pod in observed.pods),
+            proof=NOT_REQUESTED if is_unproven(notes) else "",
         )
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from trainyard.cluster.object_path import path_part
 from trainyard.cluster.pod_fragment import merge_fragment
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR

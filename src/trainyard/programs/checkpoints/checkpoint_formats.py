@@ -75,22 +75,9 @@ _RULES = (
     _Rule(
         _F.NEMO,
         r"(?:.*[-_])?step=(\d{1,12})(?:\.0)?(?:-last)?",
-        "weights/*",
+        "weights/*|context/*",
         "weights/.metadata",
         counts_from=1,
-    ),
-    _Rule(
-        _F.AUTOMODEL,
-        r"epoch_\d{1,9}_step_(\d{1,12})",
-        "model/*|optim/*|.incomplete",
-        "model/*.safetensors|model/*.distcp",
-        counts_from=1,
-    ),
-    _Rule(
-        _F.OLMO_CORE,
-        r"step(\d{1,12})",
-        "model_and_optim/*|.metadata.json",
-        "train/rank0.pt model_and_optim/.metadata .metadata.json",
     ),
     _Rule(
         _F.LIGHTNING,
@@ -99,7 +86,6 @@ _RULES = (
         f"meta.pt=>{_DCP} {_DCP}=>meta.pt checkpoint/*=>checkpoint/*mp_rank_*_model_states.pt "
         "checkpoint/*=>latest",
     ),
-    _Rule(_F.COMPOSER, r"ep\d{1,9}-ba(\d{1,12})", _DCP),
     _Rule(
         _F.DEEPSPEED,
         r"global_step(\d{1,12})|.*",
@@ -130,7 +116,6 @@ _EVERYWHERE = (
     " adapter_model.*=>adapter_config.json common.pt|*/common.pt=>metadata.json|*/metadata.json "
     f"{_SHARD}=>{_INDEXED} model/model-*-of-*.safetensors=>model/model.safetensors.index.json"
 )
-_COMPOSER_FILE = re.compile(r"ep\d{1,9}-ba(\d{1,12})-rank\d{1,6}\.pt")
 _STAGING = re.compile(r"tmp-checkpoint-\d{1,12}|.*\d(?:-tmp|\.tmp)|.*\.orbax-checkpoint-tmp.*")
 """Folders that are renamed when all files are in them."""
 _TMP = re.compile(r".*(?:-tmp|\.tmp)")
@@ -169,31 +154,31 @@ def find_checkpoints(listing: VolumeListing) -> list[FoundCheckpoint]:
     return sorted(found, key=lambda each: (each.run, _order(each), each.path))
 
 
-def judge_folder(
-    listing: VolumeListing, folder: str, formats: Collection[CheckpointFormat] | None = None
-) -> FoundCheckpoint | None:
-    """Judge the folder of a program; None if no format, or none of `formats`, is recognised in it.
+def judge_folder(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
+    """Judge the folder of a program; None if no format is recognised in it.
 
     It also compares the times of the files, so they must be the original ones.
     """
-    found = _of_rules(listing, folder, formats)
+    found = _of_rules(listing, folder)
     return None if found is None else _judged(found, _saved_again(found))
 
 
-def judge_files(path: str, files: Sequence[VolumeFile]) -> FoundCheckpoint:
-    """Judge files that one save has written; `path` is the file or the folder that holds them."""
-    first, step = _name(files[0]), step_inside(files)
-    keys, form = {key for file in files for key in file.keys or ()}, CheckpointFormat.FILES
-    if match := _COMPOSER_FILE.fullmatch(first):
-        form, step = CheckpointFormat.COMPOSER, int(match[1])
-    elif first.endswith(".ckpt") and "pytorch-lightning_version" in keys:
-        form = CheckpointFormat.LIGHTNING
-    elif any("iter_num" in file.counts for file in files):
-        form = CheckpointFormat.NANOGPT
-    found = FoundCheckpoint(form, path, step, tuple(files), "its files are there", needs_quiet=True)
-    if form is not CheckpointFormat.FILES:
-        found = replace(found, is_weights_alone=bool(keys) and _has_no_optimizer(found))
-    return _judged(found, _damage(found))
+def judge_files(
+    path: str, files: Sequence[VolumeFile], listing: VolumeListing | None = None
+) -> FoundCheckpoint:
+    """Judge files that one save has written; `path` is the file or the folder that holds them.
+
+    `listing` has the folder: then the indexes in it are checked, as those of a known format.
+    """
+    keys = {key for file in files for key in file.keys or ()}
+    is_lightning = _name(files[0]).endswith(".ckpt") and "pytorch-lightning_version" in keys
+    form = CheckpointFormat.LIGHTNING if is_lightning else CheckpointFormat.FILES
+    found = FoundCheckpoint(
+        form, path, step_inside(files), tuple(files), "its files are there", needs_quiet=True
+    )
+    found = replace(found, is_weights_alone=is_lightning and _has_no_optimizer(found))
+    indexed = () if listing is None else chain(_missing_of_indexes(listing, found), _saved_again(found))
+    return _judged(found, chain(_damage(found), indexed))
 
 
 _STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps")
@@ -249,16 +234,15 @@ def _ours(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     return _judged(replace(found, sha256=digests), problems)
 
 
-def _of_rules(
-    listing: VolumeListing, folder: str, formats: Collection[CheckpointFormat] | None = None
-) -> FoundCheckpoint | None:
+def _of_rules(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     """Judge a folder by the first rule that fits."""
     files, start = listing.below(folder), "" if folder == "." else f"{folder}/"
     here = {file.path.removeprefix(start) for file in files}
     for rule in _RULES:
         match = re.fullmatch(rule.name, PurePosixPath(folder).name)
-        fits = match and (formats is None or rule.format in formats) and _matches(rule.holds, here)
-        if not match or not fits or (match[0] == _RELEASE and not _beside(listing, folder, TRACKER)):
+        if not match or not _matches(rule.holds, here):
+            continue
+        if match[0] == _RELEASE and not _beside(listing, folder, TRACKER):
             continue
         named = next(filter(None, match.groups()), None)
         step, source = (None if named is None else int(named) + rule.counts_from), Source.CHECKPOINT

@@ -21,7 +21,7 @@ from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
-from trainyard.programs.program_events import WrittenCheckpoint
+from trainyard.programs.program_events import RELATIONS, WrittenCheckpoint
 from trainyard.programs.sources import Source
 
 ASIDE = "partial-checkpoints"
@@ -57,8 +57,8 @@ class ProgramCheckpoint:
     """Whether a setting or a report names it, so that it is certainly a checkpoint."""
     lacks: str = ""
     """A file that the save before in its folder had, and this one has not."""
-    is_untrained: bool = False
-    """Whether one of its saves had the weights from before the training, and none had the trained ones."""
+    weights: str = ""
+    """One of RELATIONS; empty if the observer knows none."""
 
     @property
     def step(self) -> int | None:
@@ -161,8 +161,6 @@ class UnitFinder:
 
     is_own: Callable[[Path], bool] = lambda _: True
     """Whether the run has written a file."""
-    formats: Collection[CheckpointFormat] | None = None
-    """The only formats that count; None: any, and files of no format."""
     reader: FolderReader = field(default_factory=FolderReader)
 
     def named(self, directory: Path, pattern: str) -> list[ProgramCheckpoint]:
@@ -199,7 +197,7 @@ class UnitFinder:
         if made is not None:
             return [made, *found]
         names = [path.name for path in files if path.parent == folder]
-        if found or self.formats is not None or len({_numbers(name) for name in names}) > 1:
+        if found or len({_numbers(name) for name in names}) > 1:
             return [*found, *self.of_files(folder, names, more=False)]
         if len(files) == 1:
             return self.of_files(files[0].parent, [files[0].name], more=False)
@@ -209,10 +207,10 @@ class UnitFinder:
     def of_folder(self, folder: Path) -> ProgramCheckpoint | None:
         """Return a folder that is one save: of a known format, or called by a step."""
         listing = self.reader.list_beside(folder.parent, [folder.name])
-        found, below = judge_folder(listing, folder.name, self.formats), listing.below(folder.name)
-        if found is None and self.formats is None and _OF_A_STEP.fullmatch(folder.name):
+        found, below = judge_folder(listing, folder.name), listing.below(folder.name)
+        if found is None and _OF_A_STEP.fullmatch(folder.name):
             if below:
-                found = judge_files(folder.name, below)
+                found = judge_files(folder.name, below, listing)
             elif is_numbered(folder):  # a save that ended before its first file
                 why, form = "it has no file", CheckpointFormat.HUGGING_FACE
                 found = FoundCheckpoint(form, folder.name, None, (), why, is_complete=False)
@@ -257,7 +255,7 @@ class UnitFinder:
             else:
                 files = [replace(file, path=f"{folder.name}/{file.path}") for file in files]
             made.append(ProgramCheckpoint(path, judge_files(path.name, files)))
-        return [each for each in made if self.formats is None or each.found.format in self.formats]
+        return made
 
     def saved(self, events: Iterable[WrittenCheckpoint], root: Path) -> list[ProgramCheckpoint]:
         """Return the checkpoints that a program has reported, or whose saves the observer has seen end.
@@ -324,10 +322,10 @@ def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint])
     events = [of_file[path] for path in made.paths if path in of_file]
     if not events or not all(_covers(event, made) for event in events):
         return made
-    changed = {event.weights_changed for event in events}
-    is_untrained = False in changed and True not in changed
+    relations = {event.weights for event in events}
+    weights = next((each for each in RELATIONS if each in relations), "")
     last = max(events, key=lambda each: (each.step or 0, each.time or 0.0))
-    return replace(made, event=last, is_untrained=is_untrained)
+    return replace(made, event=last, weights=weights)
 
 
 def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:

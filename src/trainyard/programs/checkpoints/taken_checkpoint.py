@@ -47,8 +47,8 @@ class TakenCheckpoint:
     """The source of its step; `guessed` if the step is only the last one on record when it was saved."""
     tensors: Tensors | None = field(default=None, compare=False)
     """None if they were read when it was taken before."""
-    is_untrained: bool = field(default=False, compare=False)
-    """Whether it was seen to have the weights from before the training."""
+    weights: str = field(default="", compare=False)
+    """The relation of its weights to the trained ones, as of a ProgramCheckpoint."""
 
 
 def take_checkpoint(

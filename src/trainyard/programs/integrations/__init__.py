@@ -1,5 +1,5 @@
-"""Callbacks for other trainers, which report to a run: one file for each, usable alone.
+"""Callbacks for other trainers, which report to a run by the calls of `trainyard`: one file for each.
 
 In: the trainer's hooks, inside somebody's program. Out: lines of the file that TRAINYARD_EVENTS names, which
-`program_events` reads. Each file imports its trainer and nothing of Trainyard, so it may be copied.
+`program_events` reads. Each file imports its trainer and the module `trainyard`, so both may be copied.
 """

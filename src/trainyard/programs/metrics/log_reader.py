@@ -120,9 +120,11 @@ _STEP = re.compile(r"\b(?:global[ _])?(?:step|iter(?:ation)?)s?\b\s*[:=#\[(]?\s*
 _EPOCH = re.compile(r"\bepoch\b\W{0,4}(\d{1,9})\b", re.I)
 _FIGURE = re.compile(
     r"(?<![\w/])(?:(train(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _/-]*)?"
-    rf"(loss|lr|learning[ _]rate|grad(?:ient)?[ _]?norm)\b\s*[:=(]?\s*({NUMBER})",
+    rf"(loss|reward|acc(?:uracy)?|lr|learning[ _]rate|grad(?:ient)?[ _]?norm)\b\s*[:=(]?\s*({NUMBER})",
     re.I,
 )
+_FIGURES = {"loss": "loss", "reward": "reward", "acc": "accuracy", "accuracy": "accuracy"}
+"""The name of a figure by what is printed; those of a validation begin with `val_`."""
 # Words before the step by which a line is of another thing than a step of the training.
 _OTHER = re.compile(r"\b(?:eval|val|test|resum|load|best|restor)", re.I)
 _BARS = re.compile(r".*%\|[^\]]*\]?")
@@ -173,7 +175,7 @@ class LogReader:
                 yield from _rows_of_json(line)
             elif self._is_auto and "{'" in line:
                 yield from filter(None, map(_row_of_dict, _DICT.findall(line)))
-            elif self._is_auto and ("oss" in line or "LOSS" in line):
+            elif self._is_auto and any(word in line for word in ("oss", "LOSS", "eward")):
                 yield from self._rows_of_plain(_BARS.sub("", line) if "%|" in line else line)
 
     def _without_repeat(self, row: Row) -> Row:
@@ -218,7 +220,7 @@ def _row_of_dict(text: str) -> Row | None:
 
 
 def _plain_figures(line: str) -> Row:
-    """Return the losses of a line and what stands beside them; empty without a loss.
+    """Return the losses and rewards of a line and what stands beside them; empty without one.
 
     A loss with a comma and no point is not guessed: the comma may be that of decimals.
     """
@@ -227,11 +229,10 @@ def _plain_figures(line: str) -> Row:
         kind, name = kind.lower(), name.lower().replace(" ", "_")
         if kind == "test" or (value := read_number(text)) is None or ("," in text and "." not in text):
             continue
-        figure = "learning_rate" if name.startswith("l") and name != "loss" else "grad_norm"
-        if name == "loss":
-            figure = "val_loss" if kind.startswith(("val", "eval")) else "loss"
-        row.setdefault(figure, value)
-    return row if "loss" in row or "val_loss" in row else {}
+        figure = _FIGURES.get(name) or ("learning_rate" if name.startswith("l") else "grad_norm")
+        prefix = "val_" if name in _FIGURES and kind.startswith(("val", "eval")) else ""
+        row.setdefault(prefix + figure, value)
+    return row if {"loss", "val_loss", "reward"} & row.keys() else {}
 
 
 def _rows_of_json(line: str) -> Iterator[Row]:

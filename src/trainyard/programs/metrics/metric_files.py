@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.programs.folder_walk import walk_folders
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
 from trainyard.programs.metrics.log_reader import AUTO
-from trainyard.run.directory import is_run_directory
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
@@ -34,7 +34,6 @@ READABLE = (
 )
 STATE_NAME = "trainer_state.json"
 _EVENTS = "events.out.tfevents."
-_NOT_OF_PROGRAMS = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
 _MOST_ENTRIES, _MOST_FILES, _MOST_DEPTH = 50_000, 200, 10
 _MOST_BYTES = 64 << 20
 """Most bytes that one poll reads of one file."""
@@ -165,6 +164,8 @@ class MetricFiles:
             return _Events
         if ending == ".wandb":
             return _OfflineRun
+        if "wandb" in path.parts and path != self._place:  # its own copies and settings
+            return None
         if _MLFLOW.search(str(path)):
             return _MlflowFigure
         if ending == ".db" and (self.is_named or path.parent.name == "trackio"):
@@ -179,37 +180,17 @@ class MetricFiles:
     def _paths(self) -> list[Path]:
         if self.is_named and not self._place.is_dir():
             return [self._place] if self._place.is_file() else []
-        found: list[Path] = []
+        found, entries = list[Path](), 0
         places = dict.fromkeys(each for each in (self._place, self._run_directory) if each is not None)
-        every = chain.from_iterable(self._files_below(place, _MOST_DEPTH) for place in places)
-        for entries, path in enumerate(every):
+        every = (walk_folders(place, self._ignored, most_depth=_MOST_DEPTH) for place in places)
+        for files, folders in chain.from_iterable(every):
+            entries += len(files) + len(folders)
+            found += [path for path in files if self._kind(path) is not None]
             if entries >= _MOST_ENTRIES or len(found) >= _MOST_FILES:
                 note = f"{self._place}: too many files to search; name the file of metrics in program.metrics"
                 self._notes[note] = None
                 break
-            if self._kind(path) is not None:
-                found.append(path)
-        return sorted(found, key=_age)
-
-    def _files_below(self, folder: Path, depth: int) -> Iterator[Path]:
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:  # removed since, or not readable
-            return
-        if any(entry.name == "pyvenv.cfg" for entry in entries):
-            return
-        if depth < _MOST_DEPTH and is_run_directory(folder):
-            return
-        for entry in entries:
-            path = folder / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                is_searched = not entry.name.startswith(".") and entry.name not in _NOT_OF_PROGRAMS
-                if depth and is_searched and path.absolute() not in self._ignored:
-                    yield from self._files_below(path, depth - 1)
-            elif "wandb" in path.parts and path.suffix != ".wandb":
-                continue
-            elif entry.is_file() and path.absolute() not in self._ignored:
-                yield path
+        return sorted(found[:_MOST_FILES], key=_age)
 
 
 def _version(path: Path) -> tuple[int, int, int]:

@@ -56,8 +56,11 @@ LOSSES = ("loss", "error", "rms", "mae", "mape", "mphe", "nloglik", "deviance", 
 # Of the first optimizers so many parameters are watched, with so many numbers of each; the largest gradients
 # of a parameter are searched in so many. A save is compared with them in so many of its tensors.
 MOST_OPTIMIZERS, MOST_PARAMETERS, MOST_NUMBERS, MOST_SEARCHED, MOST_TENSORS = 8, 16, 64, 1 << 16, 4000
-# The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS.
-EXIT_BYTES, READ_WRITE, SHARED, PRIVATE, FIXED, ANONYMOUS = 24, 3, 1, 2, 16, 32
+# So many numbers are searched in any order; fewer show nothing. So rarely does chance make numbers that
+# follow from others.
+MOST_SORTED, FEWEST_NUMBERS, CHANCE = 1 << 22, 8, 1e-4
+# The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED.
+EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
 # A program that reads more files of torch than these before its first step reads data with it.
 MOST_READS = 64
 MACHINE = {
@@ -199,6 +202,38 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
     return found
 
 
+def compare_numbers(pairs: Any) -> tuple[bool, bool]:
+    """Return whether numbers follow from others by more than chance, and whether all surely do not.
+
+    A pair has the number of a parameter, numbers, and two lists of others. The share of them that no constant
+    and no multiples of the others explain is beta distributed where they have no relation.
+    """
+    best: dict[int, tuple[float, int]] = {}
+    for number, found, *others in pairs:
+        free, basis = len(found) - 3, [[1.0] * len(found)]
+        for each in others:
+            basis.append(without(each, basis))
+        size = sum(each * each for each in without(found, basis[:1]))
+        if free > 0 and size:
+            share = sum(each * each for each in without(found, basis)) / size
+            if share ** (free / 2) < CHANCE:
+                return True, False
+            best[number] = min(best.get(number, (1.0, 0)), (share, free))
+    total = sum(free for _, free in best.values())
+    return False, total >= 5 and sum(share * free for share, free in best.values()) > total / 2
+
+
+def without(numbers: list[float], basis: list[list[float]]) -> list[float]:
+    """Return numbers without their parts along orthogonal lists."""
+    left = list(numbers)
+    for each in basis:
+        size = sum(x * x for x in each)
+        if size > 1e-12 * sum(x * x for x in numbers):
+            along = sum(map(float.__mul__, left, each)) / size
+            left = [x - along * each[place] for place, x in enumerate(left)]
+    return left
+
+
 def find_cause(error: Any) -> tuple[Any, str, str]:
     """Return the deepest exception of a chain, its text if it is another one, and the chain's deepest code.
 
@@ -236,20 +271,22 @@ class Weights:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._owners: list[int] = []
+        self._owners = 0
         self._samples: list[Any] = []
+        self._is_all = True  # whether each parameter that is trained is watched
         self._flag: Any = None
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
 
-    def watch(self, owner: Any, parameters: Any) -> None:
-        """Keep numbers of parameters before their owner steps first: those with the largest gradients."""
+    def watch(self, parameters: Any, is_all: bool = True) -> None:
+        """Keep numbers of an owner's parameters before it steps first: those with the largest gradients."""
         from weakref import ref
 
-        if id(owner) in self._owners or len(self._owners) >= MOST_OPTIMIZERS:
+        every, self._owners = list(parameters), self._owners + 1
+        given = [each for each in every if self._is_plain(each)]
+        self._is_all &= is_all and len(given) == len(every) and self._owners <= MOST_OPTIMIZERS
+        if self._owners > MOST_OPTIMIZERS:
             return
-        self._owners.append(id(owner))
-        given = [each for each in parameters if self._is_plain(each)]
         moving = [each for each in given if each.grad is not None]
         dense = [each for each in moving or given if each.grad is None or self._is_plain(each.grad)]
         for each in dense[:: len(dense) // MOST_PARAMETERS + 1]:
@@ -270,6 +307,8 @@ class Weights:
             parameter = reference()
             if parameter is not None and parameter.shape == shape and parameter.device == first.device:
                 yield shape, places, first, parameter.detach().reshape(-1)[places]
+            else:
+                self._is_all = False
 
     def compare(self) -> None:
         """Compare the parameters with their first numbers; on a GPU the answer comes later."""
@@ -299,32 +338,102 @@ class Weights:
                 time.sleep(0.001)
         return self.have_changed
 
-    def are_in(self, saved: Any) -> Any:
-        """Return whether what is saved has the trained numbers; False for the first ones; None: neither.
+    def relation_of(self, saved: Any) -> str:
+        """Return which weights are saved: the `trained` ones, or the `given` ones of before the first step.
 
-        A constant, such as the zeros of a bias, may be in any model. An average of weights is neither.
+        Those that are `near` follow from these by more than chance: an average, rounded ones, those of an
+        earlier step, merged adapters. `other` ones have no relation with what is trained. `unknown`: neither
+        can be shown. Empty if no weight has changed.
         """
         torch = self._torch
+        watched = [each for each in self._current() if bool((each[3] != each[2]).any())]
+        tensors = self._tensors_in(saved)
+        if not watched or not tensors:
+            return "" if tensors == [] or (self._is_all and not watched) else "unknown"
         by_shape: dict[Any, Any] = {}
-        for shape, places, first, now in self._current():
-            if bool((first != first[0]).any()) and bool((now != first).any()):
-                by_shape.setdefault(shape, []).append((places, first, now))
-        waiting: list[Any] = [saved] if by_shape else []
-        count, answer = 0, None
-        while waiting and count < MOST_TENSORS:
-            each, count = waiting.pop(), count + 1
+        answer, pairs = "", []
+        for each in tensors:
+            by_shape.setdefault(each.shape, []).append(each)
+        for number, (shape, places, first, now) in enumerate(watched):
+            for each in by_shape.get(shape, ()):
+                found = each.reshape(-1)[places.to(each.device)]
+                # A constant, such as the zeros of a bias, may be in any model.
+                is_exact = found.is_floating_point() and torch.equal(found, now.to(found))
+                if is_exact and bool((now != now[0]).any()):
+                    return "trained"
+                if bool((first != first[0]).any()) and torch.equal(found, first.to(found)):
+                    answer = "given"
+                pairs += [(number, found.tolist(), now.tolist(), first.tolist())] if len(found) > 1 else []
+        is_near, is_far = compare_numbers(pairs)
+        if not answer and (is_near or self._are_inside(tensors, [now for *_, now in watched])):
+            return "near"
+        is_other = (is_far or not pairs) and self._are_others(tensors, bool(pairs))
+        return answer or ("other" if is_other else "unknown")
+
+    def _tensors_in(self, saved: Any) -> Any:
+        """Return the tensors of numbers in an object, without an optimizer's; None if some are hidden."""
+        found: list[Any] = []
+        torch, waiting, seen = self._torch, [saved], {}
+        while waiting:
+            each = waiting.pop()
+            if each is None or isinstance(each, (str, bytes, int, float, type)) or id(each) in seen:
+                continue
+            seen[id(each)] = each
+            if len(seen) > MOST_SEARCHED or len(found) > MOST_TENSORS:
+                return None
             if isinstance(each, torch.Tensor):
-                if type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-                    for places, first, now in by_shape.get(each.shape, ()):
-                        found = each.detach().reshape(-1)[places.to(each.device)]
-                        if torch.equal(found, now.to(found)):
-                            return True
-                        answer = False if torch.equal(found, first.to(found)) else answer
+                is_plain = type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+                if not is_plain or each.layout is not torch.strided or each.is_quantized:
+                    return None
+                found += [] if each.dtype is torch.bool or each.is_complex() else [each.detach()]
             elif isinstance(each, torch.nn.Module):
                 waiting += each.parameters()
-            elif isinstance(each, (dict, list, tuple)):
-                waiting += each.values() if isinstance(each, dict) else each
-        return answer
+            elif isinstance(each, dict):
+                waiting += () if {"state", "param_groups"} <= each.keys() else each.values()
+            elif isinstance(each, (list, tuple, set)):
+                waiting += each
+            elif hasattr(each, "__array_interface__"):
+                waiting += [torch.from_numpy(each.copy())] if each.dtype.kind == "f" else []
+            elif type(each).__name__ == "ExportedProgram":
+                waiting.append(each.state_dict)
+            elif hasattr(each, "__dict__"):
+                waiting += () if isinstance(each, torch.optim.Optimizer) else vars(each).values()
+            elif not isinstance(each, (torch.device, torch.dtype)):
+                return None
+        return found
+
+    def _are_inside(self, tensors: Any, present: Any) -> bool:
+        """Return whether trained numbers are anywhere in tensors, such as transposed or in one vector."""
+        torch = self._torch
+        exact = [each.reshape(-1).float().cpu() for each in tensors if each.is_floating_point()]
+        if not exact or sum(map(len, exact)) > MOST_SORTED:
+            return False
+        numbers = torch.cat([each.float().cpu() for each in present])
+        numbers = numbers[numbers != 0].unique()
+        return bool(torch.isin(numbers, torch.cat(exact)).sum() * 4 >= max(1, len(numbers)))
+
+    def _are_others(self, tensors: Any, has_pairs: bool) -> bool:
+        """Return whether tensors that are far from all trained numbers are surely of another model.
+
+        They may be quantized, or frozen weights with merged adapters. If no shape is known, an optimizer may
+        also hold shards, or flat copies that are of no module.
+        """
+        import gc
+
+        inside: list[Any] = []
+        torch, ids = self._torch, {id(each[0]()) for each in self._samples}
+        for thing in gc.get_objects():
+            if torch.nn.Module in type(thing).__mro__:  # isinstance would load a lazy object
+                parameters = quietly(list)(thing.parameters()) or []
+                inside += parameters if not ids.isdisjoint(map(id, parameters)) else []
+        group: Any = sys.modules.get("torch.distributed")
+        is_alone = group is None or not group.is_available() or not group.is_initialized()
+        size = sum(each.numel() for each in tensors)
+        of_bytes = sum(each.numel() for each in tensors if each.dtype in (torch.int8, torch.uint8))
+        is_searched = FEWEST_NUMBERS <= size <= MOST_SORTED
+        is_known = has_pairs or (is_alone and bool(inside) and is_searched)
+        is_plain = 2 * of_bytes < size and all(each.requires_grad for each in inside)
+        return self._is_all and is_known and is_plain
 
 
 class Observer:
@@ -347,7 +456,6 @@ class Observer:
             "sklearn.base": self.watch_sklearn,
             "xgboost.core": self.watch_xgboost,
         }
-        self._exit_place: Any = None  # the memory into which the C library writes the exit code
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -364,6 +472,9 @@ class Observer:
         self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
         self._divisor = 1.0  # by which the program has divided the loss
         self._backwards = 0  # since an optimizer has stepped
+        self._loaded: Any = None  # the steps that each optimizer had before it began: of its loaded state
+        self._has_captured = False  # whether a CUDA graph has captured a step
+        self._is_partial = False  # whether some steps were not seen, and neither were their losses
         self._batch, self._data, self._reads = -1, 0, 0
         self._figures: Any = None  # of the last step, if they are not reported yet
         self._has_loss = False  # whether a loss of that step was observed
@@ -381,8 +492,6 @@ class Observer:
         self._code = 0  # given to os._exit
         self._stopped: set[int] = set()  # children that this process itself has sent a signal
         self._weights = Weights(self._torch)
-        if self._exit_place is not None:  # that of the parent
-            quietly(self._map_exit_code)(PRIVATE | ANONYMOUS)
 
     def report(self, event: str, **facts: Any) -> None:
         """Append a line in one write; the first one of a process says which it is."""
@@ -443,8 +552,9 @@ class Observer:
         is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
         sample = quietly(self._sample)
 
+        # Torch's compiler traces these two, and would compile anew whenever what they read changes.
         def before_step(optimizer: Any, _args: Any, _options: Any) -> None:
-            if (self.step < 2 or not self._weights.have_changed) and not is_compiling():
+            if not is_compiling() and (self._steps_of is None or optimizer not in self._steps_of):
                 sample(optimizer)
 
         def after_step(optimizer: Any, _args: Any, _options: Any) -> None:
@@ -454,11 +564,16 @@ class Observer:
         optimizers: Any = modules["torch.optim.optimizer"]
         quietly(lambda: optimizers.register_optimizer_step_post_hook(after_step))()
         quietly(lambda: optimizers.register_optimizer_step_pre_hook(before_step))()
+        quietly(self._skip)(count.__code__, "SKIP")  # of all that is guarded: the compiler sees none of it
+        self._watch(optimizers.Optimizer, "__init__", after=self._note_loaded)
+        self._watch(optimizers.Optimizer, "load_state_dict", after=self._note_loaded)
         self._watch(torch.Tensor, "backward", before=self._keep_loss, after=self._sample_leaves)
         self._watch(os, "_exit", before=self._leave)
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
         self._watch(torch, "load", before=self._note_read)
-        self._watch_save(torch, "save", "f")
+        scripts = map(vars(torch.jit).get, ("ScriptModule", "RecursiveScriptModule"))
+        for owner in (torch, torch.jit, vars(torch).get("export"), *scripts):
+            self._watch_save(owner, "save", "f")
         for name in ("load", "save"):
             quietly(setattr)(torch.serialization, name, getattr(torch, name))
         scalers = modules.get("torch.amp.grad_scaler") or modules.get("torch.cuda.amp.grad_scaler")
@@ -484,11 +599,15 @@ class Observer:
 
             setattr(owner, name, dress(watched, function))
             if self._torch:
-                frames = self._torch._C._dynamo.eval_frame
-                skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-                frames.set_code_exec_strategy(watched.__code__, skip)
+                self._skip(watched.__code__, "DEFAULT")
 
         quietly(watch)()
+
+    def _skip(self, code: Any, action: str) -> None:
+        """Keep torch's compiler from compiling a function; `action` is for those that it calls."""
+        frames = self._torch._C._dynamo.eval_frame
+        actions = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, getattr(actions, action)))
 
     def watch_scaler(self, module: Any) -> None:
         for name in {"GradScaler", "ShardedGradScaler"} & vars(module).keys():
@@ -590,6 +709,7 @@ class Observer:
                 return None
             self._saving.add(thread)
             self._background += name == "async_save"
+            quietly(self._count_unseen)()
             return thread, time.time_ns(), self._place()
 
         def end(token: Any, result: Any, *args: Any, **options: Any) -> None:
@@ -603,8 +723,9 @@ class Observer:
                     return
                 self._background -= name == "async_save"
                 thing = options.get("state_dict") or (args[0] if args else options.get("obj"))
-                if self.step and (known := quietly(self._weights.are_in)(thing)) is not None:
-                    place["weights_changed"] = known
+                known = quietly(self._weights.relation_of)(thing) if self.step else ""
+                if known != "":
+                    place["weights"] = known or "unknown"
                 if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
                     place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
@@ -655,39 +776,34 @@ class Observer:
 
         No hook of Python sees `raise SystemExit(1)`, and none runs when the code is certain. A function given
         to glibc's `on_exit` does; srand48_r stores its first argument in the memory of the second. The file
-        is mapped, because the program may close descriptors.
+        is mapped, because the program may close descriptors. A fork writes into the file of its parent, too,
+        which writes again at its own end.
         """
+        import ctypes
+
+        library, pointer = ctypes.CDLL(None), ctypes.c_void_p
         descriptor = os.open(f"{self._file}.{os.getpid()}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(descriptor, EXIT_BYTES)
-            self._map_exit_code(SHARED, descriptor)
+            library.mmap.argtypes = [pointer, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+            library.mmap.restype = pointer
+            place = library.mmap(None, EXIT_BYTES, READ_WRITE, SHARED, descriptor, 0)
         finally:
             os.close(descriptor)
-
-    def _map_exit_code(self, how: int, descriptor: int = -1) -> None:
-        """Map a file, or memory, where the exit code is written: a fork has the place of its parent."""
-        import ctypes
-
-        library, pointer, known = ctypes.CDLL(None), ctypes.c_void_p, self._exit_place
-        register, store, library.mmap.restype = library.on_exit, library.srand48_r, pointer
-        library.mmap.argtypes = [pointer, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        how |= FIXED if known else 0
-        place = library.mmap(known, EXIT_BYTES, READ_WRITE, how, descriptor, 0)
-        if known is None and place != pointer(-1).value:
-            self._exit_place = place
-            register(store, pointer(place))
+        if place != pointer(-1).value:
+            library.on_exit(library.srand48_r, pointer(place))
 
     # Steps, losses and weights
 
     def _sample(self, optimizer: Any) -> None:
         if not self._is_idle():
             groups = optimizer.param_groups
-            self._weights.watch(optimizer, [each for group in groups for each in group["params"]])
+            self._weights.watch(each for group in groups for each in group["params"])
 
     def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
         """Keep numbers of the parameters of a program that has no optimizer, after its second pass."""
         if self._of_passes and self.step == 2 and not self._is_idle():
-            self._weights.watch(self, leaves_of(loss))
+            self._weights.watch(leaves_of(loss), is_all=False)
 
     def _is_idle(self) -> bool:
         if not self._torch:
@@ -695,6 +811,29 @@ class Observer:
         cuda, worker = self._torch.cuda, sys.modules.get("torch.utils.data._utils.worker")
         is_capturing = cuda.is_initialized() and cuda.is_current_stream_capturing()
         return self._is_compiling() or is_capturing or getattr(worker, "_worker_info", None) is not None
+
+    def _note_loaded(self, _token: Any, _result: Any, optimizer: Any, *_args: Any, **_options: Any) -> None:
+        if self._loaded is None:
+            from weakref import WeakKeyDictionary
+
+            self._loaded = WeakKeyDictionary()
+        self._loaded[optimizer] = self._own_steps(optimizer)
+
+    def _own_steps(self, optimizer: Any) -> int:
+        """Return the steps that an optimizer counts itself, as Adam does; 0 if it counts none."""
+        step = next((state.get("step", 0) for state in optimizer.state.values()), 0)
+        return int(step) if type(step) in (int, float, self._torch.Tensor) else 0
+
+    def _count_unseen(self) -> None:
+        """Count what a CUDA graph or a compiled function has stepped, by the optimizers' own counts.
+
+        Reading one waits for the GPU, so this is for saves and the end.
+        """
+        if self._loaded and (self._has_captured or "torch._dynamo" in sys.modules):
+            of_each = [quietly(self._own_steps)(each) or 0 for each in self._loaded]
+            most = max(map(int.__sub__, of_each, self._loaded.values()))
+            if most > self.step:
+                self.step, self._of_passes, self._is_partial = most, False, True
 
     def _keep_scaled(self, _token: Any, scaled: Any, _scaler: Any, loss: Any) -> None:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
@@ -741,6 +880,7 @@ class Observer:
         another, which is no more, continues its count. A model of another library is as an optimizer.
         """
         if self._is_idle():
+            self._has_captured = True
             return
         if self._of_passes:
             from weakref import WeakKeyDictionary
@@ -805,7 +945,8 @@ class Observer:
                 self._slots = torch.empty(MOST_PENDING, 2, dtype=torch.float32, pin_memory=True)
             slot, done = self._slots[self.step % MOST_PENDING], torch.cuda.Event()
             slot[0].copy_(loss.reshape(()), non_blocking=True)
-            slot[1].copy_(self._sum.reshape(()), non_blocking=True)
+            # The first backward pass has had a row: it was a step until the optimizer stepped.
+            slot[1].copy_((loss if self._sum is None else self._sum).reshape(()), non_blocking=True)
             done.record()
             loss, self._sum = slot, None
         self._rows.append((row, loss, done))
@@ -938,6 +1079,7 @@ class Observer:
             return
         self._has_ended = True
         quietly(self._begin_row)()
+        quietly(self._count_unseen)()
         quietly(self._write_figures)()
         quietly(self._write_rows)(time.monotonic() + LAST_SECONDS)
         quietly(self._report_closed)()
@@ -946,6 +1088,7 @@ class Observer:
         quietly(self._weights.compare)()
         changed = quietly(self._weights.read)(time.monotonic() + LAST_SECONDS)
         known = {} if changed is None else {"weights_changed": changed}
+        known.update({"partial": True} if self._is_partial else {})
         self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
 
 

@@ -8,7 +8,6 @@ logged step, {"step": 10, "loss": 2.31}, and saves by `engine.save_checkpoint(fo
 from typing import Any, Literal
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
 
 _FILE = "deepspeed.json"
@@ -71,7 +70,7 @@ PRESET = Preset(
     command,
     launcher="torchrun",
     log="json",
-    formats=(CheckpointFormat.DEEPSPEED,),
+    checkpoints="global_step*/",
     memory=memory,
     settings_file=_FILE,
     required={"program.script": "your script in the image"},

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 
@@ -55,7 +54,6 @@ PRESET = Preset(
     "hf-trainer",
     command,
     checkpoints="checkpoint-*",
-    formats=(CheckpointFormat.HUGGING_FACE,),
     resume=("--resume_from_checkpoint", "{checkpoint}"),
     required={"program.script": "your script, which parses TrainingArguments"},
 )

@@ -5,7 +5,6 @@ from a checkpoint begins in a new folder version_N of its logs.
 """
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 
@@ -36,7 +35,6 @@ PRESET = Preset(
     "lightning",
     command,
     checkpoints="**/*.ckpt",
-    formats=(CheckpointFormat.LIGHTNING,),
     resume=("--ckpt_path", "{checkpoint}"),
     switches=False,
     required={"program.script": "your script, which calls LightningCLI"},

@@ -7,7 +7,6 @@ monitoring.log_steps iterations; its loss is the mean over these iterations.
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 # Megatron requires it with tensor or context parallelism before Blackwell; it is harmless elsewhere.
@@ -133,7 +132,7 @@ PRESET = Preset(
     launcher="torchrun",
     log="megatron",
     rows_on_first_node=False,
-    formats=(CheckpointFormat.MEGATRON,),
+    checkpoints="iter_*/",
     option=("--", " "),
     memory=lambda _config: "megatron",
     uses=(

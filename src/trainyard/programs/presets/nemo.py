@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets import megatron
 from trainyard.programs.presets.preset import Preset, PresetCommand, PresetRun
 
@@ -184,7 +183,7 @@ PRESET = Preset(
     problems,
     launcher="torchrun",
     log="nemo",
-    formats=(CheckpointFormat.NEMO,),
+    checkpoints="*step=*/",
     memory=lambda _config: "megatron",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
     paths=megatron.DATA_PATHS,

@@ -15,7 +15,6 @@ from trainyard.config.kind import RunKind
 from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 
 if TYPE_CHECKING:
     from trainyard.plan.parallel_degrees import Degrees
@@ -86,8 +85,6 @@ class Preset:
     """Whether only rows of the first node count; if not, one process on any node prints them."""
     checkpoints: str = "*"
     """The pattern of its checkpoints in their folder."""
-    formats: tuple[CheckpointFormat, ...] = ()
-    """The formats that its checkpoints can have; none: any."""
     resume: tuple[str, ...] = ()
     """Arguments that are added to resume; {checkpoint} becomes the path. Empty: it finds its own."""
     lock: str = "requirements-training.txt"

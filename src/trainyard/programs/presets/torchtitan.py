@@ -6,7 +6,6 @@ So model.architecture is used only for the checks of a plan.
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun
 
 
@@ -64,7 +63,7 @@ PRESET = Preset(
     problems,
     launcher="torchrun",
     log="torchtitan",
-    formats=(CheckpointFormat.DCP, CheckpointFormat.HUGGING_FACE),
+    checkpoints="step-*/",
     memory=lambda _config: "sharded",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
     required={"program.preset": "torchtitan's module and configuration, such as llama3.llama3_8b"},

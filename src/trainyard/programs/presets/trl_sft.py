@@ -27,7 +27,6 @@ PRESET = Preset(
     "trl-sft",
     command,
     checkpoints=hf_trainer.PRESET.checkpoints,
-    formats=hf_trainer.PRESET.formats,
     resume=hf_trainer.PRESET.resume,
     required={
         "model.path": "the folder or Hub id of the model to train, such as Qwen/Qwen2.5-0.5B-Instruct",

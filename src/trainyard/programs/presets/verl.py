@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from trainyard.config.schema import Config
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun, text_of
 
 PARQUET = {
@@ -126,7 +125,7 @@ PRESET = Preset(
     problems,
     launcher="ray",
     log="verl",
-    formats=(CheckpointFormat.VERL,),
+    checkpoints="global_step_*/",
     lock="requirements-verl.txt",
     option=("", "="),
     switches=False,

@@ -66,6 +66,7 @@ def state_markdown(data: Json, target: ClusterTarget = DEFAULT_CLUSTER) -> str:
     """The state of a job: the result first, then the cause, its last lines, and the next command."""
     mark = _MARKS.get(data["status"], "⏳")
     parts = [f"### {mark} {data['status']}: {data['kind']} `{data['job']}`", "", _cell(data["reason"])]
+    parts += [f"\nproof: {data['proof']}"] if data["proof"] else []
     parts += [f"\n⚠️ {_cell(alert)}" for alert in data["alerts"]]
     failure = data["failure"] or {}
     if failure:

@@ -144,25 +144,23 @@ def _facts(data: Json) -> Iterator[tuple[str, str]]:
         for number, text in enumerate(failure["evidence"]):
             yield "" if number else "why", text
         if failure.get("fix"):
-            yield (
-                "fix",
-                f"{failure['responsible']}: {failure['fix']}" if failure["responsible"] else failure["fix"],
-            )
+            who = f"{failure['responsible']}: " if failure["responsible"] else ""
+            yield "fix", f"{who}{failure['fix']}"
         if place := failure_place(failure):
             yield "first", ", ".join(place)
     else:
         yield "why", data["reason"]
+    if data["proof"]:
+        what = "ran, not proven" if data["status"] == "Succeeded" else "the run will not be proven"
+        yield "proof", f"{data['proof']} ({what}); job deploy --manifest FILE --prove stores and proves a run"
     for alert in data["alerts"]:
         yield "alert", alert
     if waiting:
         yield "waits for", f"{waiting['class']}"
         if waiting.get("fix"):
             yield "fix", waiting["fix"]
-    yield (
-        "pods",
-        _pods(data["pods"])
-        + (", and they still hold what they requested" if data["holds_resources"] else ""),
-    )
+    holding = ", and they still hold what they requested" if data["holds_resources"] else ""
+    yield "pods", _pods(data["pods"]) + holding
     if data["restarts"] or data["retries"]:
         restarts = f"{data['restarts']} by the operator or its nodes"
         yield "restarts", f"{restarts}, {data['retries']} submitted again"

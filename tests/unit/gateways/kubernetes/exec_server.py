@@ -164,14 +164,13 @@ def run(state: ExecServer, connection: socket.socket, address: str, headers: dic
             frame(b"\x03" + json.dumps({"status": "Failure", "message": "not found"}).encode())
         )
         return
-    threading.Thread(target=feed, args=(connection, process), daemon=True).start()
+    reader = threading.Thread(target=feed, args=(connection, process), daemon=True)
+    reader.start()
     with process:
         talk(state, connection, process)
-    with suppress(OSError):  # closing with unread bytes would lose the bytes that were sent
+    with suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(2)
-        while connection.recv(1 << 16):
-            pass
+    reader.join(2)  # closing with unread bytes would lose the bytes that were sent
 
 
 def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
@@ -206,9 +205,9 @@ def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Pope
 
 
 def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    """Pass the client's stdin on to the process."""
+    """Pass the client's stdin on to the process, and read on until the client has closed the connection."""
     assert process.stdin is not None
-    with suppress(OSError, ConnectionError, ValueError):
+    with suppress(OSError):
         while True:
             head = read_exactly(connection, 2)
             length = head[1] & 127
@@ -218,8 +217,9 @@ def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
             mask, body = read_exactly(connection, 4), read_exactly(connection, length)
             plain = bytes(byte ^ mask[n % 4] for n, byte in enumerate(body))
             if head[0] & 15 == 2 and plain[:1] == b"\x00":
-                process.stdin.write(plain[1:])
-                process.stdin.flush()
+                with suppress(OSError, ValueError):  # the process has ended
+                    process.stdin.write(plain[1:])
+                    process.stdin.flush()
 
 
 def frame(payload: bytes, *, kind: int = 2, last: bool = True) -> bytes:

@@ -184,38 +184,38 @@ def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call
     assert cluster.objects[JOB]["spec"]["runPolicy"] == {}
 
 
-@pytest.mark.parametrize("before", [None, "2026-11-01T00:00:00Z"])
 @pytest.mark.parametrize("status", [status for status in (*WRITES, 404, 409) if status > 0])
 def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
-    cluster: MemoryCluster, status: int, before: str | None
+    cluster: MemoryCluster, status: int
 ) -> None:
     plant(cluster)
-    if before:
-        cluster.objects[JOB]["metadata"]["annotations"] = {CANCELLED: before}
     hold(cluster, "one", "two")
     cluster.fault("PATCH", "/workloads/one", status)
     told = "renew the credentials" if status == 401 else rf"one cannot be changed \({status}\)"
     with pytest.raises(WRITES.get(status, ServiceError), match=told):
         changing(cluster).cancel()
     assert is_active(cluster, "one") and is_active(cluster, "two")
-    assert notes(cluster) == ({CANCELLED: before} if before else {})
+    assert notes(cluster) == {}
 
 
 @pytest.mark.parametrize(("fails", "status"), [("one", CUT_AFTER), ("two", 403)])
-def test_a_job_that_was_stopped_in_part_keeps_its_record(
+def test_a_job_that_was_stopped_in_part_is_cancelled_by_the_next_call(
     cluster: MemoryCluster, fails: str, status: int
 ) -> None:
-    """Otherwise a watcher would take the stop for a failure and send the job again."""
+    """Until then it has failed as cancelled, so that no watcher sends it again."""
     plant(cluster)
     hold(cluster, "one", "two")
     cluster.fault("PATCH", f"/workloads/{fails}", status)
     with pytest.raises(ServiceError):
         changing(cluster).cancel()
     assert not is_active(cluster, "one")
-    assert CANCELLED in notes(cluster)
+    cluster.objects[JOB]["status"] = {"conditions": [condition("Suspended")]}
+    look = JobReader(Api(cluster.access()))
+    failure = look.state("team", "llama", "pytorchjob").failure
+    assert failure is not None and failure.failure_class == "cancelled" and not failure.retryable
     cluster.faults.clear()
     changing(cluster).cancel()
-    assert not is_active(cluster, "two")
+    assert not is_active(cluster, "two") and CANCELLED in notes(cluster)
 
 
 # Delete.

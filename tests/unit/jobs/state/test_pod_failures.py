@@ -24,8 +24,7 @@ from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.pod_exit_codes import describe_restart
 from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
-from trainyard.jobs.state.observed import History
-from trainyard.jobs.state.pod_facts import pod_facts
+from trainyard.jobs.state.pod_facts import History, pod_facts
 from trainyard.jobs.state.pod_failures import explain_lines
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import time_of

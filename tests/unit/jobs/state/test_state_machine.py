@@ -26,7 +26,7 @@ from tests.unit.jobs.state.shapes import (
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
-from trainyard.jobs.state.observed import History
+from trainyard.jobs.state.pod_facts import History
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.state_machine import after, judge_job
 from trainyard.watch.failure_classes import FailureClass

@@ -199,31 +199,23 @@ WRITERS = {
         TEXT,
         (*TEXT, "latest"),
     ),
-    "automodel": Writer(
-        Format.AUTOMODEL,
-        "epoch_*_step_*",
-        lambda run, step, world: shapes.automodel(run, step, world=world),
-        ("rng.pt", "config.yaml", "model/config.json"),
-        ("config.yaml",),
-    ),
+    # Of no known format: its name calls a step, and the index in it names its shards.
     "olmo-core": Writer(
-        Format.OLMO_CORE,
+        Format.FILES,
         "step*",
         lambda run, step, world: shapes.olmo_core(run, step, world=world),
-        ("train/rank{last}.pt",),
-    ),
-    "composer-sharded": Writer(
-        Format.COMPOSER, "ep*", lambda run, step, world: shapes.dcp(run / f"ep0-ba{step}", world=world)
+        ("train/rank*.pt", ".metadata.json"),
+        step=None,
+        is_volume=False,
     ),
     "orbax": Writer(Format.ORBAX, "7", orbax, ("default/*",), ("*",), one_rank=True),
-    **{
-        form.value: Writer(form, pattern, plant, is_volume=False, one_rank=True)
-        for form, pattern, plant in (
-            (Format.LIGHTNING, "*.ckpt", lambda run, step, _: shapes.lightning_file(run, step)),
-            (Format.NANOGPT, "ckpt.pt", lambda run, step, _: shapes.nanogpt(run, step)),
-            (Format.COMPOSER, "ep*-rank*.pt", lambda run, step, _: shapes.composer_file(run, step)),
-        )
-    },
+    "lightning": Writer(
+        Format.LIGHTNING,
+        "*.ckpt",
+        lambda run, step, _: shapes.lightning_file(run, step),
+        is_volume=False,
+        one_rank=True,
+    ),
     "nanochat": Writer(
         Format.FILES,
         "*_0*",
@@ -297,7 +289,7 @@ def test_without_a_file_that_its_format_requires_it_is_partial(
         free = any(fnmatch.fnmatch(below, each.format(last=world - 1)) for each in names)
         free &= not (damage == "emptied" and below.endswith(".json"))
         # The only rank's file is needed.
-        free &= (below, world) not in (("random_states_0.pkl", 1), ("train/rank0.pt", 1))
+        free &= (below, world) not in (("random_states_0.pkl", 1),)
         if verdicts != {free}:
             wrong[below] = verdicts
     assert not wrong
@@ -311,24 +303,22 @@ def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
     """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
-    finder = UnitFinder(formats=load_preset(recipe).formats)
-    assert newest(newest_first(finder.named(tmp_path, "*"))).path == newer
+    pattern = load_preset(recipe).checkpoints
+    assert newest(find(tmp_path, pattern)).path == newer
     of_last = re.compile(rf"(?:.*rank_|__){world - 1}[_.].*")
     next(path for path in sorted(newer.rglob("*"), reverse=True) if of_last.fullmatch(path.name)).unlink()
-    found = newest_first(finder.named(tmp_path, "*"))
+    found = find(tmp_path, pattern)
     assert (newest(found).step, newest(found).path) == (10, older)
     [note] = found.rejections()
     assert note.startswith(f"{newer.name} is not complete: ") and "is missing" in note
     shutil.rmtree(older)
-    assert newest_first(finder.named(tmp_path, "*")).rejections()[0].endswith("there is no complete one")
+    assert find(tmp_path, pattern).rejections()[0].endswith("there is no complete one")
 
 
 WEIGHTS_ALONE: dict[str, tuple[Callable[[Path], object], bool]] = {
     "lightning": (lambda run: shapes.lightning_file(run, 7, weights_only=True), True),
-    "composer": (lambda run: shapes.composer_file(run, 7, weights_only=True), True),
     "torchtitan": (lambda run: shapes.dcp(run / "step-7"), True),
     "save_pretrained": (lambda run: shapes.safetensors(run / "final"), True),
-    "nanogpt": (lambda run: shapes.archive(run / "ckpt.pt", 50, {"model": 1, "iter_num": 7}), True),
     "with optimizer": (lambda run: shapes.dcp(run / "step-7", optimizer=True), False),
     "Trainer": (lambda run: trainer(run, 7, 2), False),
     "own": (lambda run: shapes.archive(run / "other.pt", 50, {"weights": 1}), False),
@@ -435,7 +425,7 @@ def test_a_folder_without_its_final_name_is_partial(name: str, tmp_path: Path) -
     assert "is still a temporary name" in on_volume(tmp_path).why
 
 
-@each_case("name", ["torchtitan", "lightning-fsdp", "olmo-core", "automodel"])
+@each_case("name", ["torchtitan", "lightning-fsdp", "olmo-core"])
 def test_a_shard_newer_than_its_index_is_of_another_save(name: str, tmp_path: Path) -> None:
     older, newer = (WRITERS[name].plant(tmp_path, step, 2) for step in (4, 7))
     shard = next(newer.rglob("__1_0.distcp"))

@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -192,6 +192,47 @@ def test_saves_that_follow_fast_are_all_copied_and_those_of_other_steps_are_not(
     folders = {path.name: len([*path.glob("*.pt")]) for path in (tmp_path / "run/checkpoints").iterdir()}
     assert folders == {"step-00000005": 2, "step-00000010": 2, "step-00000015": 2}
     assert found.taken is not None and found.taken.step == 15
+
+
+def test_what_is_not_stored_is_named_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = make(tmp_path)
+    for step in range(1, 14):  # nine are kept; the first two are removed
+        path = tmp_path / f"out/m_{step}.pt"
+        write(tmp_path, f"out/m_{step}.pt")
+        os.utime(path, (1000 + step, 1000 + step))
+        found.saved = [*found.saved, event(path, step, Source.OBSERVED)]
+        if step < 3:
+            path.unlink()
+    found.take(lambda _: 0, end=WELL)
+    [line] = [each.getMessage() for each in caplog.records if "not stored" in each.getMessage()]
+    assert line == (
+        "4 of the 13 checkpoints that were saved are not stored, of step 1, 2, 3, 4: checkpointing.keep_last "
+        "is 9; 2 were written over, or removed, before they were copied"
+    )
+
+
+@each_case(
+    ("weights", "step"), [(("trained", "other"), 5), (("other", "other"), 6), (("near", "unknown"), 6)]
+)
+def test_other_tensors_are_a_checkpoint_only_if_nothing_else_is(
+    weights: tuple[str, ...], step: int, tmp_path: Path
+) -> None:
+    """Predictions that are saved behind the model are none of its checkpoints."""
+    from trainyard.programs.program_records import weights_fault
+
+    found = make(tmp_path)
+    for number, relation in enumerate(weights, 5):
+        path = tmp_path / f"out{number}/a.pt"
+        write(tmp_path, f"out{number}/a.pt")
+        found.saved = [*found.saved, replace(event(path, number, Source.OBSERVED), weights=relation)]
+    found.take(lambda _: 0, end=WELL)
+    assert found.taken is not None and found.taken.step == step
+    copy = replace(found.taken, weights="")  # as a later start knows it
+    for taken in (found.taken, copy):
+        fault = weights_fault(RunDirectory(tmp_path / "run"), taken, is_complete=True) or ""
+        assert ("is not of the model that was trained" in fault) is (weights == ("other", "other"))
 
 
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:

@@ -252,6 +252,11 @@ def test_other_lines_are_no_rows(form: str, line: str) -> None:
         (["Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1"], [{"epoch": 1, "loss": 2.1}]),
         (["| end of epoch   1 | time: 111.09s | valid loss  2.00 |"], [{"epoch": 1, "val_loss": 2.0}]),
         (["INFO:root:iteration = 30, loss = 0.25"], [{"step": 30, "loss": 0.25}]),
+        (
+            ["step 5 loss 0.4 reward -1.5 acc 0.9"],
+            [{"step": 5, "loss": 0.4, "reward": -1.5, "accuracy": 0.9}],
+        ),
+        (["step 6, reward: 2.0, val acc: 0.8"], [{"step": 6, "reward": 2.0, "val_accuracy": 0.8}]),
     ],
 )
 def test_lines_in_words_are_rows(lines: list[str], rows: list[Row]) -> None:

@@ -126,7 +126,6 @@ OWNED: dict[str, dict[str, Any]] = {
     "called main here": {"spec": {"containers": [{"name": "pytorch", "image": "x:1"}]}},
     "by which it finds the job's objects": {"metadata": {"labels": {"trainyard.dev/job": "x"}}},
     "from --queue": {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "x"}}},
-    "not a label": {"metadata": {"labels": {"team": "a b"}}},
     "MY_API_KEY: a secret in plain text": main_with(env=[{"name": "MY_API_KEY", "value": "correct-7-horse"}]),
 }
 

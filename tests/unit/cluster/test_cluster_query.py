@@ -1,0 +1,323 @@
+"""Requests of a check meet faults of an API server: no crash, no false green, no false red.
+
+Every request meets every fault that its own check judges. The gateway handles six faults for all requests in
+one place; each request meets two of them.
+
+request × fault ──> goes away: as without a fault
+                    401: the credentials are refused
+                    stays: its check reports that it could not read; an essential one gives `not known`
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests import warm_start
+from tests.unit.cluster.generated import NAMESPACE, Json, State, plain_eks, put
+from tests.unit.cluster.judging import SCRIPT, look_at, verdict_of
+from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+
+from trainyard.cluster.verdict import Readiness
+from trainyard.errors import CredentialsRefusedError, ServiceError
+from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.plan.finding import Severity
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+PLAN = (
+    *("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "checkpoints", "--secret", "hf"),
+    *("--queue", "main", "--priority-class", "gold"),
+)
+ESSENTIAL = {"/api/v1/nodes": "gpu", "/apis": "job-api", "/apis/kubeflow.org/v1": "job-api"}
+"""Requests without which it is not known whether a cluster is ready -> the check that reports it."""
+TRIALS = (
+    f"/api/v1/namespaces/{NAMESPACE}/pods",
+    f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs",
+)
+"""Dry runs."""
+
+
+@dataclass(frozen=True)
+class ApiFault:
+    name: str
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    times: int = 10**9
+    delay: float = 0.0
+    text: str = ""
+
+    @property
+    def heals(self) -> bool:
+        return self.times < 4
+
+
+FAULTS = (
+    ApiFault("401", 401),
+    ApiFault("403", 403),
+    ApiFault("429 once", 429, {"Retry-After": "0"}, times=1),
+    ApiFault("429", 429, {"Retry-After": "0"}),
+    ApiFault("500", 500),
+    ApiFault("503 twice", 503, times=2),
+    ApiFault("hangs up once", 0, times=1),
+    ApiFault("hangs up", 0),
+    ApiFault("hangs", 200, delay=0.6),
+    ApiFault("a list in place of an object", 200, text="[1, 2]"),
+    ApiFault("a page of a proxy", 200, text="<html>sign in</html>"),
+    ApiFault(
+        "null in every field", 200, text='{"items": null, "groups": null, "status": null, "spec": null}'
+    ),
+)
+
+
+def cluster() -> State:
+    """A cluster with all that a plan may name."""
+    state = plain_eks().state
+    put(state, f"/api/v1/namespaces/{NAMESPACE}/secrets", _object_named("hf"))
+    put(state, "/apis/scheduling.k8s.io/v1/priorityclasses", _object_named("gold"))
+    active = {"conditions": [{"type": "Active", "status": "True"}]}
+    local = _object_named("main") | {"spec": {"clusterQueue": "all"}, "status": active}
+    put(state, f"{KUEUE}/namespaces/{NAMESPACE}/localqueues", local)
+    amounts = {"cpu": "10k", "memory": "90Ti", "nvidia.com/gpu": "64", "vpc.amazonaws.com/efa": "256"}
+    resources = [{"name": name, "nominalQuota": amount} for name, amount in amounts.items()]
+    flavors = [{"name": "p5", "resources": resources}]
+    queue = _object_named("all") | {"spec": {"resourceGroups": [{"flavors": flavors}]}, "status": active}
+    put(state, f"{KUEUE}/clusterqueues", queue)
+    return state
+
+
+def _object_named(name: str) -> Json:
+    return {"metadata": {"name": name}}
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    with serving(cluster()) as served:
+        served.groups["kueue.x-k8s.io"] = ("v1beta2",)
+        yield served
+
+
+def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
+    assert judge(recorded, tmp_path) == (Readiness.READY, {})
+    assert len(requests_of(recorded)) >= 24
+
+
+QUICK = ("403", "429", "hangs up", "a page of a proxy")
+OF_THE_GATEWAY = ("401", "429 once", "500", "503 twice", "hangs up once", "hangs")
+PLANTED = [
+    pytest.param(fault, id=fault.name, marks=() if fault.name in QUICK else pytest.mark.slow)
+    for fault in FAULTS
+]
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp_path: Path) -> None:
+    judge(recorded, tmp_path)
+    wrong = {}
+    turn, by = (OF_THE_GATEWAY.index(fault.name) % 3, 3) if fault.name in OF_THE_GATEWAY else (0, 1)
+    for method, path in requests_of(recorded)[turn::by]:
+        bad = Misbehaviour(path, fault.status, fault.headers, times=fault.times, delay=fault.delay)
+        recorded.misbehaviours[:] = [replace(bad, method=method, whole=True, text=fault.text)]
+        if problem := dishonest(path, fault, recorded, tmp_path):
+            wrong[method, path] = problem
+    assert wrong == {}
+
+
+def requests_of(recorded: Recorded) -> list[tuple[str, str]]:
+    """Method and path of every request so far."""
+    split = (request.split(" ", 1) for request in recorded.requests)
+    return sorted({(method, urlsplit(path).path) for method, path in split})
+
+
+def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> str:
+    """The error in the check's report; empty where the report is honest."""
+    try:
+        state, said = judge(recorded, folder, seconds=0.3 if fault.delay else 20.0)
+    except CredentialsRefusedError as error:
+        return "" if fault.status == 401 else str(error)
+    except ServiceError as error:
+        return "" if path == "/version" and not fault.heals else str(error)
+    if fault.status == 401 or (path == "/version" and not fault.heals):
+        return "nothing was raised"
+    if fault.heals:
+        return "" if (state, said) == (Readiness.READY, {}) else f"{state}: {said}"
+    return _false_claim(path, fault, state, said)
+
+
+def _false_claim(path: str, fault: ApiFault, state: Readiness, said: dict[str, list[Severity]]) -> str:
+    """The error where something unread is called faulty, or where the cluster is called ready without it."""
+    if fault.text.startswith("{"):  # a valid answer, if a strange one: there are no objects
+        return ""
+    expected = Readiness.UNKNOWN if path in ESSENTIAL else Readiness.READY
+    if path in TRIALS and fault.status == 403:  # a valid answer, too: the job is not admitted
+        expected = Readiness.NOT_READY
+    if state is not expected:
+        return f"{state}: {said}"
+    if path in ESSENTIAL and Severity.SKIPPED not in said.get(ESSENTIAL[path], ()):
+        return f"{ESSENTIAL[path]} says nothing"
+    return ""
+
+
+def judge(
+    recorded: Recorded, folder: Path, *, seconds: float = 20.0
+) -> tuple[Readiness, dict[str, list[Severity]]]:
+    """The verdict, and the severities of each check's findings that did not pass."""
+    look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
+    verdict = look.judge(lambda **_: None)
+    said: dict[str, list[Severity]] = {}
+    for finding in verdict.findings:
+        if finding.severity is not Severity.PASSED and finding.subject != "image":
+            said.setdefault(finding.subject, []).append(finding.severity)
+    return verdict.state, said
+
+
+# Single faults, with what is said about them.
+
+FEWER = ("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "checkpoints")
+LISTS = {
+    "/api/v1/nodes": {"gpu", "node-health"},
+    "/api/v1/pods": {"capacity"},
+    "/apis/apps/v1/daemonsets": {"device-plugin"},
+    "/apis/apps/v1/deployments": {"operator"},
+    "/api/v1/namespaces/team/resourcequotas": {"quota"},
+    "/api/v1/namespaces/team/limitranges": {"quota"},
+    "/api/v1/namespaces/team/persistentvolumeclaims/checkpoints": {"storage"},
+    "/apis/storage.k8s.io/v1/csidrivers": set(),
+}
+"""A list that may not be read -> the checks that report it."""
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    monkeypatch.setattr(api_module, "_PAUSES", (0.01, 0.01, 0.01))
+    with serving(plain_eks().state) as served:
+        yield served
+
+
+def outcomes_of(plain: Recorded, folder: Path, *options: str) -> tuple[Readiness, dict[str, list[Any]]]:
+    verdict = verdict_of(plain.kubeconfig(folder), *FEWER, *options)
+    found: dict[str, list[Any]] = {}
+    for finding in verdict.findings:
+        found.setdefault(finding.subject, []).append(finding)
+    return verdict.state, found
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_refusal_of_one_resource_is_said_by_its_check_and_the_others_go_on(
+    path: str, plain: Recorded, tmp_path: Path
+) -> None:
+    plain.misbehaviours.append(Misbehaviour(path, 403))
+    state, found = outcomes_of(plain, tmp_path)
+    for check in LISTS[path]:
+        assert any(o.severity == "skipped" and "not allowed" in o.evidence for o in found[check]), found[
+            check
+        ]
+    assert not any(outcome.severity == "error" for outcomes in found.values() for outcome in outcomes)
+    assert all(len(outcomes) > 0 for outcomes in found.values())
+    assert state is (Readiness.UNKNOWN if path == "/api/v1/nodes" else Readiness.READY)
+
+
+def test_retry_after_is_obeyed(plain: Recorded, tmp_path: Path) -> None:
+    plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 429, {"Retry-After": "1"}, times=1))
+    started = time.monotonic()
+    assert outcomes_of(plain, tmp_path)[0] is Readiness.READY
+    assert time.monotonic() - started >= 1.0
+
+
+def test_nodes_that_stay_broken_are_no_green(plain: Recorded, tmp_path: Path) -> None:
+    plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 500))
+    verdict = verdict_of(plain.kubeconfig(tmp_path), *FEWER)
+    assert verdict.state is Readiness.UNKNOWN
+    assert verdict.exit_code == 4
+
+
+def test_an_expired_token_is_renewed_in_the_middle(plain: Recorded, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    kubeconfig = plain.kubeconfig(tmp_path, tokenFile="token")
+    look = look_at(kubeconfig, *FEWER)
+    assert look.api.get("/version")
+    plain.tokens = {"renewed"}
+    token.write_text("renewed")
+    assert isinstance(look.snapshot(lambda **_: None).nodes, tuple)
+
+
+def test_an_expired_token_that_cannot_be_renewed_ends_it(plain: Recorded, tmp_path: Path) -> None:
+    look = look_at(plain.kubeconfig(tmp_path), *FEWER)
+    assert look.api.get("/version")
+    plain.tokens = {"another"}
+    with pytest.raises(CredentialsRefusedError, match="401"):
+        look.snapshot(lambda **_: None)
+
+
+def test_a_list_whose_pages_grow_too_old_begins_anew(
+    plain: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "PAGE", 2)
+    look = look_at(plain.kubeconfig(tmp_path))
+
+    def name(raw: dict[str, Any]) -> str:
+        if len(plain.requests) == 2:  # after the first page: the second has expired meanwhile
+            plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 410, times=1))
+        return str(raw["metadata"]["name"])
+
+    found = look.api.list_all("/api/v1/nodes", name)
+    assert found == ("system-0", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
+
+
+def test_an_answer_that_is_no_json_is_said(plain: Recorded, tmp_path: Path) -> None:
+    look = look_at(plain.kubeconfig(tmp_path))
+    plain.misbehaviours.append(Misbehaviour("/version", 200, body={}))
+    with pytest.raises(ServiceError, match="not a Kubernetes API server"):
+        look.snapshot(lambda **_: None)
+
+
+def test_a_failed_webhook_is_named(plain: Recorded, tmp_path: Path) -> None:
+    hook = "validator.pytorchjob.training-operator.kubeflow.org"
+    message = f'Internal error occurred: failed calling webhook "{hook}": failed to call webhook: refused'
+    path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+    plain.misbehaviours.append(Misbehaviour(path, 500, body={"message": message}, method="POST"))
+    state, found = outcomes_of(plain, tmp_path)
+    assert state is Readiness.NOT_READY
+    assert "validator.pytorchjob" in found["webhook"][0].evidence
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "severity"),
+    [("create", "pytorchjobs", "error"), ("list", "events", "error"), ("list", "nodes", "warning")],
+)
+def test_a_missing_permission_is_named(
+    verb: str, resource: str, severity: str, plain: Recorded, tmp_path: Path
+) -> None:
+    plain.refused.add((verb, resource))
+    _, found = outcomes_of(plain, tmp_path)
+    (outcome,) = found["permissions"]
+    assert (outcome.severity, f"{verb} {resource}" in outcome.evidence) == (severity, True)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, str(SCRIPT), *arguments]
+    return warm_start.run(line, timeout=120)
+
+
+def test_the_exit_codes_of_the_script(plain: Recorded, tmp_path: Path) -> None:
+    kubeconfig = plain.kubeconfig(tmp_path)
+    ready = run("check", "--kubeconfig", str(kubeconfig), *FEWER, "--json")
+    assert (ready.returncode, json.loads(ready.stdout)["ready"]) == (0, True), ready.stderr
+    too_many = run("check", "--kubeconfig", str(kubeconfig), "--num-nodes", "9", "--json")
+    assert (too_many.returncode, json.loads(too_many.stdout)["ready"]) == (1, False)
+    assert run("check", "--kubeconfig", str(tmp_path / "missing")).returncode == 2
+    plain.tokens.clear()
+    refused = run("check", "--kubeconfig", str(kubeconfig))
+    assert (refused.returncode, "401" in refused.stderr) == (4, True)
+    document = json.loads(kubeconfig.read_text())
+    document["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    kubeconfig.write_text(json.dumps(document))
+    unreachable = run("check", "--kubeconfig", str(kubeconfig))
+    assert (unreachable.returncode, "could not be reached" in unreachable.stderr) == (4, True)
