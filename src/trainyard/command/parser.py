@@ -201,8 +201,7 @@ def script_parser(
         result.add_argument(
             "--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit
         )
-    level = "how much to log on stderr, default info"
-    result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
+    result.add_argument("--log-level", choices=LOG_LEVELS, help="how much to log on stderr, default info")
     return result
 
 
