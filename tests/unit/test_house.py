@@ -113,7 +113,7 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session"}
-SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals", "time_limit")
+SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals", "time_limit", "instance_notices")
 MUTATORS = {
     "append",
     "extend",
@@ -157,7 +157,7 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 9_997),
     "training": (9_500, 10_213),
-    "gateways": (7_500, 8_628),
+    "gateways": (7_500, 8_691),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_137),
     "programs": (5_500, 9_059),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_384),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_984),
-    "src": (72_000, 88_048),
-    "tests": (75_000, 90_749),
+    "src": (72_000, 88_119),
+    "tests": (75_000, 90_815),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
