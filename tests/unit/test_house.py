@@ -113,7 +113,7 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session"}
-SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals", "time_limit", "instance_notices")
+SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals", "time_limit")
 MUTATORS = {
     "append",
     "extend",
