@@ -334,12 +334,13 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     last = [replace(log, lines=log.lines[-_LAST_LINES:]) for log in logs]
     was_killed = bool(signal_of(ended.exit_code) or find_signal(last)[0])
+    recorded = (*system.changes(was_killed=was_killed), *(instance_notices() if was_killed else ()))
     error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
         **FailureFacts.of_exception(error.to_json() if error else {}),
-        system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
+        system=tuple(filter(None, (*recorded, run.rows.writer.fault))),
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )

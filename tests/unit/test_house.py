@@ -155,12 +155,12 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 9_997),
+    "commands": (8_000, 9_985),
     "training": (9_500, 10_213),
-    "gateways": (7_500, 8_691),
+    "gateways": (7_500, 8_676),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_137),
-    "programs": (5_500, 9_059),
+    "programs": (5_500, 9_060),
     "report": (4_800, 5_683),
     "image": (3_900, 4_796),
     "cluster": (3_700, 3_713),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_384),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_984),
-    "src": (72_000, 88_119),
-    "tests": (75_000, 90_815),
+    "src": (72_000, 88_085),
+    "tests": (75_000, 90_828),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
