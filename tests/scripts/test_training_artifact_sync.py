@@ -110,22 +110,6 @@ def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Pa
     assert done.stderr.rstrip().endswith("[failed]")
 
 
-def test_an_endpoint_that_is_down_ends_with_exit_4_and_the_command_that_goes_on(run: RunDirectory) -> None:
-    done = sync(
-        *("--run-dir", run.path, "--store", "s3://ml-runs", "--run-number", "812", "--once"),
-        AWS_ENDPOINT_URL="http://127.0.0.1:9",
-        AWS_ACCESS_KEY_ID="key",
-        AWS_SECRET_ACCESS_KEY="secret-of-the-test",
-        AWS_MAX_ATTEMPTS="2",
-    )
-    assert done.returncode == 4
-    cause, where, way_on = done.stderr.splitlines()[-3:]
-    assert "No usable answer from http://127.0.0.1:9" in cause
-    assert str(run.path) in where
-    assert way_on.endswith(f"--run-dir {run.path} --store s3://ml-runs --run-number 812 --once")
-    assert "secret-of-the-test" not in done.stdout + done.stderr
-
-
 def test_a_dry_run_says_what_would_go_and_stores_nothing(run: RunDirectory, folder: Path) -> None:
     done = sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run")
     assert done.returncode == 0
@@ -158,34 +142,6 @@ def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> 
     assert done.returncode == 0, done.stderr
     assert (folder / "run-42/checkpoint/latest.pt").is_file()
     assert (folder / "manifests/run-42-manifest.json").is_file()
-
-
-def test_a_store_that_cannot_be_created_is_refused_with_its_reason(
-    run: RunDirectory, tmp_path: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each folder that no process may create × what is stored × each way to number it."""
-    (tmp_path / "file").write_text("x")
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "m.json").write_text("{}")
-    inside = [tmp_path / name / below for name in ("file", "fifo", "broken", "loop") for below in ("", "x")]
-    kinds = dict.fromkeys(map(str, inside), 4) | dict.fromkeys(
-        ("/proc", "/proc/x", "/proc/self/x", "/proc/sys/x", "/dev/fd/x"), 4
-    )
-    kinds |= dict.fromkeys(("/sys", "/sys/x", "/dev/null", "/dev/null/x"), 4)
-    kinds |= {f"/{'n' * 300}": 4, f"{tmp_path}/{'n/' * 2100}": 4}
-    loose = ["--checkpoint", str(tmp_path / "file"), "--metrics", str(tmp_path / "m.json")]
-    wrong = []
-    for folder, code in kinds.items():
-        for what in (["--run-dir", str(run.path)], loose):
-            for number in ("7", "auto"):
-                words = [*what, "--store", f"file://{folder}", "--run-number", number]
-                found = exit_code_of(lambda words=words: script.main(words))  # type: ignore[misc]
-                said = capsys.readouterr().err
-                if found != code or folder[:20] not in said or "Traceback" in said:
-                    wrong.append(f"{folder[:60]} {what[0]} {number}: {found} {said[-300:]}")
-    assert not wrong, "\n".join(wrong)
 
 
 def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: Path) -> None:

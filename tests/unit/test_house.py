@@ -155,11 +155,11 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 9_998),
+    "commands": (8_000, 9_978),
     "training": (9_500, 10_213),
-    "gateways": (7_500, 8_715),
+    "gateways": (7_500, 8_676),
     "jobs": (6_500, 7_933),
-    "artifacts": (6_500, 7_152),
+    "artifacts": (6_500, 7_137),
     "programs": (5_500, 9_059),
     "report": (4_800, 5_679),
     "image": (3_900, 4_747),
@@ -168,11 +168,11 @@ BUDGETS = {
     "run": (2_500, 3_289),
     "plan": (2_500, 2_539),
     "watch": (1_800, 2_431),
-    "config": (1_500, 2_400),
+    "config": (1_500, 2_384),
     "proof": (2_400, 2_898),
-    REST: (2_200, 4_985),
-    "src": (72_000, 88_077),
-    "tests": (75_000, 90_627),
+    REST: (2_200, 4_983),
+    "src": (72_000, 87_985),
+    "tests": (75_000, 90_580),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -177,6 +177,7 @@ def script_parser(
     reads_config: bool = False,
     needs_config: bool = True,
     reads_store: bool = False,
+    needs_store: bool = True,
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CommandParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
@@ -184,25 +185,22 @@ def script_parser(
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
     `only_for` maps options to the values of the positional `command` that accept them.
     """
-    result = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.only_for = only_for
-    result.register("type", None, arguments.text)  # the type of every option without one
+    new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    new.only_for = only_for
+    new.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:
-        result.add_argument(
+        new.add_argument(
             "--config", type=arguments.path, required=needs_config, metavar="FILE", help="the configuration"
         )
         how = "change one value; may be repeated"
-        result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
+        new.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     if reads_store:
         url = "s3://bucket/prefix or file:///folder"
         limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-        result.add_argument("--store", required=True, metavar="URL", help=url)
-        result.add_argument(
-            "--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit
-        )
-    level = "how much to log on stderr, default info"
-    result.add_argument("--log-level", choices=LOG_LEVELS, help=level)
-    return result
+        new.add_argument("--store", required=needs_store, metavar="URL", help=url)
+        new.add_argument("--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit)
+    new.add_argument("--log-level", choices=LOG_LEVELS, help="how much to log on stderr, default info")
+    return new
 
 
 class _Position(argparse.Action):

@@ -42,7 +42,7 @@ from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.gateways.ray_job_files import place_files
+from trainyard.gateways.ray_nodes import place_files
 from trainyard.jobs.pod_exit_codes import (
     REQUESTED_END_CODES,
     code_for_restart,

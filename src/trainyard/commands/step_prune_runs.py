@@ -37,16 +37,13 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, reads_store=True)
     folder = "the folder of the run directories"
     parser.add_argument("--runs-directory", type=arguments.path, required=True, metavar="DIR", help=folder)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     newest = "keep the newest N proven runs; default: 3"
     parser.add_argument("--keep-last", type=arguments.positive, default=3, metavar="N", help=newest)
     current = "the run in progress, which stays"
     parser.add_argument("--current", type=arguments.path, metavar="DIR", help=current)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
-from trainyard.gateways.ray_job_files import VARIABLE, parse_job_files
-from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+from trainyard.gateways.ray_nodes import VARIABLE, NodeCommand, parse_job_files, run_on_nodes
 from trainyard.jobs.pod_exit_codes import restart_in_place
 from trainyard.run.waiting import describe_wait
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, reads_store=True)
     add_run_number(parser, text="the run's number; not needed with a promoted name")
     parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
@@ -46,13 +45,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
-    )
-    parser.add_argument(
-        "--call-seconds",
-        metavar="SECONDS",
-        type=arguments.seconds,
-        default=30,
-        help="time limit of one call; default: 20 for a cluster, 30 for a store",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")

@@ -39,25 +39,17 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument(
-        "--run-number", metavar="N|auto", help="the run's number, or auto to look up the run in --run-dir"
-    )
+    parser = script_parser(__doc__, reads_store=True, needs_store=False)
+    number = "the run's number, or auto to look up the run in --run-dir"
+    parser.add_argument("--run-number", metavar="N|auto", help=number)
     add_run(parser, text="the run's directory, or its number in --store")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument(
-        "--seed",
-        metavar="N",
-        type=arguments.natural_number,
-        help="the seed of the sample; default: a new one",
-    )
+    seed = "the seed of the sample; default: a new one"
+    parser.add_argument("--seed", metavar="N", type=arguments.natural_number, help=seed)
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
     )
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args(argv)
     take_run_number(args)

@@ -1,9 +1,7 @@
 """The valid keys of a configuration and their JSON Schema, from its models; the nearest to a misspelt key."""
 
 import difflib
-import json
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -86,17 +84,3 @@ def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:
 def _nearest(name: str, names: Iterable[str]) -> str:
     # A text longer than any key is not a misspelling, and the comparison takes quadratic time.
     return next(iter(difflib.get_close_matches(name[:100], names, n=1)), "")
-
-
-def settings_text(values: Mapping[str, Any]) -> str:
-    """Return the `--set` options that set these values by dotted key, quoted for a shell."""
-    return " ".join(_settings(values, ""))
-
-
-def _settings(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _settings(value, f"{prefix}{key}.")
-        else:
-            text = json.dumps(value) if value is None or isinstance(value, bool) else value
-            yield f"--set {shlex.quote(f'{prefix}{key}={text}')}"

@@ -61,14 +61,6 @@ _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
 )
 
 
-def client_settings(*, read_seconds: float = 20, attempts: int = 3) -> Any:
-    """botocore's settings of a client: its time limits, and its bounded retries, which cover throttling."""
-    from botocore.config import Config
-
-    retries = {"mode": "standard", "total_max_attempts": attempts}
-    return Config(connect_timeout=5, read_timeout=read_seconds, retries=retries)
-
-
 class AwsAccount:
     """boto3's clients for one region, with our time limits and errors."""
 
@@ -120,10 +112,13 @@ class AwsAccount:
 
     def client(self, service: str) -> Any:
         """Return the client of a service, made on first use (0.2 s). Raises ConfigError, ServiceError."""
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         if service not in self._clients:
-            settings = client_settings(read_seconds=30, attempts=4)
+            # The bounded retries cover throttling.
+            retries = {"mode": "standard", "total_max_attempts": 4}
+            settings = Config(connect_timeout=5, read_timeout=30, retries=retries)
             try:
                 self._clients[service] = self._session.client(service, config=settings)
             except BotoCoreError as error:

@@ -46,7 +46,7 @@ def git_facts(directory: Path) -> dict[str, Any]:
     if not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
     ignored = _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
-    return _facts(directory, [*_untracked(directory, _CODE), ignored], _CODE)
+    return _facts(directory, [_untracked(directory, _CODE), ignored], _CODE)
 
 
 def repository_facts(path: Path, *, with_modules: bool = True) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def repository_facts(path: Path, *, with_modules: bool = True) -> dict[str, Any]
     """
     place = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     folder = place if place.is_dir() else place.parent
-    root = (_git(folder, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
+    root = _root(folder)
     code = (*_MODULES, *_OTHER_CODE) if with_modules else _OTHER_CODE
-    return _facts(Path(root), _untracked(Path(root), code), ()) if root else {}
+    return _facts(Path(root), [_untracked(Path(root), code)], ()) if root else {}
 
 
 def untracked_modules(
@@ -70,10 +70,10 @@ def untracked_modules(
     `modules` are digests by path; the names of the answer are relative to the root of the repository around
     `directory`. None if git does not answer.
     """
-    root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
+    root = Path(_root(directory) or directory)
     names = {os.path.relpath(os.path.realpath(path), root): modules[path] for path in sorted(modules)}
     ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_MODULES)
-    others = _names(root, "--others", "--exclude-standard", "--", *_MODULES)
+    others = _untracked(root, _MODULES)
     if ignored is None or others is None:
         return None
     found = [{name: names[name] for name in names if name in set(listed)} for listed in (ignored, others)]
@@ -87,7 +87,7 @@ def untracked_inputs(directory: Path, named: Sequence[Path], *, with_modules: bo
     untracked file that is not ignored makes the tree dirty. Environments are not searched. Names are relative
     to the root of the repository. Empty if git does not answer. Only those in `named` without `with_modules`.
     """
-    root = Path((_git(directory, "rev-parse", "--show-toplevel") or str(directory)).removesuffix("\n"))
+    root = Path(_root(directory) or directory)
     listed = _git(root, "ls-files", "-z")
     tracked = set((listed or "").split("\0"))
     folders = {".", *(str(Path(name).parent) for name in tracked if name)}
@@ -188,9 +188,8 @@ def _state_of_tree(
     return {"dirty": True, "diff_sha256": hashlib.sha256("\0\0".join(known).encode()).hexdigest()}
 
 
-def _untracked(directory: Path, code: Sequence[str]) -> list[list[str] | None]:
-    """Return the names of untracked code files; None if unknown."""
-    return [_names(directory, "--others", "--exclude-standard", "--", *code)]
+def _untracked(directory: Path, code: Sequence[str]) -> list[str] | None:
+    return _names(directory, "--others", "--exclude-standard", "--", *code)
 
 
 def _names(directory: Path, *options: str) -> list[str] | None:
@@ -235,6 +234,10 @@ def _content(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
+
+
+def _root(directory: Path) -> str:
+    return (_git(directory, "rev-parse", "--show-toplevel") or "").removesuffix("\n")
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

@@ -2,20 +2,25 @@
 
     placement group, one bundle per node ──> one task each ──> a process with PET_* variables ──> exit codes
 
-Code inside a task must not need this package, because Ray's workers are separate processes.
+Code inside a task must not need this package, because Ray's workers are separate processes. A Ray job carries
+its files in a variable, because its pods do not have them mounted.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, WaitTimeoutError
 
 LOG = logging.getLogger(__name__)
 PORT = 29500
+VARIABLE = "TRAINYARD_FILES"
+"""JSON, path -> text."""
 _END_SECONDS = 300.0
 """Seconds that commands may take to end when a stop is requested; enough for a last save."""
 
@@ -175,3 +180,25 @@ def _node_class() -> type:
                 self._process.kill()
 
     return Node
+
+
+def parse_job_files(text: str) -> dict[str, str]:
+    """Return the files of the variable's value. Raises ConfigError for anything else."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"{VARIABLE}: not a JSON object of paths and texts")
+    return found
+
+
+def place_files(environment: Mapping[str, str]) -> None:
+    """Write the files of `environment`. Raises ConfigError when one of them cannot be written."""
+    for name, text in parse_job_files(environment.get(VARIABLE, "")).items():
+        path = Path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{VARIABLE}: {name} cannot be written ({error.strerror})") from None

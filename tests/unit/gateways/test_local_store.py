@@ -174,6 +174,15 @@ def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) ->
         list(store.list_objects(""))
 
 
+def test_a_folder_that_cannot_be_created_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for folder in ("/proc/x", "/dev/null/x", f"/{'n' * 300}", f"{tmp_path}/file/x", f"{tmp_path}/loop"):
+        with pytest.raises(ServiceError, match="The store cannot use") as refused:
+            LocalStore(Path(folder)).put_new("run-1/identity.json", b"{}", metadata={})
+        assert folder[:20] in str(refused.value)
+
+
 def test_a_url_opens_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     for url in (folder.as_uri(), f"file://{folder}", f"file://localhost{folder}"):

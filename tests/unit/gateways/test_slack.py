@@ -40,38 +40,26 @@ def bot(server: Slack) -> dict[str, str]:
     return {"SLACK_BOT_TOKEN": TOKEN, "SLACK_API_URL": server.url + "/api", "SLACK_CHANNEL": "#training"}
 
 
-def test_a_webhook_gets_the_text_and_the_blocks(server: Slack) -> None:
-    assert slack.post("Training 7 proven", BLOCKS, environment=webhook(server))
+def test_a_webhook_gets_the_text_and_the_blocks_and_does_not_say_where_they_are(server: Slack) -> None:
+    assert slack.post("Training 7 proven", BLOCKS, environment=webhook(server)) == slack.PostedMessage()
     path, _, body = server.requests[0]
-    assert path == SECRET_PATH
-    assert body == {"text": "Training 7 proven", "blocks": BLOCKS}
+    assert (path, body) == (SECRET_PATH, {"text": "Training 7 proven", "blocks": BLOCKS})
 
 
-def test_a_bot_token_posts_to_the_channel(server: Slack) -> None:
-    assert slack.post("Training 7 proven", BLOCKS, environment=bot(server))
+def test_a_bot_token_posts_to_the_channel_and_says_where(server: Slack) -> None:
+    posted = slack.post("Training 7 proven", BLOCKS, environment=bot(server))
+    assert posted == slack.PostedMessage("C0123", "1700.0001")
     path, headers, body = server.requests[0]
-    assert path == "/api/chat.postMessage"
-    assert headers["Authorization"] == f"Bearer {TOKEN}"
-    assert body["channel"] == "#training"
-    assert body["text"] == "Training 7 proven"
-    assert body["blocks"] == BLOCKS
-
-
-def test_a_bot_token_says_where_the_message_is_and_a_webhook_cannot(server: Slack) -> None:
-    assert slack.post("t", BLOCKS, environment=bot(server)) == slack.PostedMessage("C0123", "1700.0001")
-    assert slack.post("t", BLOCKS, environment=webhook(server)) == slack.PostedMessage()
+    assert (path, headers["Authorization"]) == ("/api/chat.postMessage", f"Bearer {TOKEN}")
+    assert (body["channel"], body["text"], body["blocks"]) == ("#training", "Training 7 proven", BLOCKS)
 
 
 def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: Slack) -> None:
     root = slack.PostedMessage("C0123", "1700.0001")
     for broadcast in (False, True):
         assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
-        body = server.requests[-1][2]
-        assert (body["channel"], body["thread_ts"], body["reply_broadcast"]) == (
-            "C0123",
-            "1700.0001",
-            broadcast,
-        )
+        sent = [server.requests[-1][2][key] for key in ("channel", "thread_ts", "reply_broadcast")]
+        assert sent == ["C0123", "1700.0001", broadcast]
 
 
 def test_a_message_can_be_edited(server: Slack) -> None:

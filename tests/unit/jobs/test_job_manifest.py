@@ -9,7 +9,7 @@ from tests.unit.jobs.manifests import manifests
 from tests.unit.jobs.plans import config
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.ray_job_files import parse_job_files
+from trainyard.gateways.ray_nodes import parse_job_files
 from trainyard.jobs.job_kind import Manifests, Observed
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_object import PLAN

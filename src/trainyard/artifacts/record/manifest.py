@@ -231,19 +231,7 @@ class StoredManifest:
 
 def manifest_bytes(manifest: RunManifest, prefix: str) -> bytes:
     """Return the content of the manifest object."""
-    return (_indent_json(manifest.to_json(prefix), 3) + "\n").encode()
-
-
-def _indent_json(value: Any, levels: int, margin: str = "\n") -> str:
-    """Return JSON with this many indented levels; list entries take one line each, by the fast encoder."""
-    if not value or not levels or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    inner = margin + "  "
-    if isinstance(value, list):
-        lines = (json.dumps(each, ensure_ascii=False) for each in value)
-        return f"[{inner}{f',{inner}'.join(lines)}{margin}]"
-    lines = (f"{json.dumps(name)}: {_indent_json(each, levels - 1, inner)}" for name, each in value.items())
-    return f"{{{inner}{f',{inner}'.join(lines)}{margin}}}"
+    return (json.dumps(manifest.to_json(prefix), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_chain(store: Store, run_number: int, known: tuple[StoredManifest, ...] = ()) -> list[StoredManifest]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.store.layout import notes_key
+from trainyard.artifacts.store.object_store import put_and_confirm
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
@@ -97,10 +98,6 @@ def change_store(store: "Store", number: int, change: Change, *, dry_run: bool =
     notes = change(parse_notes(before, key))
     if dry_run:
         return notes
-    if before is None:
-        store.put_new(key, notes.content, metadata={})
-    else:
-        store.swap(key, before, notes.content, metadata={})
-    if store.read_object(key) != notes.content:
+    if not put_and_confirm(store, key, notes.content, old=before):
         raise RunConflictError(f"{key}: somebody else changed the notes meanwhile. Try again.")
     return notes

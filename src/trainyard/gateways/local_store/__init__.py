@@ -1,5 +1,1 @@
-"""A folder as a store, for a laptop.
-
-store  the operations of a store, on files
-files  copying, hashing and flushing files to disk
-"""
+"""A folder as a store, for a laptop: the operations of a store, on files that are flushed to disk."""

@@ -8,7 +8,9 @@ The module knows nothing about runs.
 
 import base64
 import contextlib
+import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import stat
@@ -20,23 +22,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
-from trainyard.gateways import GatewayObject, join_chunks, require_small
-from trainyard.gateways.local_store.stored_files import (
-    CHUNK_BYTES,
-    copy_file,
-    hash_stored_file,
-    make_folders,
-    name_exclusively,
-    name_refusals,
-    refuse_link,
-    sync_directory,
-    sync_file,
+from trainyard.errors import (
+    ConfigError,
+    ObjectChangedError,
+    PermissionRefusedError,
+    ServiceError,
+    VerificationError,
 )
+from trainyard.gateways import GatewayObject, join_chunks, require_small
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.store_address import StoreOptions
 
+CHUNK_BYTES = 1 << 20
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _INCOMING = ".incoming"
 """The folder of unfinished files; the leftovers of a crash in it are never listed."""
 
@@ -324,3 +323,91 @@ def _checksum(digest: bytes) -> dict[str, str]:
 
 def _identity(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+@contextlib.contextmanager
+def name_refusals(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into a ServiceError that names the path."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        refusal = PermissionRefusedError if error.errno in _DENIED else ServiceError
+        raise refusal(f"The store cannot use {path}: {error.strerror}.") from error
+
+
+def refuse_link(path: Path) -> None:
+    """Raise VerificationError for a symbolic link, ServiceError for a path that is not accessible."""
+    with name_refusals(path):
+        is_link = path.is_symlink()
+    if is_link:
+        raise VerificationError(
+            f"{path}: a symbolic link, which is never part of a store. "
+            "Remove it, and store the run again if the link stood for one of its files."
+        )
+
+
+def copy_file(source: Path, target: Path, pace: Callable[[int], None]) -> tuple[bytes, int]:
+    """Copy a file and flush it to disk; return the SHA-256 and the number of the bytes read."""
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+        while chunk := reader.read(CHUNK_BYTES):
+            pace(len(chunk))
+            digest.update(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[writer.write(view) :]
+            size += len(chunk)
+        os.fsync(writer.fileno())
+    return digest.digest(), size
+
+
+def hash_stored_file(path: Path) -> tuple[bytes, int]:
+    """Return the SHA-256 and the size of a file."""
+    with path.open("rb", buffering=0) as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return digest.digest(), file.tell()
+
+
+def name_exclusively(temporary: Path, path: Path) -> None:
+    """Give the file `temporary` the name `path` too, but raise FileExistsError when `path` exists."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        # Without hard links (FAT, some network shares), an empty file takes the name first. A crash can leave
+        # it, and a reader can come across it.
+        path.open("xb").close()
+        temporary.replace(path)
+
+
+def sync_file(path: Path) -> None:
+    """Flush the file's content to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def make_folders(path: Path) -> None:
+    """Create the folder and those above it that are missing, and flush each new name to disk.
+
+    Without it, a crash of the machine can take a folder, and every flushed file in it, away again.
+    """
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    try:
+        path.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush renames and removals in the directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

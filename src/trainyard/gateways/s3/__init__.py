@@ -3,8 +3,7 @@
     store            the operations of a store, on S3
     uploads          upload one file in one request
     parts            multipart upload of a large file, hashed while read
-    bucket           one S3 operation, with bounded retries of errors that boto3 does not retry
-    access           boto3's client, made from AWS's settings
+    bucket           boto3's client, and one operation with bounded retries of errors that it does not retry
     refusals         errors of S3 or the network, in words for the person who can fix them
 
 boto3 makes all requests. Large files do not use awscrt's transfers, which support neither our part checksums

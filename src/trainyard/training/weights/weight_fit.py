@@ -8,13 +8,13 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from trainyard.config.keys import settings_text
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
@@ -111,7 +111,7 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
     if not lines:
         return
     if any(line.startswith("model.architecture.") or _SHAPED in line for line in lines):
-        fix = f"To take what the weights have: {settings_text({'model.path': str(source.path)})}."
+        fix = f"To take what the weights have: --set {shlex.quote(f'model.path={source.path}')}."
     elif all(_MISSING in line for line in lines):
         fix = "The file lacks parts of the model: download or export it again."
     else:

@@ -395,7 +395,7 @@ KILLED = """
     import os, signal, sys
     from pathlib import Path
     from trainyard.artifacts.upload.sync import sync_run
-    from trainyard.gateways.local_store import stored_files as files, folder as store
+    from trainyard.gateways.local_store import folder as store
     from trainyard.run.directory import RunDirectory
 
     left = int(sys.argv[3])
