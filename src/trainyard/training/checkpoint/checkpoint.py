@@ -285,13 +285,10 @@ class PendingSave:
 
     def finish_alone(self) -> SavedCheckpoint | None:
         """Finish what this process can finish when the other processes can no longer take part."""
-        if self._context.world.size == 1:
+        world = self._context.world
+        if world.size == 1:
             return self.advance(wait=True)
-        if (
-            self._completing is None
-            or not self._context.world.is_main
-            or self._context.world.folder_count > 1
-        ):
+        if self._completing is None or not world.is_main or world.folder_count > 1:
             return None
         try:
             return self._result(self._completing.result())
