@@ -155,12 +155,12 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_017),
+    "commands": (8_000, 10_005),
     "training": (9_500, 10_199),
-    "gateways": (7_500, 8_670),
+    "gateways": (7_500, 8_718),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_152),
-    "programs": (5_500, 9_059),
+    "programs": (5_500, 9_060),
     "report": (4_800, 5_683),
     "image": (3_900, 4_796),
     "cluster": (3_700, 3_713),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_984),
-    "src": (72_000, 88_140),
-    "tests": (75_000, 90_782),
+    "src": (72_000, 88_177),
+    "tests": (75_000, 90_875),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -1,4 +1,4 @@
-"""Read what the machine records about an end: kills for memory, the kernel's lines, disks that are full.
+"""Read what the machine records about an end: kills for memory, lines of the kernel, full disks, notices.
 
     SystemRecord() at the start ──> the program runs ──> `changes`: one sentence or line a fact
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from trainyard.gateways.instance_notices import instance_notices
 
 _CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _KERNEL_LOG = "/dev/kmsg"
@@ -34,7 +36,7 @@ class SystemRecord:
         """Return what was recorded since the start.
 
         The kernel's log is that of all programs of the machine, so its kills count only if this program
-        `was_killed`.
+        `was_killed`, as do the notices of EC2.
         """
         kernel = [line for line in _kernel_lines(self._since) if was_killed or "Kill" not in line]
         kills = self.memory_kills()
@@ -43,6 +45,7 @@ class SystemRecord:
             *kernel[:_MOST_LINES],
             *([own] if kills else []),
             *filter(None, map(_full_disk, self._folders)),
+            *(instance_notices() if was_killed else ()),
         )
 
     def memory_kills(self) -> int | None:

@@ -405,9 +405,10 @@ class Weights:
     def _are_inside(self, tensors: Any, present: Any) -> bool:
         """Return whether trained numbers are anywhere in tensors, such as transposed or in one vector."""
         torch = self._torch
-        exact = [each.reshape(-1).float().cpu() for each in tensors if each.is_floating_point()]
-        if not exact or sum(map(len, exact)) > MOST_SORTED:
+        exact = [each for each in tensors if each.is_floating_point()]
+        if not exact or sum(each.numel() for each in exact) > MOST_SORTED:
             return False
+        exact = [each.reshape(-1).float().cpu() for each in exact]
         numbers = torch.cat([each.float().cpu() for each in present])
         numbers = numbers[numbers != 0].unique()
         return bool(torch.isin(numbers, torch.cat(exact)).sum() * 4 >= max(1, len(numbers)))
