@@ -172,7 +172,7 @@ BUDGETS = {
     "proof": (2_400, 2_898),
     REST: (2_200, 4_984),
     "src": (72_000, 88_177),
-    "tests": (75_000, 90_875),
+    "tests": (75_000, 90_806),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
