@@ -156,7 +156,7 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 9_978),
-    "training": (9_500, 10_213),
+    "training": (9_500, 10_199),
     "gateways": (7_500, 8_676),
     "jobs": (6_500, 7_933),
     "artifacts": (6_500, 7_137),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_384),
     "proof": (2_400, 2_898),
     REST: (2_200, 4_983),
-    "src": (72_000, 87_985),
-    "tests": (75_000, 90_580),
+    "src": (72_000, 87_971),
+    "tests": (75_000, 90_511),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

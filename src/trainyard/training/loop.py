@@ -51,10 +51,9 @@ from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import keep_nccl_log, record_network
 from trainyard.training.run.outcome import OutcomeRecorder
-from trainyard.training.run.run_context import Listener, RunContext, show_work
+from trainyard.training.run.run_context import Listener, RunContext, RunLength, show_work
 from trainyard.training.run.run_request import (
     Request,
-    RunLength,
     continue_records,
     earlier_outcome,
     global_batch,

@@ -21,11 +21,10 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, DamagedFileError, TrainingFailedError
 from trainyard.run.atomic_files import (
     sha256_of_file,
@@ -64,6 +63,9 @@ from trainyard.training.checkpoint.training_state import (
 )
 from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult
 from trainyard.training.runtime.world import ALONE, World, attempt, explain_lost_peers
+
+if TYPE_CHECKING:
+    from trainyard.training.run.run_context import RunContext
 
 STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
@@ -214,20 +216,6 @@ Result = TypeVar("Result")
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
-@dataclass(frozen=True)
-class SaveJob:
-    """The values that all saves of a segment share."""
-
-    directory: RunDirectory
-    run_id: str
-    fits: Mapping[str, Any]
-    """The values that a configuration must share to resume from the checkpoint."""
-    engine: Engine
-    world: World
-    config: Config
-    """The configuration of the run, for the advice after weights that are not finite."""
-
-
 class PendingSave:
     """The save of `state.step`; it replaces a broken or older checkpoint of that step.
 
@@ -235,17 +223,18 @@ class PendingSave:
     temporary files are then removed, and existing checkpoints stay as they are.
     """
 
-    def __init__(self, job: SaveJob, state: TrainingState, shares: Shares) -> None:
+    def __init__(self, context: "RunContext", shares: Shares, engine: Engine) -> None:
         """Begin the save. Weights and moments must not change before `wait_until_staged`; all else may."""
         self._start = time.perf_counter()
-        self._job, self._shares = job, shares
+        state = context.state
+        self._context, self._shares, self._engine = context, shares, engine
         self.step = state.step
-        self._final = job.directory.checkpoint(state.step)
+        self._final = context.directory.checkpoint(state.step)
         self._temporary = self._final.with_name(f".{self._final.name}.tmp")
         self._worked = 0.0
         """Seconds of work so far, without the time between two phases."""
-        self._record = trainer_record(state, job.fits, job.world)
-        stage = partial(job.engine.stage, shares.own, live_tensors(state.tensors()), side_stream())
+        self._record = trainer_record(state, context.fits, context.world)
+        stage = partial(engine.stage, shares.own, live_tensors(state.tensors()), side_stream())
         self._staging = self._start_timed(stage)
         self._writing: PendingResult[WrittenFiles] | None = None
         self._completing: PendingResult[tuple[int, str]] | None = None
@@ -259,7 +248,7 @@ class PendingSave:
         """Wait until the state is copied, then start to write."""
         if self._writing is not None:
             return
-        world = self._job.world
+        world = self._context.world
         with suppress(OSError):  # `_write` raises it again, on all processes
             self._staging.result()
         try:
@@ -279,7 +268,7 @@ class PendingSave:
             return None
         self.wait_until_staged()
         assert self._writing is not None
-        world = self._job.world
+        world = self._context.world
         try:
             if self._completing is None:
                 if not wait and not world.all(self._writing.done()):
@@ -296,9 +285,10 @@ class PendingSave:
 
     def finish_alone(self) -> SavedCheckpoint | None:
         """Finish what this process can finish when the other processes can no longer take part."""
-        if self._job.world.size == 1:
+        world = self._context.world
+        if world.size == 1:
             return self.advance(wait=True)
-        if self._completing is None or not self._job.world.is_main or self._job.world.folder_count > 1:
+        if self._completing is None or not world.is_main or world.folder_count > 1:
             return None
         try:
             return self._result(self._completing.result())
@@ -313,18 +303,18 @@ class PendingSave:
             finally:
                 self._worked += time.perf_counter() - start
 
-        return self._job.engine.start(run_timed)
+        return self._engine.start(run_timed)
 
     def _write(self) -> WrittenFiles:
         self._staging.result()
-        return self._job.engine.write(self._temporary)
+        return self._engine.write(self._temporary)
 
     def _complete(self, written: Callable[[], list[WrittenFiles]]) -> PendingResult[tuple[int, str]]:
-        if not self._job.world.is_main:
+        if not self._context.world.is_main:
             return ForegroundEngine().start(lambda: (0, ""))
 
         def work() -> tuple[int, str]:
-            return self._job.engine.do(
+            return self._engine.do(
                 partial(
                     complete,
                     self._temporary,
@@ -332,17 +322,17 @@ class PendingSave:
                     index=self._shares.index,
                     written=written(),
                     record=self._record,
-                    run_id=self._job.run_id,
+                    run_id=self._context.run_id,
                     elsewhere=elsewhere,
                 )
             )
 
-        elsewhere = [rank for rank, folder in enumerate(self._job.world.folders) if folder]
+        elsewhere = [rank for rank, folder in enumerate(self._context.world.folders) if folder]
         return self._start_timed(work)
 
     def _complete_beside(self) -> None:
         """Complete the folders of the other machines, if they have their own."""
-        world = self._job.world
+        world = self._context.world
         if world.folder_count == 1:
             return
         manifest = world.run_on_main((self._final / MANIFEST_NAME).read_bytes)
@@ -356,12 +346,12 @@ class PendingSave:
 
     def _failure(self, error: BaseException) -> CheckpointError | TrainingFailedError:
         """Remove the temporary files, and return the error to raise."""
-        directory = self._job.directory
-        if self._job.world.owns_folder:
+        directory = self._context.directory
+        if self._context.world.owns_folder:
             remove_checkpoint(self._temporary)
         if isinstance(error, NotFiniteError):
             what = f"Step {self.step}: {error} is not finite after the optimizer step; it is not saved."
-            failure = not_finite_failure(self.step, self._job.config, directory)
+            failure = not_finite_failure(self.step, self._context.config, directory)
             return build_error(TrainingFailedError, what, failure, directory)
         free = shutil.disk_usage(directory.path).free / 1e6
         needed = sum(map(bytes_of, self._shares.own.items)) / 1e6

@@ -1,7 +1,7 @@
 """Plan the preparation of token files: the source files and the target folder. Reads and writes no data.
 
 The name of the target folder is a digest of everything that determines the tokens, so a change of data or
-configuration leads to a new preparation. `tokens` makes the token files.
+configuration leads to a new preparation. `tokenize_corpus` makes the token files.
 """
 
 import hashlib

@@ -203,7 +203,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
             used = 0
             for file in files:
                 before = writer.tokens
-                for tokens, starts in _read_tokens(plan, file, portion, tally, progress):
+                for tokens, starts in _read_tokens(plan, file, portion, skips=tally, progress=progress):
                     if starts_writer is not None:
                         starts_writer.write(starts + writer.tokens)
                     writer.write(tokens)
@@ -237,7 +237,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
 
 
 def _read_tokens(
-    plan: Preparation, file: CorpusFile, portion: Portion, skips: SkipTally, progress: Progress
+    plan: Preparation, file: CorpusFile, portion: Portion, *, skips: SkipTally, progress: Progress
 ) -> Iterator[tuple[TokenArray, Places]]:
     """Yield the tokens of a portion of `file` in parts, and the places in each part where a document starts.
 

@@ -23,7 +23,7 @@ from trainyard.errors import (
 )
 from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkpoints
 from trainyard.run.suggested_commands import from_here, made_by, resume_command
-from trainyard.training.checkpoint.checkpoint import PendingSave, SavedCheckpoint, SaveJob
+from trainyard.training.checkpoint.checkpoint import PendingSave, SavedCheckpoint
 from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
 from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.run.run_context import RunContext
@@ -201,10 +201,7 @@ class Saver:
         parts, tensors = self._parts, self._state.tensors()
         if self._shares is None or not matches_shares(self._shares, tensors):
             self._shares = share_out(tensors, parts.world)
-        job = SaveJob(
-            parts.directory, parts.run_id, parts.fits, engine=engine, world=parts.world, config=parts.config
-        )
-        self._pending = PendingSave(job, self._state, self._shares)
+        self._pending = PendingSave(parts, self._shares, engine)
         self._last_saved_step = self._state.step
 
     def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -13,13 +13,40 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Row, append_event
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.run.run_request import RunLength
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World
 
 if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The planned length of a run."""
+
+    steps: int
+    """Optimizer steps."""
+    steps_per_epoch: int | None
+    """None when the length of the data is not known."""
+    epochs: float | None
+    """Passes over the training data in `steps`; None when the length of the data is not known."""
+    samples_per_step: int
+    """Sequences per optimizer step: the global batch."""
+    tokens_per_step: int
+
+    def epoch_of(self, step: int) -> int | None:
+        """The epoch of a step, from 1; None when it is not known."""
+        return None if self.steps_per_epoch is None else step // self.steps_per_epoch + 1
+
+    def place_of(self, step: int) -> str:
+        """The position of the batch after `step` steps in the data, counted from 1, as text for people."""
+        if self.steps_per_epoch is None:
+            return f"batch {step + 1} of the stream"
+        return f"batch {step % self.steps_per_epoch + 1} of epoch {self.epoch_of(step)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class Listener(Protocol):

@@ -27,40 +27,13 @@ from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.training.data.training_data import TrainingData
 from trainyard.training.model.model import parameter_count
 from trainyard.training.model.parallel import Parallel
+from trainyard.training.run.run_context import RunLength
 from trainyard.training.runtime.hardware import hardware_facts
 from trainyard.training.runtime.world import World
 from trainyard.training.weights.weight_fit import WeightSource
 
 if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """The planned length of a run."""
-
-    steps: int
-    """Optimizer steps."""
-    steps_per_epoch: int | None
-    """None when the length of the data is not known."""
-    epochs: float | None
-    """Passes over the training data in `steps`; None when the length of the data is not known."""
-    samples_per_step: int
-    """Sequences per optimizer step: the global batch."""
-    tokens_per_step: int
-
-    def epoch_of(self, step: int) -> int | None:
-        """The epoch of a step, from 1; None when it is not known."""
-        return None if self.steps_per_epoch is None else step // self.steps_per_epoch + 1
-
-    def place_of(self, step: int) -> str:
-        """The position of the batch after `step` steps in the data, counted from 1, as text for people."""
-        if self.steps_per_epoch is None:
-            return f"batch {step + 1} of the stream"
-        return f"batch {step % self.steps_per_epoch + 1} of epoch {self.epoch_of(step)}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def global_batch(config: TrainingConfig, groups: int) -> int:

@@ -3,6 +3,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers,
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.checkpoint import (
     PendingSave,
-    SaveJob,
     load_checkpoint,
     newest_good_checkpoint,
 )
@@ -54,8 +54,10 @@ def save(directory: RunDirectory, step: int) -> Path:
 
 
 def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str, Any]) -> Path:
-    job = SaveJob(directory, "r", fits, engine=ForegroundEngine(), world=ALONE, config=CONFIG)
-    saved = PendingSave(job, state, share_out(state.tensors(), ALONE)).advance(wait=True)
+    context: Any = SimpleNamespace(
+        directory=directory, run_id="r", fits=fits, state=state, world=ALONE, config=CONFIG
+    )
+    saved = PendingSave(context, share_out(state.tensors(), ALONE), ForegroundEngine()).advance(wait=True)
     assert saved is not None
     return saved.path
 

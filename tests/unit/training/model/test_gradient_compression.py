@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.training.model.worlds import group_of_one
 from torch import Tensor, nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 
 from trainyard.training.model.gradient_compression import CompressedExchange, choose_rank, is_compressed
 
@@ -48,11 +47,8 @@ def test_the_ratio_counts_uncompressed_gradients() -> None:
 @pytest.fixture
 def alone() -> Iterator[DeviceMesh]:
     """A mesh of this process only: the mean over it is its own gradient."""
-    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with group_of_one():
         yield init_device_mesh("cpu", (1,))
-    finally:
-        destroy_process_group()
 
 
 def model_with(*gradients: Tensor) -> nn.Module:

@@ -10,13 +10,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
+from tests.unit.training.model.worlds import config_of, fake_world
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainyard.config.schema import Config
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
@@ -39,23 +36,8 @@ REPLICAS, TENSOR = (1, 2, 32), (1, 2, 4)
 
 @pytest.fixture(autouse=True)
 def thirty_two() -> Iterator[None]:
-    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
-    try:
+    with fake_world(RANK, SIZE):
         yield
-    finally:
-        destroy_process_group()
-        # Otherwise torch takes an equal mesh of the next test for this one, whose groups are gone.
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
-
-
-def config(*, dtype: str = "float32", **compute: Any) -> Config:
-    return Config.model_validate(
-        {
-            "model": {"name": "x", "dtype": dtype, "device": "cpu", "architecture": SHAPE},
-            "training": {"max_steps": 1, "gradient_accumulation_steps": 2},
-            "compute": compute,
-        }
-    )
 
 
 def meshes() -> list[dict[str, Any]]:
@@ -69,7 +51,7 @@ def meshes() -> list[dict[str, Any]]:
     ("mesh", "dtype"), [*zip(meshes(), cycle(["float32", "bfloat16"]), strict=False)], ids=str
 )
 def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
-    wanted = config(dtype=dtype, **mesh)
+    wanted = config_of(SHAPE, dtype=dtype, compute=mesh, training={"gradient_accumulation_steps": 2})
     parallel = put_on_devices(wanted, World(RANK, SIZE, RANK % 8, None), torch.device("cpu"))
     tensor, replicas = mesh["tensor_parallel"], mesh["replicas"]
     assert (parallel.share.size, parallel.share.rank) == (SIZE // tensor, RANK // tensor)

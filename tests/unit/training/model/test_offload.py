@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from tests.unit.training.model.worlds import config_of, fake_world
 
-from trainyard.config.schema import Config
 from trainyard.training.model.parallel import Parallel, put_on_devices
 from trainyard.training.model.shard_assignment import own_part
 from trainyard.training.runtime.world import World
@@ -66,24 +64,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Rank 1 of two processes with a device each."""
     monkeypatch.setattr(torch, "meta", Meta("torch.meta"), raising=False)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # needs a GPU
-    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
-    try:
-        yield World(RANK, SIZE, RANK, None)
-    finally:
-        destroy_process_group()
+    with fake_world(RANK, SIZE) as world:
+        yield world
 
 
 @pytest.fixture(params=["none", "full"])
 def offloaded_model(request: pytest.FixtureRequest, two: World) -> Parallel:
     compute = {"strategy": "fsdp", "cpu_offload": True, "activation_checkpointing": request.param}
-    architecture = {"hidden_size": 16, "intermediate_size": 24, "num_layers": 2}
-    config = Config.model_validate(
-        {
-            "model": {"name": "x", "architecture": architecture},
-            "training": {"max_steps": 1},
-            "compute": compute,
-        }
-    )
+    config = config_of({"hidden_size": 16, "intermediate_size": 24, "num_layers": 2}, compute=compute)
     return put_on_devices(config, two, torch.device("meta"))
 
 

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from tests.unit.training.model.worlds import config_of, fake_world, group_of_one
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainyard.config.schema import Config
 from trainyard.training.model import parallel
 from trainyard.training.model.model import build_model
 from trainyard.training.model.parallel import Parallel, clip_gradients, cut_over_group, put_on_devices
@@ -24,11 +21,8 @@ from trainyard.training.runtime.world import ALONE, DataShare, World
 @pytest.fixture
 def group() -> Iterator[None]:
     """A group of this process."""
-    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with group_of_one():
         yield
-    finally:
-        destroy_process_group()
 
 
 @pytest.mark.parametrize(
@@ -51,13 +45,8 @@ def test_shards_are_cast_and_summed_up_as_configured(
         return original(module, **settings)
 
     monkeypatch.setattr(parallel, "fully_shard", record_module)
-    config = Config.model_validate(
-        {
-            "model": {"name": "x", "dtype": dtype, "architecture": {"hidden_size": 16, "num_layers": 1}},
-            "training": {"max_steps": 1},
-            "compute": {"strategy": "fsdp", "reduce_dtype": reduced},
-        }
-    )
+    compute = {"strategy": "fsdp", "reduce_dtype": reduced}
+    config = config_of({"hidden_size": 16, "num_layers": 1}, dtype=dtype, compute=compute)
     model = parallel.put_on_devices(config, ALONE, torch.device("cpu"))
     assert {(policy.param_dtype, policy.reduce_dtype) for policy in policies} == {(computed, summed)}
     logits = model.forward(torch.zeros(1, 4, dtype=torch.int64))
@@ -79,20 +68,12 @@ def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.Mon
     verified = "torch.nn.parallel.distributed._verify_param_shape_across_processes"
     monkeypatch.setattr(verified, lambda *_: None)
     torch.compiler.reset()
-    config = Config.model_validate(
-        {
-            "model": {"name": "x", "architecture": {"hidden_size": 1024, "num_layers": 4}},
-            "training": {"max_steps": 1},
-            "compute": {"strategy": "ddp", "compile": True},
-        }
-    )
-    init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        model = parallel.put_on_devices(config, World(0, 2, 0, None), torch.device("cpu"))
+    compute = {"strategy": "ddp", "compile": True}
+    config = config_of({"hidden_size": 1024, "num_layers": 4}, compute=compute)
+    with fake_world(0, 2) as world:
+        model = parallel.put_on_devices(config, world, torch.device("cpu"))
         model.forward(torch.zeros(1, 4, dtype=torch.int64))
-    finally:
-        destroy_process_group()
-        torch.compiler.reset()
+    torch.compiler.reset()
     size = 4 * sum(parameter.numel() for parameter in model.model.parameters())
     assert len(graphs) >= size // (25 << 20) > 1
 
@@ -102,30 +83,18 @@ RANK, SIZE = 3, 4
 
 
 @pytest.fixture
-def four() -> Iterator[None]:
+def four() -> Iterator[World]:
     """This process is rank 3 of four; the others do not exist."""
-    init_process_group("fake", rank=RANK, world_size=SIZE, store=FakeStore())
-    try:
-        yield
-    finally:
-        destroy_process_group()
+    with fake_world(RANK, SIZE) as world:
+        yield world
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
-def cut(request: pytest.FixtureRequest, four: None) -> Parallel:
+def cut(request: pytest.FixtureRequest, four: World) -> Parallel:
     """The model in 2 shards × 2 cuts."""
-    return put_on_devices(config(tied=request.param), World(RANK, SIZE, RANK, None), torch.device("cpu"))
-
-
-def config(*, tied: bool) -> Config:
-    architecture = {**SHAPE, "tie_word_embeddings": tied}
-    return Config.model_validate(
-        {
-            "model": {"name": "x", "architecture": architecture},
-            "training": {"max_steps": 1},
-            "compute": {"strategy": "fsdp", "tensor_parallel": 2},
-        }
-    )
+    compute = {"strategy": "fsdp", "tensor_parallel": 2}
+    config = config_of({**SHAPE, "tie_word_embeddings": request.param}, compute=compute)
+    return put_on_devices(config, four, torch.device("cpu"))
 
 
 def test_a_group_has_one_share_of_the_sequences_and_counts_once() -> None:
@@ -133,10 +102,10 @@ def test_a_group_has_one_share_of_the_sequences_and_counts_once() -> None:
     assert [(share.rank, share.size) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
-def test_a_block_is_given_a_tensor_that_has_arrived(four: None) -> None:
+def test_a_block_is_given_a_tensor_that_has_arrived(four: World) -> None:
     # In torch 2.13 a compiled block computes wrong gradients for a pending one (AsyncCollectiveTensor).
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
-    model = build_model(config(tied=False).model.architecture, seed=42)
+    model = build_model(config_of(SHAPE).model.architecture, seed=42)
     cut_over_group(model, mesh["tensor"])
     given = model.model.embed_tokens(torch.zeros(1, 4, dtype=torch.int64))
     assert type(given) is torch.Tensor

@@ -4,14 +4,11 @@ Torch's fake process group sends nothing, but one process shards, gathers and re
 gloo's threads it releases all memory where torch's profiler sees it, so that the figures are exact.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from tests.unit.training.model.worlds import config_of, fake_world
 
 from trainyard.config.schema import Config
 from trainyard.plan.device_memory import highest_memory_peak, memory_peaks_of
@@ -24,15 +21,6 @@ from trainyard.training.runtime.world import World
 OPTIMIZER = "Optimizer.step#AdamW.step"
 
 
-@contextmanager
-def world_of(processes: int) -> Iterator[World]:
-    init_process_group("fake", rank=0, world_size=processes, store=FakeStore())
-    try:
-        yield World(0, processes, 0, None)
-    finally:
-        destroy_process_group()
-
-
 @pytest.mark.parametrize(
     ("processes", "dtype", "accumulation"),
     [(2, "float32", 3), (8, "bfloat16", 3)],
@@ -40,26 +28,16 @@ def world_of(processes: int) -> Iterator[World]:
 def test_accumulation_over_shards_uses_the_planned_memory(
     processes: int, dtype: str, accumulation: int
 ) -> None:
-    config = Config.model_validate(
-        {
-            "model": {
-                "name": "x",
-                "dtype": dtype,
-                "device": "cpu",
-                "architecture": {
-                    "hidden_size": 256,
-                    "intermediate_size": 704,
-                    "num_layers": 8,
-                    "max_position_embeddings": 64,
-                },
-            },
-            "data": {"sequence_length": 64},
-            "training": {"max_steps": 1, "batch_size": 1, "gradient_accumulation_steps": accumulation},
-            "compute": {"strategy": "fsdp", "threads": 1},
-        }
+    shape = {"hidden_size": 256, "intermediate_size": 704, "num_layers": 8, "max_position_embeddings": 64}
+    config = config_of(
+        shape,
+        dtype=dtype,
+        data={"sequence_length": 64},
+        training={"batch_size": 1, "gradient_accumulation_steps": accumulation},
+        compute={"strategy": "fsdp", "threads": 1},
     )
     work = training_workload(config, on_gpu=False, processes=processes)
-    with world_of(processes) as world:
+    with fake_world(0, processes) as world:
         peak, at_optimizer = measure(config, world)
     planned = {moment.name: moment.parts.total for moment in memory_peaks_of(work)}
     assert highest_memory_peak(work).parts.total == pytest.approx(peak, rel=0.05)

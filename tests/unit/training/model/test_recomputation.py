@@ -12,13 +12,11 @@ from functorch.compile import (  # type: ignore[import-untyped]
     min_cut_rematerialization_partition,
 )
 from tests.conditions import COMPILES
+from tests.unit.training.model.worlds import config_of, group_of_one
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.config.schema import Config
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.parallel import put_on_devices
 from trainyard.training.runtime.hardware import prepare_device
@@ -30,12 +28,9 @@ LAYERS, PER_BLOCK = 2, 7
 @pytest.fixture(autouse=True)
 def group() -> Iterator[None]:
     """A group of this process."""
-    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with group_of_one():
         yield
-    finally:
-        destroy_process_group()
-        torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
@@ -98,23 +93,9 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def products(counter: Counter, *, strategy: str, kind: str, compiled: bool, dtype: str) -> int:
     """Matrix products of one forward and backward pass."""
-    config = Config.model_validate(
-        {
-            "model": {
-                "name": "x",
-                "dtype": dtype,
-                "device": "cpu",
-                "architecture": {"hidden_size": 64, "intermediate_size": 96, "num_layers": LAYERS},
-            },
-            "training": {"max_steps": 1},
-            "compute": {
-                "strategy": strategy,
-                "compile": compiled,
-                "activation_checkpointing": kind,
-                "threads": 1,
-            },
-        }
-    )
+    compute = {"strategy": strategy, "compile": compiled, "activation_checkpointing": kind, "threads": 1}
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_layers": LAYERS}
+    config = config_of(shape, dtype=dtype, compute=compute)
     device = prepare_device(config)
     if compiled:
         torch.compiler.reset()

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.training.model.worlds import config_of, fake_world
 from torch import Tensor
-from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.training.model import model as model_module
@@ -39,23 +37,12 @@ MESHES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def eight(request: pytest.FixtureRequest) -> Iterator[World]:
-    rank = request.param
-    init_process_group("fake", rank=rank, world_size=SIZE, store=FakeStore())
-    try:
-        yield World(rank, SIZE, rank, None)
-    finally:
-        destroy_process_group()
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    with fake_world(request.param, SIZE) as world:
+        yield world
 
 
 def config(**compute: Any) -> Config:
-    return Config.model_validate(
-        {
-            "model": {"name": "x", "device": "cpu", "architecture": SHAPE},
-            "training": {"max_steps": 1},
-            "compute": compute,
-        }
-    )
+    return config_of(SHAPE, compute=compute)
 
 
 def complete_draw(architecture: ArchitectureConfig) -> dict[str, Tensor]:

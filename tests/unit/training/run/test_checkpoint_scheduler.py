@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,13 @@ CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps"
 
 def numbers(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
+
+
+def context_of(directory: RunDirectory, state: TrainingState, world: World = ALONE) -> Any:
+    """What a save reads of the context of a run."""
+    return SimpleNamespace(
+        directory=directory, run_id="one", fits={}, state=state, world=world, config=CONFIG
+    )
 
 
 def events(run: Path, name: str) -> list[dict[str, Any]]:
@@ -280,8 +288,8 @@ def test_a_moment_that_is_not_finite_is_noticed_though_no_loss_tells(tmp_path: P
     directory = RunDirectory(tmp_path)
     directory.create()
     engine = writer_process.open_engine(mode)
-    job = checkpoint.SaveJob(directory, "one", {}, engine=engine, world=ALONE, config=CONFIG)
-    save = checkpoint.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    context = context_of(directory, state)
+    save = checkpoint.PendingSave(context, share_out(state.tensors(), ALONE), engine)
     save.wait_until_staged()
     with pytest.raises(TrainingFailedError, match=r"Step 0: .*exp_avg_sq is not finite"):
         while save.advance(wait=False) is None:
@@ -306,8 +314,8 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
     directory = RunDirectory(tmp_path)
     directory.create()
     engine, world = writer_process.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
-    job = checkpoint.SaveJob(directory, "one", {}, engine=engine, world=world, config=CONFIG)
-    save = checkpoint.PendingSave(job, state, share_out(state.tensors(), ALONE))
+    context = context_of(directory, state, world)
+    save = checkpoint.PendingSave(context, share_out(state.tensors(), ALONE), engine)
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
         save.advance(wait=True)
     assert not list(directory.checkpoints.iterdir())

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch.distributed import destroy_process_group, init_process_group
+from tests.unit.training.model.worlds import fake_world
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import CheckpointError, ConfigError
@@ -144,9 +143,8 @@ def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(
 @pytest.fixture
 def second_of_two() -> Iterator[DeviceMesh]:
     """This process as rank 1 of 2; nothing is sent, so a collective would give wrong numbers."""
-    init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    yield init_device_mesh("cpu", (2,))
-    destroy_process_group()
+    with fake_world(1, 2):
+        yield init_device_mesh("cpu", (2,))
 
 
 @pytest.mark.parametrize("tied", [True, False])
