@@ -419,13 +419,13 @@ class RunCheckpoints:
                 self._copy(each, is_over=end is not None)
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
-        left = saves - {step for step, _ in self._known.values()} if end is not None else set()
+        left = saves - set(self._directory.checkpoint_steps()) if end is not None else set()
         if left:
-            gone = left - {each.step for each in found.complete}
+            gone = left - {each.step for each in found.complete} - {step for step, _ in self._known.values()}
             why = [f"checkpointing.keep_last is {self._keep_last}"] if left - gone else []
             why += [f"{len(gone):,} were written over, or removed, before they were copied"] if gone else []
             named = [f"{step:,}" for step in sorted(left)[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR)
-            text = "%s of the %s checkpoints that were saved are not stored, of step %s: %s"
+            text = "%s of the %s checkpoints that were saved are not kept, of step %s: %s"
             LOG.warning(text, len(left), len(saves), ", ".join(named), "; ".join(why))
 
     def _steps_of_saves(self) -> set[int]:
