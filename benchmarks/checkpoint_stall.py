@@ -320,7 +320,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     """Return the context of a training segment, and a function that makes its step for a kind of save."""
     from trainyard.run.directory import RunDirectory
     from trainyard.training.checkpoint.training_state import TrainingState
-    from trainyard.training.data.batches import StepBatches
+    from trainyard.training.data.batches import TokenBatches
     from trainyard.training.loop import Trainer
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
@@ -337,15 +337,8 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     directory = RunDirectory(folder / "run")
     directory.create()
 
-    class Batches(StepBatches):
-        """Batches of random tokens."""
-
-        steps_per_epoch = 10**6
-
-        def batch(self, step: int) -> np.ndarray:
-            size = (1, args.tokens + 1)
-            return np.random.default_rng(step).integers(0, SHAPE["vocab_size"], size).astype(np.int64)
-
+    tokens = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], 64 * args.tokens + 1)
+    batches = TokenBatches(tokens, sequence_length=args.tokens, batch_size=1, seed=0)
     context = RunContext(
         config=config,
         directory=directory,
@@ -361,7 +354,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
-    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, Batches())
+    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches)
 
 
 @contextmanager

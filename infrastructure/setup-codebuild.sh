@@ -3,7 +3,7 @@
 #
 #   infrastructure/setup-codebuild.sh --project-name trainyard --region us-west-2 --ecr-repository trainyard --dry-run
 #
-# --help lists every option; --delete deletes the stack and retains what holds data. It can run again at any time.
+# --help lists every option. It can run again at any time.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)

@@ -69,16 +69,13 @@ not retried.
 
 `retry` lists the answers of the messages that name the class.
 """
-_ADVICE = """\
-
+_ADVICE = """
 ## What to do
 
-Each line was followed: the failure was made, the advice done, and the program ended well
-([benchmarks](../benchmarks.md#failures)). For other errors `explain` gives words to search for, without
-names of people, places or runs; the skill `training-failure` shows an agent how to search further.
-
-| the error has | what to do |
-|---|---|
+`trainyard explain` prints the fix if one is known. Each fix was followed: the failure was made, the advice
+done, and the program ended well ([benchmarks](../benchmarks.md#failures)). For other errors it gives words to
+search for, without names of people, places or runs; the skill `training-failure` shows an agent how to search
+further.
 """
 
 
@@ -100,10 +97,7 @@ def generated() -> dict[Path, str]:
         for klass, found in retries.items()
     ]
     lines = ["| class | meaning | retry |", "|---|---|---|", *classes]
-    advice = [
-        f"| `{each['match'].replace('|', chr(92) + '|')}` | {each['fix']} |" for each in table()["advice"]
-    ]
-    return {REFERENCE: "\n".join([_INTRODUCTION, *lines]) + "\n" + _ADVICE + "\n".join(advice) + "\n"}
+    return {REFERENCE: "\n".join([_INTRODUCTION, *lines, _ADVICE])}
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from trainyard.gateways.slack import owner_of_token
 from trainyard.gateways.time_limit import within
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
-from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
+from trainyard.github.setup import Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.checklist import items_of_setup
@@ -376,7 +376,7 @@ def github_items() -> list[Finding]:
     host, name = find_repository("")
     ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
-    steps = Setup(ask, repository, WantedSetup(), ChangePolicy()).steps()
+    steps = Setup(ask, repository, WantedSetup()).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))
 
 

@@ -72,7 +72,6 @@ from trainyard.run.run_advice import other_inputs
 from trainyard.run.run_lock import in_use, is_locked, last_holder, leader_here, locked, since
 from trainyard.run.situation import recorded_run
 from trainyard.run.source_words import describe_steps, source_in_words
-from trainyard.run.storing_speed import checkpoint_bytes, deadline_for_storing
 from trainyard.run.waiting import describe_wait
 from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.watch.failure_classes import FailureClass
@@ -209,8 +208,7 @@ def _deadline(order: ProgramOrder, run: ProgramRun) -> dict[str, Any]:
     """Return the earlier of the deadline and the cost limit, as arguments of `Supervision`."""
     path, limit = run.directory.path, run.config.limits.cost_usd if run.is_first else None
     paid = seconds_to_cost_limit(limit, path, nodes=run.launch.machines)
-    deadline = deadline_for_storing(order.deadline, path.parent, checkpoint_bytes(path))
-    deadline = None if deadline is None else deadline - job_seconds()
+    deadline = None if order.deadline is None else order.deadline - job_seconds()
     if paid is None or (deadline is not None and deadline <= paid):
         return {"deadline": deadline}
     return {"deadline": paid, "deadline_name": COST_LIMIT}

@@ -263,31 +263,6 @@ def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
     assert len(set(names)) == 4
 
 
-@pytest.mark.skipif(shutil.which("cosign") is None, reason="not installed: cosign")
-def test_a_signature_is_that_of_the_pushed_digest(
-    call: Call, project: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COSIGN_PASSWORD", "a")
-    subprocess.run(["cosign", "generate-key-pair"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
-    (project / "Dockerfile.signed").write_text("FROM scratch\nCOPY lock.txt /signed\nUSER 1\n")
-    words = ["--builder", "local", "--program", "buildah", "--dockerfile", "Dockerfile.signed"]
-    assert call("image_build", *words, "--image", "signed", cwd=project).returncode == 0
-    push = ["--image", "signed:latest", "--registry", registry, "--program", "buildah", "--lock", "lock.txt"]
-    push += ["--repository", "signed", "--sign", str(tmp_path / "cosign.key"), "--json"]
-    first, again = (call("image_push", *push, cwd=project) for _ in range(2))
-    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
-    (place,) = json.loads(first.stdout)["places"]
-    assert place["signed"]
-    verify = ["cosign", "verify", "--insecure-ignore-tlog=true", "--allow-http-registry"]
-    verify += [f"--key={tmp_path / 'cosign.pub'}", place["uri"]]
-    found = subprocess.run(verify, check=True, timeout=60, capture_output=True, text=True)
-    claims = json.loads(found.stdout)
-    assert [one["critical"]["image"]["docker-manifest-digest"] for one in claims] == [place["digest"]]
-    monkeypatch.delenv("COSIGN_PASSWORD")
-    wrong = call("image_push", *push, "--tags", "latest", cwd=project)
-    assert wrong.returncode == 4 and "cosign could not sign" in wrong.stderr
-
-
 def test_what_is_wrong_in_an_image_is_named(
     call: Call, environment: dict[str, str], project: Path, tmp_path: Path
 ) -> None:

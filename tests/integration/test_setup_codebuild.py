@@ -52,7 +52,7 @@ def set_up(*flags: str, code: int = 0) -> dict[str, str]:
     return {each["resource"]: each["standing"] for each in json.loads(printed.getvalue())["resources"]}
 
 
-def test_the_stack_is_made_changed_extended_and_deleted_and_keeps_what_holds_data(aws: str) -> None:
+def test_the_stack_is_made_changed_and_extended_and_keeps_the_values_it_has(aws: str) -> None:
     lab = ("--project-name", "lab", *GITHUB)
     stacks, ecr = client("cloudformation", aws), client("ecr", aws)
     assert set(set_up(*lab, "--dry-run", code=1).values()) == {"would make"}
@@ -74,14 +74,6 @@ def test_the_stack_is_made_changed_extended_and_deleted_and_keeps_what_holds_dat
     held = {each["repositoryName"]: each for each in ecr.describe_repositories()["repositories"]}
     assert held.keys() == {"team/lab", "team/lab-cache", "lab/verl", "lab/verl-cache"}
     assert held["lab/verl"]["imageTagMutability"] == held["team/lab"]["imageTagMutability"]
-    planned = set_up(*lab, "--delete", "--dry-run", code=1)
-    assert client("iam", aws).get_role(RoleName="lab-github")
-    removed = set_up(*lab, "--delete")
-    assert removed == {name: each.replace("would remove", "removed") for name, each in planned.items()}
-    assert {"ImageRepository", "SourceBucket"} <= {name for name in removed if removed[name] == "kept"}
-    assert removed["BuildRole"] == "removed" and client("iam", aws).list_roles()["Roles"] == []
-    assert len(ecr.describe_repositories()["repositories"]) == 4
-    assert set_up(*lab, "--delete") == {}
 
 
 def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(aws: str) -> None:
@@ -98,7 +90,7 @@ def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(
     ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == 0, done.stderr
-    assert "CREATE_COMPLETE" in done.stderr and re.search("^made .*SourceBucket", done.stdout, re.M)
+    assert re.search("^made .*SourceBucket", done.stdout, re.M)
     role = f"arn:aws:iam::{ACCOUNT}:role/lab-github"
     given = dict(re.findall(r"^gh variable set (\S+) --repo me/lab --body (\S+)$", done.stdout, re.M))
     assert given == {
@@ -138,8 +130,7 @@ def test_a_stack_of_somebody_else_is_refused_and_one_made_by_hand_is_taken_over(
     stacks = client("cloudformation", aws)
     body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     stacks.create_stack(StackName="trainyard", TemplateBody=body)
-    for flags in ((), ("--delete",)):
-        assert "belongs to something else" in refusal(*flags)
+    assert "belongs to something else" in refusal()
     assert stacks.describe_stacks()["Stacks"][0]["StackStatus"] == "CREATE_COMPLETE"
     stacks.create_stack(
         StackName="lab",

@@ -50,7 +50,7 @@ def test_a_dump_has_records_ends_of_logs_versions_and_the_cause_and_no_secret(
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run directory"):
         debug_dump.main([str(tmp_path)])
-    with pytest.raises(ConfigError, match="is not a run directory: there is no such folder"):
+    with pytest.raises(ConfigError, match="is not a run directory"):
         debug_dump.main([str(tmp_path / "none")])
 
 

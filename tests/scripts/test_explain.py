@@ -77,7 +77,7 @@ def test_a_run_that_trained_is_explained_by_its_proof(
     run = make_run(tmp_path / "run", "pretraining", outcome, "OSError: [Errno 28] No space left on device\n")
     assert "trainyard prove" in explain("--run-dir", run, capsys=capsys)["fix"]
     parts = [{"name": name, "passed": name != "stored"} for name in PARTS]
-    parts[3] |= {"evidence": "manifest: missing", "next_step": "sync it"}
+    parts[3] |= {"evidence": "manifest: missing", "fix": "sync it"}
     (run / "report").mkdir()
     records = digests_now(RunDirectory(run))
     proof = {"proven": False, "parts": parts, "run_id": "r1", "finished": 5.0, "records": records}

@@ -160,7 +160,7 @@ TORCHES = {
     ),
     "file, sync": replace(READS, lines="COPY requirements.txt /r/\nRUN uv pip sync /r/requirements.txt"),
     "file, through a stage": replace(
-        READS,
+        UNREAD,
         stages="FROM own/a:1 AS files\nWORKDIR /x\nCOPY . .\n"
         "FROM own/b:1 AS between\nCOPY --from=files /x/requirements.txt /y\n",
         lines="COPY --from=between /y /z/r.txt\nRUN pip install -r /z/r.txt",

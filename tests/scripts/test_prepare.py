@@ -94,26 +94,6 @@ def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
     assert "HF_HUB_OFFLINE is set: unset it" in away.stderr
 
 
-def test_data_that_is_missing_exits_2_without_a_traceback(config: Path, called: Call) -> None:
-    result = called("prepare", "--config", config, "--set", "data.train_path=nowhere")
-    assert result.returncode == 2
-    assert "\ndata.train_path: nowhere does not exist." in f"\n{result.stderr}"
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.5])
-def test_binary_and_empty_files_exit_2_named_and_counted(
-    config: Path, tmp_path: Path, called: Call, fraction: float
-) -> None:
-    for file in (tmp_path / "train").iterdir():
-        file.write_bytes(b"\0")
-    (tmp_path / "train" / "4.txt").write_bytes(b"")
-    result = called("prepare", "--config", config, "--set", f"data.validation_fraction={fraction}")
-    assert result.returncode == 2
-    assert "4 binary files (" in result.stderr
-    assert "1 empty file (4.txt)" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [sys.executable, "-m", "trainyard", "prepare", "--config", config, "--json"]
     processes = [

@@ -171,15 +171,6 @@ def test_a_store_without_the_run_is_not_proven(
     assert f"stored: {store} holds nothing of this run" in done.stderr
 
 
-def test_the_number_of_another_run_is_not_proven(
-    program: Program, stored_run: RunDirectory, store: str, change_run: Callable[..., None]
-) -> None:
-    change_run(stored_run, run_id="20260101-000000-ffff")
-    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--run-number", "1")
-    assert done.returncode == 1
-    assert "stored" in failing(proof_of(stored_run))
-
-
 def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_run: RunDirectory) -> None:
     done = program(
         *("prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
@@ -191,38 +182,6 @@ def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_ru
     assert done.returncode == 4, done.stderr
     assert failing(proof_of(finished_run)) == ["stored"]
     assert "not proven: stored: " in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("change", "part", "words"),
-    [
-        ({"outcome": None}, "trained", "no outcome on record"),
-        (
-            {"outcome": {"status": "stopped", "steps": 12, "exit_code": 75}},
-            "trained",
-            "stopped at step 12 of 20",
-        ),
-        ({"hardware": {"world_size": 2}}, "network", "2 processes"),
-        ({"git": None}, "repeatable", "not on record: commit"),
-        ({"config_sha256": "f" * 64}, "repeatable", "config.yaml is missing or no longer the run's"),
-    ],
-)
-def test_each_part_can_fail(
-    program: Program,
-    finished_run: RunDirectory,
-    store: str,
-    change_run: Callable[..., None],
-    *,
-    change: dict[str, Any],
-    part: str,
-    words: str,
-) -> None:
-    change_run(finished_run, **change)
-    sync_run(open_store(store), finished_run, None)
-    done = program("prove", "--run-dir", finished_run.path, "--store", store)
-    assert done.returncode == 1
-    assert part in failing(proof_of(finished_run))
-    assert words in done.stderr
 
 
 def test_in_actions_what_fails_is_annotated(

@@ -206,7 +206,8 @@ def test_a_store_and_a_folder_have_an_index_of_their_runs(
         (entry,) = value["runs"]
         assert (value["schema_version"], entry["run"]) == (1, run)
         assert (entry["steps"], entry["loss"], entry["status"]) == (20, 0.25, "succeeded")
-        assert called("report", *place).stdout.splitlines()[1].startswith(run)
+        assert len(entry["curve"]) == 20, "of a store, too"
+        assert called("report", *place).stdout.splitlines()[1].startswith(run.removeprefix(f"{tmp_path}/"))
         assert called("report", *place, "--output", "index.html").returncode == 0
         page = (tmp_path / "index.html").read_text()
         data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
@@ -233,7 +234,9 @@ def test_runs_are_listed_sorted_and_annotated(
     assert called("note", other, "--untag", "x", "--dry-run").stdout.startswith("tags  baseline\n")
     assert called("note", other, "--untag", "x").returncode == 0
     assert names("--tag", "baseline") == [str(other)] and names("--tag", "x") == []
-    assert "baseline  warm-up too short" in called("runs", folder).stdout
+    listed = called("runs", folder).stdout
+    assert "baseline · warm-up too short" in listed
+    assert max(map(len, listed.splitlines())) < 80
 
     sync_run(open_store(store), finished_run, 7)
     before = called("store ls", "--store", store, "--json").stdout

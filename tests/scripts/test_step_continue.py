@@ -1,6 +1,7 @@
 """The script that dispatches the next segment: its request to GitHub, and when it sends none."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,11 +36,12 @@ END = {
 TAG = "trainyard-lineage-4711"
 
 
-def words(**changes: str) -> list[str]:
-    return ["--plan", json.dumps(PLAN), "--end", json.dumps({**END, **changes})]
-
-
-STORED = words()
+def continue_run(*words: str, plan: Any = PLAN, **changes: str) -> int:
+    """Call the step after a segment that ended as END, with changes."""
+    end = json.dumps({**END, "continues": "1", **changes})
+    os.environ["NEEDS"] = json.dumps({"train": {"result": "success", "outputs": {"end": end}}})
+    os.environ["TRAINYARD_PLAN"] = json.dumps(plan)
+    return step_continue.main(words)
 
 
 @dataclass
@@ -94,8 +96,9 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
     there.url = serve_github(answer)
     known = {"GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t", "GITHUB_ACTIONS": "true"}
     known |= {"GITHUB_API_URL": there.url, "GITHUB_RUN_ID": "4711"}
-    for name, value in known.items():
+    for name, value in (known | dict.fromkeys(("NEEDS", "TRAINYARD_PLAN"), "")).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GITHUB_RUN_ATTEMPT", raising=False)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "o/r/.github/workflows/training.yml@refs/heads/main")
@@ -105,7 +108,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_the_next_segment_goes_on_from_what_was_stored(actions: Actions, tmp_path: Path) -> None:
-    assert step_continue.main(words(thread="C0123:1732140000.000100")) == 0
+    assert continue_run(thread="C0123:1732140000.000100") == 0
     [asked] = actions.dispatched
     assert (asked["workflow"], asked["ref"]) == ("training.yml", TAG), "whatever the branch has now"
     following = json.loads(asked["inputs"]["continues"])
@@ -116,13 +119,13 @@ def test_the_next_segment_goes_on_from_what_was_stored(actions: Actions, tmp_pat
 
 
 @each_case(
-    ("arguments", "reason"),
+    ("change", "reason"),
     [
-        (words(manifest=""), "not in the store"),
-        (words(stored="false"), "not in the store"),
-        (words(step=""), "not in the store"),
-        (words(step="0"), "made no progress"),
-        (words(exit_code="1"), "exit code 1"),
+        ({"manifest": ""}, "not in the store"),
+        ({"stored": "false"}, "not in the store"),
+        ({"step": ""}, "not in the store"),
+        ({"step": "0"}, "made no progress"),
+        ({"exit_code": "1"}, "exit code 1"),
     ],
 )
 def test_what_does_not_go_on_is_red_and_says_why(
@@ -130,16 +133,15 @@ def test_what_does_not_go_on_is_red_and_says_why(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    arguments: list[str],
+    change: dict[str, str],
     reason: str,
 ) -> None:
     for name, file in (("GITHUB_STEP_SUMMARY", "summary"), ("GITHUB_OUTPUT", "output")):
         monkeypatch.setenv(name, str(tmp_path / file))
-    assert step_continue.main([*arguments, "--json"]) == 1
+    assert continue_run(**change) == 1
     assert actions.dispatched == []
-    told = capsys.readouterr()
-    assert "::error title=The run is not done%2C and there is no further segment::" in told.err
-    assert reason in json.loads(told.out)["reason"]
+    told = capsys.readouterr().err
+    assert "::error title=The run is not done%2C and there is no further segment::" in told
     summary = (tmp_path / "summary").read_text()
     assert reason in summary
     assert "Next: `gh run rerun 4711 --failed`" in summary
@@ -147,7 +149,7 @@ def test_what_does_not_go_on_is_red_and_says_why(
 
 
 def test_a_dry_run_dispatches_nothing(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert step_continue.main([*STORED, "--dry-run"]) == 0
+    assert continue_run("--dry-run") == 0
     assert actions.dispatched == []
     assert json.loads(capsys.readouterr().out)["ref"] == TAG
 
@@ -155,10 +157,10 @@ def test_a_dry_run_dispatches_nothing(actions: Actions, capsys: pytest.CaptureFi
 def test_a_segment_that_is_there_already_is_not_dispatched_again(actions: Actions, tmp_path: Path) -> None:
     actions.begin("main")
     actions.begin("trainyard-lineage-47")
-    assert step_continue.main(STORED) == 0
+    assert continue_run() == 0
     assert len(actions.dispatched) == 1
     (tmp_path / "summary").unlink()
-    assert step_continue.main(STORED) == 0  # the job was run again
+    assert continue_run() == 0  # the job was run again
     assert len(actions.dispatched) == 1
     told = (tmp_path / "summary").read_text()
     assert "nothing was dispatched now" in told
@@ -170,7 +172,7 @@ def test_a_server_in_trouble_is_asked_again_for_what_it_has_not_done(
     actions: Actions, did: bool, asked: int
 ) -> None:
     actions.troubles = [(502, did)]
-    assert step_continue.main(STORED) == 0
+    assert continue_run() == 0
     assert len(actions.dispatched) == asked
     assert len(actions.runs) == 1
 
@@ -181,7 +183,7 @@ def test_a_server_that_stays_in_trouble_or_refuses_is_not_asked_for_ever(
 ) -> None:
     actions.troubles = [(status, False)] * 5
     with pytest.raises(kind, match=str(status)):
-        step_continue.main(STORED)
+        continue_run()
     assert len(actions.dispatched) == asked
 
 
@@ -191,9 +193,9 @@ def test_without_its_tag_a_segment_is_not_started_and_the_command_that_makes_it_
     """GitHub lets no token of a workflow tag a commit whose workflow files are not on the default branch."""
     actions.refuses_tags = True
     with pytest.raises(ServiceError, match=f"git tag {TAG} {FIRST.commit} && git push origin {TAG}"):
-        step_continue.main(STORED)
+        continue_run()
     actions.tags = [f"refs/tags/{TAG}"]  # as the plan made it
-    assert step_continue.main(STORED) == 0
+    assert continue_run() == 0
 
 
 @pytest.mark.parametrize("outages", range(8))
@@ -204,8 +206,8 @@ def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for
     plan = {**PLAN, "segment": json.loads(later.to_text())}
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    end = {**END, "exit_code": "", "step": "", "stored": "", "manifest": "", "outage": "true"}
-    code = step_continue.main(["--plan", json.dumps(plan), "--end", json.dumps(end)])
+    end = dict.fromkeys(("exit_code", "step", "stored", "manifest"), "")
+    code = continue_run(plan=plan, outage="true", **end)
     if outages >= len(continuation.OUTAGE_MINUTES):
         assert (code, actions.dispatched) == (1, [])
         return

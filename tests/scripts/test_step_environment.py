@@ -13,9 +13,7 @@ from tests import warm_start
 from tests.cases import each_case
 
 from trainyard.commands import step_environment
-from trainyard.errors import ServiceError
 from trainyard.gateways import local_machine
-from trainyard.gateways.github_api import GitHub
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
@@ -160,32 +158,6 @@ def test_a_run_directory_that_the_next_job_deletes_is_refused(
     assert [each.subject for each in findings if each.severity == "error"] == expected
 
 
-@each_case("are_read", [True, False], ids=["releases", "GitHub away"])
-@each_case(
-    ("version", "server", "verdicts"),
-    [
-        ("2.300.0", "https://github.com", ["degraded"]),
-        ("2.340.0", "https://github.com", ["degraded"]),
-        ("2.341.0", "https://github.com", ["ok"]),
-        ("2.300.0", "https://git.lab.example", []),
-        (None, "https://github.com", []),
-    ],
-)
-def test_a_runner_that_github_refuses_is_reported_and_trains(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, server: str, verdicts: list[str], are_read: bool
-) -> None:
-    def releases(self: GitHub) -> list[dict[str, str]]:
-        if not are_read:
-            raise ServiceError("GitHub could not be reached")
-        return [{"tag_name": "v2.341.0", "published_at": "2026-09-01T00:00:00Z"}]
-
-    monkeypatch.setattr(step_environment, "runner_version", lambda family: version)
-    monkeypatch.setattr(GitHub, "runner_releases", releases)
-    monkeypatch.setenv("GITHUB_SERVER_URL", server)
-    found = [each.severity.verdict for each in step_environment.runner_findings()]
-    assert found == (["ok"] if version == "2.340.0" and not are_read else verdicts)
-
-
 @each_case("kept", [False, True])
 @each_case("store", ["s3://ml-runs", "file:///srv/store", ""])
 @each_case("network", [False, True])
@@ -216,7 +188,6 @@ def test_a_store_that_goes_with_its_machine_is_refused_before_training(
     place = {"GITHUB_ACTIONS": "true", "RUNNER_WORKSPACE": str(runner / "_work" / "lab"), **variables}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(step_environment, "runner_findings", lambda: ())
     monkeypatch.setattr(local_machine, "is_on_network", lambda _: network)
     found = [each.subject for each in step_environment.job_findings(tmp_path, store, is_kept=kept)]
     is_safe = network and machine != "a machine of GitHub"

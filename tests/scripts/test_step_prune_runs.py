@@ -75,7 +75,7 @@ def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
     run = json.loads(layout.run_file.read_text())
     record = {
         "proven": True,
-        "parts": [{"name": name, "passed": True, "evidence": "", "next_step": None} for name in PARTS],
+        "parts": [{"name": name, "passed": True, "evidence": "", "fix": None} for name in PARTS],
         "run_id": run["run_id"],
         "finished": run["outcome"].get("finished"),
         "run_number": NUMBERS.get(run["run_id"], 1),

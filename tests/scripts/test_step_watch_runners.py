@@ -1,12 +1,9 @@
 """The watchdog's script: red while an outage lasts, and the texts of its reports."""
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from itertools import product
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,6 @@ class Repository:
         self.looks: list[str] = []
         """The runner's status at each poll; empty if it does not change."""
         self.changed: list[str] = []
-        self.releases: list[dict[str, Any]] | None = None
         self.runners = [
             {"name": "gpu-1", "status": "offline", "labels": [{"name": "self-hosted"}, {"name": "gpu"}]}
         ]
@@ -41,11 +37,6 @@ class Repository:
 
     def get(self, path: str, **query: Any) -> Any:
         return {"id": 1, "sha": "same", "workflow_runs": []}
-
-    def runner_releases(self) -> list[dict[str, Any]]:
-        if self.releases is None:
-            raise ServiceError("GitHub refused GET /releases: 404")
-        return self.releases
 
     def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
         self.changed.append(path)
@@ -128,108 +119,8 @@ def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(
 def test_hosted_jobs_call_it_without_any_package() -> None:
     """These jobs take seconds, and install nothing of the lock. Wrong usage ends the command here."""
     environment = {"PYTHONPATH": str(ROOT / "src")}
-    for words in (["watch-runners", "--no-such"], ["continue", "--plan", "{}", "--no-such"]):
+    for words in (["watch-runners", "--no-such"], ["continue", "--no-such"]):
         line = [sys.executable, "-S", "-m", "trainyard", "step", *words]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert "--no-such" in done.stderr
-
-
-TRAINING = 101
-WORKFLOWS = {
-    # name -> id of the workflow, its path, its name, the repository of its code
-    "training": (TRAINING, "training_ci.yml", "training", "me/lab"),
-    "training, another name": (TRAINING, "training_ci.yml", "nightly", "me/lab"),
-    "training, at a branch": (TRAINING, "training_ci.yml@refs/heads/topic", "training", "me/lab"),
-    "same labels": (103, "render.yml", "render", "me/lab"),
-    "same name": (104, "other.yml", "training", "me/lab"),
-    "same path elsewhere": (105, "old/training_ci.yml", "training", "me/lab"),
-    "a fork's": (TRAINING, "training_ci.yml", "training", "stranger/lab"),
-    "a fork's that was deleted": (TRAINING, "training_ci.yml", "training", None),
-    "unknown": (None, "training_ci.yml", "training", "me/lab"),
-}
-STATES = ("queued", "in_progress", "waiting", "pending", "requested", "completed")
-MINUTES = (1, 59, 62, 479, 493, 497, 568, 572, 6000)
-PLACES = {
-    "ours": ["self-hosted", "gpu", "Linux"],
-    "hosted": ["ubuntu-24.04"],
-}
-
-
-def cancellation(workflow: str, state: str, minutes: int, place: str) -> str:
-    """The rule: how the watchdog cancels a run; empty where it leaves it alone."""
-    if workflow not in ("training", "training, another name", "training, at a branch") or place == "hosted":
-        return ""
-    if state == "in_progress" and minutes > 480 + 15:
-        return "force-cancel" if minutes > 480 + 15 + 60 + 15 else "cancel"
-    return ""
-
-
-def test_only_runs_of_the_own_training_workflow_are_cancelled(
-    program: Any, serve_github: Callable[..., str]
-) -> None:
-    """Each workflow x each state x each age x each kind of runner, in one poll of a stand-in for GitHub."""
-    cases = dict(enumerate(product(WORKFLOWS, STATES, MINUTES, PLACES), 1000))
-    asked: list[str] = []
-
-    def run_of(number: int) -> dict[str, Any]:
-        workflow, path, name, code = WORKFLOWS[cases[number][0]]
-        repositories = {"me/lab": {"id": 1}, "stranger/lab": {"id": 2}, None: None}
-        run = {"id": number, "status": cases[number][1], "name": name, "path": f".github/workflows/{path}"}
-        run |= {
-            "repository": {"id": 1},
-            "head_repository": repositories[code],
-            "created_at": "2026-11-01T00:00:00Z",
-        }
-        return run | ({} if workflow is None else {"workflow_id": workflow})
-
-    def job_of(number: int) -> dict[str, Any]:
-        _, state, minutes, place = cases[number]
-        since = (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        job = {"id": number, "name": "Train and prove", "status": state, "labels": PLACES[place]}
-        return job | {"created_at": since, "started_at": since, "html_url": f"https://x/{number}"}
-
-    def answer(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
-        place, _, query = path.removeprefix("/repos/me/lab").partition("?")
-        if method == "POST":
-            asked.append(place)
-            return 202, {}
-        if place == "/actions/workflows/training_ci.yml":
-            return 200, {"id": TRAINING, "path": ".github/workflows/training_ci.yml"}
-        if place == "/actions/runs":
-            [status], [page] = re.findall(r"status=(\w+)", query), re.findall(r"\bpage=(\d+)", query)
-            found = [run_of(number) for number, case in cases.items() if case[1] == status]
-            return 200, {"workflow_runs": found[100 * (int(page) - 1) :][:100]}
-        if jobs := re.fullmatch(r"/actions/runs/(\d+)/jobs", place):
-            return 200, {"jobs": [job_of(int(jobs[1]))]}
-        return 200, {"workflow_runs": []} if "/workflows/" in place else []
-
-    where = {"GITHUB_REPOSITORY": "me/lab", "GITHUB_TOKEN": "t", "GITHUB_API_URL": serve_github(answer)}
-    done = program("step watch-runners", *LABELS, **where)
-    assert done.returncode in (0, 1), done.stderr
-    expected = {
-        f"/actions/runs/{number}/{how}" for number, case in cases.items() if (how := cancellation(*case))
-    }
-    assert len(expected) == 3 * 4
-    cancelled = [each for each in asked if each.endswith("cancel")]
-    assert len(cancelled) == len(set(cancelled))
-    assert {each: cases[int(each.split("/")[3])] for each in sorted(set(cancelled) ^ expected)} == {}
-
-
-@each_case("version", ["2.340.0", "2.341.0", ""])
-@each_case("are_read", [True, False], ids=["releases", "no releases"])
-def test_a_runner_that_github_refuses_is_an_outage(
-    repository: Repository,
-    capsys: pytest.CaptureFixture[str],
-    version: str,
-    are_read: bool,
-) -> None:
-    repository.runners[0] |= {"status": "online", "version": version}
-    published = (datetime.now(UTC) - timedelta(days=40)).isoformat()
-    released = [{"tag_name": "v2.341.0", "published_at": published}]
-    repository.releases = released if are_read else None
-    is_refused = are_read and version == "2.340.0"
-    assert step_watch_runners.main([*LABELS, "--dry-run", "--json"]) == (1 if is_refused else 0)
-    told = capsys.readouterr()
-    assert [each["key"] for each in json.loads(told.out)["outages"]] == ["version 2.340.0"] * is_refused
-    assert ("were not checked" in told.err) is not are_read

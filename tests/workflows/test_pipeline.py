@@ -31,10 +31,6 @@ def calls(text: str) -> list[tuple[str, list[str]]]:
     return [(found[1], shlex.split(found["arguments"])) for found in CALL.finditer(joined)]
 
 
-def first_calls(names: list[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 def pipeline_steps(root: Path) -> list[Step]:
     """The steps of `trainyard run` for the smoke test."""
     request = RunRequest(config=root / "configs" / "smoke.yaml", changes=["training.max_steps=5"])

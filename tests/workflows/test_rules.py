@@ -38,11 +38,6 @@ def test_every_job_names_its_permissions_each_with_its_reason(workflow: Any) -> 
             )
 
 
-def test_every_job_has_a_time_limit_of_its_own_or_in_the_workflow_it_calls(workflow: Any) -> None:
-    unlimited = [name for name, job in workflow.jobs.items() if "timeout-minutes" not in job]
-    assert [name for name in unlimited if not workflow.jobs[name].get("uses", "").startswith(OWN)] == []
-
-
 def test_no_step_has_a_limit_that_github_would_cut(shipped: Any) -> None:
     limits = [int(step["timeout-minutes"]) for step in shipped.steps() if "timeout-minutes" in step]
     assert [limit for limit in limits if limit > STEP_LIMIT_MINUTES] == []
@@ -77,12 +72,6 @@ def test_no_expression_stands_in_a_shell_line(shipped: Any) -> None:
 
 def test_every_step_has_a_name(shipped: Any) -> None:
     assert [step for step in shipped.steps() if "name" not in step] == []
-
-
-def test_a_checkout_leaves_no_credentials_behind(shipped: Any) -> None:
-    for step in uses(shipped):
-        if step["uses"].startswith("actions/checkout@"):
-            assert step["with"]["persist-credentials"] == "false", step["name"]
 
 
 def test_a_local_action_exists_and_gets_the_inputs_it_has(shipped: Any, root: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from tests.cases import each_case
 
-from trainyard.github import runner_watchdog, runners
-from trainyard.github.job_times import JOB_MINUTES
+from trainyard.github import runner_watchdog
 from trainyard.github.setup import SCHEDULE
 from trainyard.github.target import Machine
 
@@ -29,16 +28,14 @@ def test_it_looks_every_hour_off_the_hour_so_that_a_month_costs_720_minutes(watc
     assert others == ["*"] * 4
     assert 5 <= int(minute) <= 55
     assert int(minute) % 15
-    assert runners.POLL_SECONDS == 3600
     assert watching["concurrency"] == {"group": "watch-runners", "cancel-in-progress": "false"}
     assert {job["runs-on"] for job in watching["jobs"].values()} == {"ubuntu-24.04"}
 
 
-def test_it_knows_the_job_that_trains_by_its_name_and_its_limit(training: Any) -> None:
+def test_it_knows_the_job_that_trains_by_its_name(training: Any) -> None:
     job = training.jobs["train"]
     assert job["name"] == runner_watchdog.TRAINING_JOB
     assert job["timeout-minutes"] == "${{ fromJSON(needs.plan.outputs.plan).job_minutes }}"
-    assert JOB_MINUTES * 60 == runners.LIMIT_SECONDS
 
 
 @each_case("fork", [False, True])

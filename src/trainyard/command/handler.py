@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from trainyard.command import arguments, output
@@ -22,8 +23,6 @@ from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The disk or the quota is full: a problem of the machine, never a bug."""
 _FLUSH_SECONDS = 3.0
 _NEW_OBJECTS = 50_000
 """Number of new objects after which Python searches for garbage."""
@@ -31,8 +30,11 @@ _LONGEST_WORD = 1000
 """Longest word in a message, in characters; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """Errors for a name that does not exist; the person who gave it sees the message."""
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
-"""Errors that a machine may raise for any file."""
+_OF_THE_MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE),
+)
+"""Errors that a machine may raise for any file; never a bug."""
 _NO_REASON = "it failed; the reason is on stderr"
 _logger = logging.getLogger("trainyard")
 
@@ -152,46 +154,35 @@ def code_of(main: Callable[[], int]) -> int:
         _say("Interrupted: the reader of the output has closed it (broken pipe).\n")
         return ExitCode.NO
     except Exception as error:  # the one top-level handler
-        if isinstance(error, OSError) and error.errno in _FULL:
-            _logger.debug("where the space ran out:", exc_info=True)
-            _say(f"The output could not be written: {error}. Free space there, or write to another folder.\n")
-            return ExitCode.NO
-        if isinstance(error, FileNotFoundError) and not _has_working_directory():
-            _logger.debug("where the working directory was missing:", exc_info=True)
-            _say("The working directory was removed. Change to another one, and try again.\n")
-            return ExitCode.USAGE
-        if isinstance(error, FileNotFoundError) and (folder := _missing_folder(error)):
-            _logger.debug("where the folder was missing:", exc_info=True)
-            _say(f"{folder[:300]}: no such folder. Create it first, or name another one.\n")
-            return ExitCode.USAGE
-        if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_REFUSED):
-            _logger.debug("where the file was refused:", exc_info=True)
-            _say(f"{str(error.filename or '')[:300]}: {error.strerror}\n")
-            return ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
-        if isinstance(error, ModuleNotFoundError):
-            from trainyard.command.missing_extra import extra_of, install_command
-
-            if extra := extra_of(error.name or ""):
-                _say(f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n")
-                return ExitCode.USAGE
-        _say(traceback.format_exc())
-        return ExitCode.BUG
+        code, text = _explain(error)
+        if code is not ExitCode.BUG:
+            _logger.debug("where it happened:", exc_info=True)
+        _say(text)
+        return code
 
 
-def _has_working_directory() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109 - only whether it exists
-    except FileNotFoundError:
-        return False
-    return True
+def _explain(error: Exception) -> tuple[ExitCode, str]:
+    """Return the exit code of an error that nobody expected, and one line for the person or the traceback."""
+    name = str(getattr(error, "filename", "") or "")[:300]
+    if isinstance(error, OSError) and error.errno in (*_WRONG_NAMES, *_OF_THE_MACHINE):
+        code = ExitCode.USAGE if error.errno in _WRONG_NAMES else ExitCode.NO
+        return code, f"{name}: {error.strerror}\n" if name else f"The output could not be written: {error}\n"
+    if isinstance(error, FileNotFoundError) and error.errno == errno.ENOENT:
+        if error.filename is None:  # os.getcwd() names none
+            return (
+                ExitCode.USAGE,
+                "The working directory was removed. Change to another one, and try again.\n",
+            )
+        folder = os.path.dirname(name)  # noqa: PTH120 - a name may be any text
+        if not Path(folder).is_dir():
+            return ExitCode.USAGE, f"{folder or '.'}: no such folder. Create it first, or name another one.\n"
+    if isinstance(error, ModuleNotFoundError):
+        from trainyard.command.missing_extra import extra_of, install_command
 
-
-def _missing_folder(error: FileNotFoundError) -> str:
-    """Return the folder of the file that could not be opened, if it is missing; else nothing."""
-    if not isinstance(error.filename, str | bytes):
-        return ""
-    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename)))  # noqa: PTH100, PTH120 - a name may be any text
-    return "" if os.path.isdir(folder) else folder  # noqa: PTH112
+        if extra := extra_of(error.name or ""):
+            text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
+            return ExitCode.USAGE, text
+    return ExitCode.BUG, traceback.format_exc()
 
 
 def _note_error(text: str) -> None:

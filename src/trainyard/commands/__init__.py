@@ -79,7 +79,6 @@ FAMILIES = {
 # What workflows and pods call; not listed.
 INTERNAL = (
     "pod",
-    "init trust-policy",
     "step action",
     "step check-release",
     "step continue",

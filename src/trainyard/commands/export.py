@@ -37,7 +37,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
     )
-    parser.add_argument("--no-tokenizer", action="store_true", help="export the weights without a tokenizer")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--json", action="store_true", help="print the contents of the folder as JSON")
     return parser.parse_args(argv)
@@ -51,13 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from trainyard.training.export import plan_export, require_absent, write_export
 
         require_absent(args.to)
-        export = plan_export(
-            RunDirectory(args.run_dir),
-            args.step,
-            dtype=args.dtype,
-            tokenizer=not args.no_tokenizer,
-            progress=display,
-        )
+        export = plan_export(RunDirectory(args.run_dir), args.step, dtype=args.dtype, progress=display)
     facts = {"to": str(args.to), **export.to_json()}
     if args.dry_run:
         output.announce("export", f"would write {summary(export)} → {args.to}")

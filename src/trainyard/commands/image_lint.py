@@ -5,7 +5,7 @@ come from the Dockerfile, the name of its base image, and the requirements, proj
 and installs from. uv resolves each installing command as pip would, with the metadata of a package index
 (--index); without an index these commands are not checked. A version that none of them states is not judged.
 --fix corrects single lines of the Dockerfile, and shows the difference and what it implies for the driver: a
-version becomes the nearest that can be installed with the rest, and torch keeps its minor release.
+version becomes the newest of its major release that can be installed with the rest; torch keeps its minor.
 
 Reads:      --dockerfile, and what it installs from in --context; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding

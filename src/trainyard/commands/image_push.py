@@ -3,15 +3,15 @@
 An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
 attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
 image. Each of several --region and --repository gets the same digest. ECR scans what it gets; for another
-registry trivy or grype scans here, if one is installed. With --sign each place gets a signature of cosign.
+registry nothing is scanned.
 
 Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*;
-            ECR_REPOSITORY; COSIGN_PASSWORD
+            ECR_REPOSITORY
 Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
             outputs `image` and `digest`
 Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
-            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS, the
-            registry, a scanner or cosign refused or failed
+            fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS or the
+            registry refused or failed
 Example:    trainyard image push --image fsdp:latest --repository fsdp --tags auto --region us-west-2
 """
 
@@ -30,10 +30,8 @@ from trainyard.command.parser import CommandParser, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import set_outputs
-from trainyard.gateways.images.cosign import require_cosign, sign_image
 from trainyard.gateways.images.ecr import EcrRepository
 from trainyard.gateways.images.local_builder import Login, find_builder
-from trainyard.gateways.images.local_scanner import find_scanner, scan_image
 from trainyard.gateways.images.registry import Registry
 from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
 from trainyard.image.context.build_context import content_tag
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
 
 _logger = logging.getLogger("trainyard.push_image")
-# Time limit of the scan, by ECR or on this machine.
+# Time limit of ECR's scan.
 _SCAN_SECONDS = 600.0
 
 
@@ -83,10 +81,6 @@ def make_parser() -> CommandParser:
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
-    scanner = "scanner on this machine; default: none with ECR, which scans itself, else the installed one"
-    parser.add_argument("--scanner", choices=("auto", "trivy", "grype", "none"), default="", help=scanner)
-    sign = "sign with cosign: the file of a private key, or an address such as awskms:///alias/NAME"
-    parser.add_argument("--sign", default="", metavar="KEY", help=sign)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
@@ -106,7 +100,6 @@ def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
     args.repository = list(dict.fromkeys(args.repository or own))
     if not args.repository:
         parser.error("name the repository: --repository NAME")
-    args.scanner = args.scanner or ("auto" if args.registry else "none")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,13 +135,10 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         plan |= {"places": [args.registry] if args.registry else args.region}
         plan |= {"tags": [tag.name for tag in tags]}
         return plan, ExitCode.DONE
-    if args.sign:
-        require_cosign()
     # Look up every repository in every region, before anything is pushed anywhere.
     named = [""] if args.registry else list(dict.fromkeys(args.region)) or [os.environ.get("AWS_REGION", "")]
     pairs = [(repository, region) for repository in args.repository for region in named]
     places = [open_release_place(args, repository, region, builder) for repository, region in pairs]
-    scan_here(args, builder)
     content = facts.labels.get(CONTENT_LABEL, "")
     found = release(
         places,
@@ -193,20 +183,6 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> list
     return [*(Tag(name, moves=True, needed=True) for name in own_names), *found]
 
 
-def scan_here(args: argparse.Namespace, builder: "LocalBuilder") -> None:
-    """Scan the image on this machine. Raises CheckFailedError for a finding of --fail-on or above."""
-    scanner = find_scanner(args.scanner)
-    if not scanner:
-        if args.registry:
-            _logger.warning("%s is not scanned: install trivy or grype, or see --scanner", args.image)
-        return
-    scan = scan_image(scanner, builder, args.image, seconds=_SCAN_SECONDS)
-    is_good, text = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
-    if not is_good:
-        raise CheckFailedError(f"{args.image}, by {scanner}: {text}. Nothing was pushed.")
-    _logger.info("%s, by %s: %s", args.image, scanner, text)
-
-
 def open_release_place(
     args: argparse.Namespace, repository: str, region: str, builder: "LocalBuilder"
 ) -> ReleasePlace:
@@ -221,21 +197,13 @@ def open_release_place(
         return digest
 
     scan = partial(scan_result, args, ecr) if ecr else lambda _digest: "the registry does not scan"
-    name = f"{login.host}/{repository}"
-
-    def sign(digest: str) -> bool:
-        if args.sign:
-            sign_image(name, digest, args.sign, login)
-        return bool(args.sign)
-
-    return ReleasePlace(Registry(login), repository, name, fixed, push, scan, sign)
+    return ReleasePlace(Registry(login), repository, f"{login.host}/{repository}", fixed, push, scan)
 
 
 def scan_result(args: argparse.Namespace, ecr: EcrRepository, digest: str) -> str:
     """Return the result of the scan. Raises CheckFailedError for a finding of --fail-on or above."""
     seconds = 0.0 if args.fail_on == "none" else _SCAN_SECONDS
-    scan = ecr.scan(digest, seconds=seconds)
-    is_good, text = judge_scan(scan.status, scan.counts, scan.names, args.fail_on, completed=scan.completed)
+    is_good, text = judge_scan(ecr.scan(digest, seconds=seconds), args.fail_on)
     if not is_good:
         raise CheckFailedError(f"{ecr.name}@{digest} in {ecr.region}: {text}.")
     return text
@@ -281,4 +249,4 @@ def result_lines(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  {result['uri']}"
         for step in result["tags"]:
             yield f"    {step['tag']:<34} {step['action']}" + (f": {step['why']}" if step["why"] else "")
-        yield f"    {result['scan']}" + ("; signed with cosign" if result["signed"] else "")
+        yield f"    {result['scan']}"

@@ -12,9 +12,7 @@ makes the project that ignores overrides: only pushes to that repository build.
 
 Reads:      its flags; infrastructure/cloudformation.yaml; the stack; AWS_* (credentials, AWS_REGION,
             AWS_ENDPOINT_URL)
-Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data; the
-            progress of the stack on stderr. --delete deletes the stack, except buckets, repositories and the
-            OIDC provider, which are retained
+Writes:     the stack and its resources, unless --dry-run; a line for each on stdout, with --json as data
 Exit codes: 0 the account agrees with the template; 1 with --dry-run: changes are needed; 2 wrong usage, or
             another stack has the name; 4 AWS refused or could not be reached; 5 it did not settle in time
 Example:    trainyard init aws --project-name lab --region us-west-2 --github OWNER/REPO --dry-run
@@ -34,7 +32,7 @@ from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.cloudformation import CloudFormationStack
-from trainyard.github.trust_policy import ISSUER, Form, Subject
+from trainyard.github.trust_policy import ISSUER, Subject
 from trainyard.image.context.image_names import require_repository
 from trainyard.run.suggested_commands import trainyard_command
 
@@ -79,14 +77,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             text = f"{rule['Description']}; default: {rule['Default'] or 'none'}"
             shown = "NAME" if name in ("Project", "Repository", "Cluster") else "VALUE"
             parser.add_argument(f"--{flag_of(name)}", choices=allowed, metavar=shown, help=text)
-    parser.add_argument("--delete", action="store_true", help="delete the stack, but retain what holds data")
     parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
     parser.add_argument("--json", action="store_true", help="print the changes and outputs as JSON")
     args = parser.parse_args(argv)
     args.project_name = args.project_name or PROJECT
     needs_github = {"--environment": args.environment, "--cluster": args.cluster, "--owner-id": args.owner_id}
     for flag, value in needs_github.items():
-        if value and not args.github and not args.delete:
+        if value and not args.github:
             parser.error(f"{flag} needs --github: both decide which jobs the role trusts")
     for name in args.more_repository:
         require_repository(f"{args.project_name}/{name}-cache")
@@ -103,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The name of a stack must begin with a letter.
     stack = CloudFormationStack(aws, project if project[0].isalpha() else f"{PROJECT}-{project}")
     if not args.json:
-        mode = "dry run" if args.dry_run else "delete" if args.delete else "set-up"
+        mode = "dry run" if args.dry_run else "set-up"
         print(f"account {number} · {aws.region} · stack {stack.name} · {mode}\n", flush=True)
     found = stack.find()
     before = stored_resources(stack) if found else {OURS: None}
@@ -115,15 +112,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = {name: str(rule["Default"]) for name, rule in parameters().items()}
     values |= {each["ParameterKey"]: each["ParameterValue"] for each in (found or {}).get("Parameters", ())}
     values |= given
-    if args.delete:
-        changes = delete(stack, before, dry_run=args.dry_run) if found else []
-    else:
-        provider = f"arn:{partition}:iam::{number}:oidc-provider/{ISSUER}"
-        if values["Subjects"] and not args.no_provider and not (found and "GitHubProvider" in made_by(stack)):
-            values["CreateProvider"] = str(not has_provider(aws, provider)).lower()
-        account = {"AWS::AccountId": number, "AWS::Region": aws.region, "AWS::Partition": partition}
-        body = write_template({**values, **account}, [*more_repositories(before), *args.more_repository])
-        changes = deploy(stack, body, values, new=found is None, dry_run=args.dry_run)
+    provider = f"arn:{partition}:iam::{number}:oidc-provider/{ISSUER}"
+    if values["Subjects"] and not args.no_provider and not (found and makes_provider(stack)):
+        values["CreateProvider"] = str(not has_provider(aws, provider)).lower()
+    account = {"AWS::AccountId": number, "AWS::Region": aws.region, "AWS::Partition": partition}
+    body = write_template({**values, **account}, [*more_repositories(before), *args.more_repository])
+    changes = deploy(stack, body, values, new=found is None, dry_run=args.dry_run)
     rows = [row_of(each, dry_run=args.dry_run) for each in changes]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in (stack.find() or {}).get("Outputs", ())}
     if args.json:
@@ -134,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{row['standing']:<12} {kind:<20} {row['name']}  {row['text']}".rstrip())
     if args.dry_run and changes:
         return ExitCode.NO
-    if not args.json and not args.delete:
+    if not args.json:
         print("\n".join(["", "The account agrees with the template.", *map(": ".join, outputs.items())]))
         role = f"arn:{partition}:iam::{number}:role/{project}-github"
         print("\n".join(next_commands(args, values, role=role, region=aws.region)))
@@ -163,10 +157,9 @@ def given_parameters(args: argparse.Namespace) -> dict[str, str]:
     if args.base_repository is not None:
         found["BaseRepositories"] = ",".join(args.base_repository)
     if args.github:
-        ids = {"owner_id": args.owner_id, "repository_id": args.repository_id}
-        form = Form.NAMES if None in ids.values() else Form.IMMUTABLE
         environments = args.environment or ["images", *(["eks"] if args.cluster else [])]
-        subjects = [Subject(args.github, each, **ids).text(form) for each in environments]
+        ids = (args.owner_id, args.repository_id)
+        subjects = [Subject(args.github, each, *ids).text for each in environments]
         found["Subjects"] = ",".join(subjects)
     return {name: value for name, value in found.items() if value is not None}
 
@@ -213,10 +206,11 @@ def more_repositories(resources: Json) -> list[str]:
     ]
 
 
-def made_by(stack: CloudFormationStack) -> dict[str, Json]:
-    """Return logical name -> resource of the stack as ListStackResources answers."""
+def makes_provider(stack: CloudFormationStack) -> bool:
+    """Return whether GitHub's OIDC provider is a resource of the stack."""
     found = stack.call("list_stack_resources", StackName=stack.name)["StackResourceSummaries"]
-    return {each["LogicalResourceId"]: each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"}
+    kept = [each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"]
+    return "GitHubProvider" in {each["LogicalResourceId"] for each in kept}
 
 
 def has_provider(aws: AwsAccount, arn: str) -> bool:
@@ -239,15 +233,6 @@ def deploy(
         if any(each["Action"] == "Import" for each in changes):
             deploy(stack, body, values, new=False, dry_run=False)
     return changes
-
-
-def delete(stack: CloudFormationStack, resources: Json, *, dry_run: bool) -> list[Json]:
-    """Delete the stack, and return a ResourceChange for each of its resources."""
-    made = made_by(stack)
-    if not dry_run:
-        stack.delete()
-    policies = {name: resources.get(name, {}).get("DeletionPolicy") for name in made}
-    return [{**each, "Action": "Remove", "PolicyAction": policies[name]} for name, each in made.items()]
 
 
 def row_of(change: Json, *, dry_run: bool) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Set up a copy of this repository on GitHub, from the push to the first green run, and check every step.
 
-It sets what `gh` can set: variables, environments limited to the default branch, secrets that you name. It
-prints commands for what only a person can do: on the GPU machine, in AWS, the first run. Each step is checked
+It sets what GitHub's API can set: variables, environments limited to the default branch. It prints commands
+for what only a person can do: secrets, on the GPU machine, in AWS, the first run. Each step is checked
 afterwards. You can run it as often as you like: correct values are not touched, different ones are shown and
 replaced with --yes only, nothing is deleted, and no secret is read. It needs only Python 3.11 and gh.
 
 Reads:      GitHub with the login of gh; git's remote origin, unless --repository or GH_REPO says which
-            repository; the value of a --secret from the variable of its name, else a command is printed
-Writes:     variables, environments, secrets and settings of Actions on GitHub, unless --dry-run; the steps
+            repository
+Writes:     variables, environments and settings of Actions on GitHub, unless --dry-run; the steps
             on stdout, with --json as data. A registration token is in the GPU machine's command only
 Exit codes: 0 every step is done; 1 steps remain, for a person or for a run without --dry-run; 2 wrong
             usage, no gh or no login, a fork; 4 GitHub refused or could not be reached; 130 interrupted
@@ -18,7 +18,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
@@ -28,11 +27,8 @@ from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import GitHubCli
 from trainyard.github import variables
 from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
-from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
+from trainyard.github.setup import Setup, WantedSetup
 from trainyard.github.setup_step import describe_steps, exit_code_of_steps, remaining_tasks, step_row
-
-if TYPE_CHECKING:
-    from trainyard.github.setup_step import SecretChange
 
 KINDS = ("self-hosted", "scale-set", "hosted", "other")
 
@@ -49,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
     more = "another variable of docs/variables.md; may be repeated"
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
-    missing = "set this secret where it is missing, from the variable of its name; may be repeated"
+    missing = "check that this secret is set, and print the command that sets it; may be repeated"
     parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
     parser.add_argument("--no-watch", action="store_true", help="do not turn the watchdog on")
     plan = "use no environments, which private repositories on a free plan do not have"
@@ -71,32 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
-    gh = GitHubCli(host)
-    ask = GitHub(name, gh.token(), server=server_of(host)).ask
+    ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
-
-    def set_secret(change: "SecretChange") -> None:
-        gh.set_secret(change.name, change.place(host, repository.name), os.environ[change.name])
-
-    policy = ChangePolicy(
-        dry_run=args.dry_run,
-        replace=args.yes,
-        secrets=[name for _, name in wanted.secrets if os.environ.get(name)],
-        set_secret=set_secret,
-    )
     if not args.json:
         kind = "private" if repository.is_private else "public"
         mode = " · dry run" if args.dry_run else ""
         print(f"{host}/{repository.name} · {kind} · {repository.branch}{mode}\n")
     steps = []
-    for step in Setup(ask, repository, wanted, policy).steps():
+    for step in Setup(ask, repository, wanted, dry_run=args.dry_run, replace_chosen=args.yes).steps():
         steps.append(step)
         if not args.json:
             print(step_row(step), flush=True)
     if args.json:
         output.print_json(describe_steps(steps, host, repository.name))
     else:
-        print(f"\n{remaining_tasks(steps, host, repository.name, dry_run=args.dry_run)}")
+        print(f"\n{remaining_tasks(steps, host, dry_run=args.dry_run)}")
     return exit_code_of_steps(steps)
 
 

@@ -3,7 +3,7 @@
 The content of a file decides how it is read: as a Dockerfile, as NAME=value lines or a shell script, of which
 only such lines are read, or as manifests of Kubernetes in YAML or JSON; any other file is refused. A manifest
 states where it runs (instance type, EFA interfaces, nodes); for other files the options state it. Each
-variable that must not be set, has no effect or was renamed is reported with its fix.
+variable that must not be set or was renamed is reported with its fix.
 
 Reads:      the files
 Writes:     the findings on stdout, --json as JSON; in GitHub Actions an annotation for each
@@ -57,9 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print("\n".join(lines_of(findings, counts)))
     for finding in findings:
-        if finding.severity is not Severity.INFO:
-            level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
-            annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")
+        level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
+        annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")
     return ExitCode.NO if bad else ExitCode.DONE
 
 

@@ -3,9 +3,8 @@
 Tokens that an earlier run prepared from the same files are reused. A stream (data.hugging_face) is only
 opened, and its first texts are read.
 
-Reads:  the configuration, --set, the files of data.train_path or data.mixture, and data.validation_path, or
-        the source of Python's standard library, the dataset of data.hugging_face, the tokenizer of
-        model.tokenizer.
+Reads:  the configuration, --set, the files of data.train_path and data.validation_path, or the source of
+        Python's standard library, the dataset of data.hugging_face, the tokenizer of model.tokenizer.
 Writes: data.prepared_directory/<key>/ with train.bin, validation.bin and index.json; nothing with --dry-run;
         with --json a summary on stdout; in GitHub Actions a failure in the job summary, as an annotation,
         and its first line as the step output `reason`.
@@ -83,8 +82,6 @@ def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSu
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)
         return DataSummary(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
-    if config.data.mixture:
-        return prepare_parts(config, display, dry_run=dry_run)
     if dry_run:
         from trainyard.training.data.preparation import plan_preparation
 
@@ -94,23 +91,6 @@ def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSu
 
     data = prepare_data(config.data, config.model, display)
     return DataSummary(data_text(data), data_facts(data))
-
-
-def prepare_parts(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSummary:
-    """Prepare each part of data.mixture, or only plan it."""
-    from trainyard.training.data.mixture import parts_of, prepare_mixture
-    from trainyard.training.data.preparation import plan_preparation
-
-    if dry_run:
-        plans = [plan_preparation(each, config.model) for each in parts_of(config.data).values()]
-        facts = {"parts": [plan.to_json() for plan in plans]}
-        return DataSummary("; ".join(map(plan_text, plans)), facts, is_plan=True)
-    mixed = prepare_mixture(config.data, config.model, display)
-    facts = mixed.to_json()
-    pairs = zip(facts["parts"], mixed.parts, strict=True)
-    parts = [{**described, **data_facts(part)} for described, part in pairs]
-    text = f"{mixed.name}: {'; '.join(map(data_text, mixed.parts))}"
-    return DataSummary(text, {**facts, "parts": parts})
 
 
 def data_text(data: "PreparedData") -> str:

@@ -2,7 +2,7 @@
 
 Reads:      FOLDER (default: runs): run.json, report/proof.json, report/dashboard.json and notes.json of the
             runs in it; with --store all manifests, claims and notes, and the records of the newest 20 runs
-            that succeeded, which are judged; AWS_*
+            that succeeded, which are judged, and the rows of the newest 100; AWS_*
 Writes:     a table on stdout, or JSON
 Exit codes: 0 listed; 2 no such folder, wrong usage; 4 the store cannot be reached
 Example:    trainyard runs --sort loss --limit 10
@@ -74,6 +74,5 @@ def store_entries(url: str) -> list[ListedEntry]:
     """Return all runs of a store. Raises ServiceError when the store cannot be reached."""
     store = open_store(url)
     numbers = runs_in_question(store, None)
-    return entries_of_store(
-        inventory.list_runs(store, numbers, judge=failing_parts, price=None, most_read=len(numbers))
-    )
+    found = inventory.list_runs(store, numbers, judge=failing_parts, price=None, most_read=len(numbers))
+    return entries_of_store(found, store)

@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_bytes_atomically(args.notes, f"{release.notes}\n".encode())
     preliminary = str(release.is_preliminary).lower()
     set_outputs({"version": release.version, "preliminary": preliminary, "moving": release.moving_tag})
-    output.announce("release", f"{release.title}: one version in every place, on {args.branch}", "ok")
+    output.announce("release", f"{release.version}: one version in every place, on {args.branch}", "ok")
     if args.json:
-        known = {"version": release.version, "title": release.title, "notes": release.notes}
+        known = {"version": release.version, "title": f"Trainyard {release.version}", "notes": release.notes}
         output.print_json(known)
     return 0
 

@@ -6,17 +6,16 @@ segment that exists already, because this job was run again, is not dispatched t
 The segment is dispatched on the tag of the lineage, which keeps its commit. After an outage (exit code 4) it
 follows after a pause.
 
-Reads:      the plan; --end, or NEEDS (GitHub's context `needs`, JSON); GITHUB_TOKEN, GITHUB_REPOSITORY,
-            GITHUB_API_URL; GITHUB_WORKFLOW_REF, the workflow that is dispatched
+Reads:      TRAINYARD_PLAN; NEEDS, GitHub's context `needs`, with the output `end` of the training job;
+            GITHUB_TOKEN, GITHUB_REPOSITORY, GITHUB_API_URL; GITHUB_WORKFLOW_REF, the workflow to dispatch
 Writes:     the tag, if it is gone, and one workflow dispatch, unless --dry-run; the job summary; the output
-            `dispatched`, or `reason` if there is no further segment; --json prints the decision
+            `dispatched`, or `reason` if there is no further segment
 Exit codes: 0 dispatched, now or before; 1 the run is not done, but there is no further segment, with
             the reason; 2 wrong usage; 4 GitHub refuses
-Example:    trainyard step continue --plan "$PLAN" --end "$END"
+Example:    trainyard step continue
 """
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -39,13 +38,7 @@ if TYPE_CHECKING:
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "--plan", default="", metavar="JSON", help="the plan of `step plan`; default: TRAINYARD_PLAN"
-    )
-    end = "how the segment ended: the output `end` of the training job; default: that in NEEDS"
-    parser.add_argument("--end", default="", metavar="JSON", help=end)
-    parser.add_argument("--dry-run", action="store_true", help="print the decision, dispatch nothing")
-    parser.add_argument("--json", action="store_true", help="print the decision as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the inputs, dispatch nothing")
     return parser.parse_args(argv)
 
 
@@ -53,16 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
 
-    text = args.end or end_of_job(os.environ)
-    if not text:
+    if not (text := end_of_job(os.environ)):
         output.announce("next", "no further segment is due")
         return ExitCode.DONE
-    plan = read_handover(args.plan or os.environ.get("TRAINYARD_PLAN", ""))
+    plan = read_handover(os.environ.get("TRAINYARD_PLAN", ""))
     ended, thread, manifest = read_end(text, plan.segment)
     decision = next_segment(ended, most=plan.most_segments)
-    if args.json:
-        following = None if decision.next is None else json.loads(decision.next.to_text())
-        output.print_json({"next": following, "reason": decision.reason})
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and there is no further segment")
         again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
@@ -99,11 +88,11 @@ def end_of_job(environment: Mapping[str, str]) -> str:
 def read_end(text: str, segment: "Segment") -> tuple[SegmentEnd, str, str]:
     """Return how the segment ended, its Slack thread and manifest. Raises ConfigError for other text."""
     try:
-        end = parse_json_object(text, "--end")
+        end = parse_json_object(text, "end")
         code, step = (int(end[name]) if str(end[name]).isdigit() else None for name in ("exit_code", "step"))
         manifest, is_outage = str(end["manifest"]), end["outage"] == "true"
         stored, is_running = end["stored"] == "true" and bool(manifest), end.get("running") == "true"
         ended = SegmentEnd(segment, code, step, stored=stored, is_outage=is_outage, is_running=is_running)
         return ended, str(end["thread"]), "" if is_outage else manifest
     except (DamagedFileError, KeyError, ValueError) as error:
-        raise ConfigError(f"--end is not the output `end` of the training job ({error})") from None
+        raise ConfigError(f"NEEDS has not the output `end` of the training job ({error})") from None

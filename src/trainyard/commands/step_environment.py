@@ -5,12 +5,10 @@ memory with the model's minimum (16 bytes per parameter, and the logits); main m
 container, with a step on the CPU or the copies beside a GPU; and free disk space with the kept checkpoints
 and one more (12 bytes per parameter each), the prepared data, and the copy in a store that is a folder. All
 failed checks are reported at once, each with its fix. Another process on the GPU is named, with its memory
-and who started it. In a job of GitHub, a run directory that the next job's git clean would delete is refused,
-and a runner whose version GitHub refuses, or will within a week, is reported.
+and who started it. In a job of GitHub, a run directory that the next job's git clean would delete is refused.
 
 Reads:      the configuration, requirements-training.txt, nvidia-smi, torch, the memory of this machine and of
-            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR; on
-            a self-hosted runner the releases of GitHub's runner
+            its control group, the free space at --run-dir, a file:// --store, prepared data and TMPDIR
 Writes:     no file; with --json every finding on stdout; in GitHub Actions a refusal in the job summary, and
             as one line in the step output `reason`
 Exit codes: 0 fit to train (degraded findings are reported); 1 a check failed; 2 the configuration is wrong
@@ -22,8 +20,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -34,18 +30,15 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
-from trainyard.errors import CheckFailedError, ConfigError, ServiceError, WaitTimeoutError
+from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways import local_machine
-from trainyard.gateways.actions_runner import lost_machine, runner_version
+from trainyard.gateways.actions_runner import lost_machine
 from trainyard.gateways.git import git_facts, is_cleaned
 from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
-from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory, process_family, process_origin
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
-from trainyard.gateways.time_limit import within
-from trainyard.github.runner_version import NEXT_STEP, has_these_rules, read_releases, version_problem
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
@@ -60,7 +53,6 @@ from trainyard.machine.preflight import (
     refusal_line,
     refusal_markdown,
     refusal_text,
-    success,
     summarize_machine,
     worst_severity,
 )
@@ -76,8 +68,6 @@ if TYPE_CHECKING:
 
 HOSTED_MINUTES = 360
 """Minutes after which GitHub ends a job on its own machines."""
-RELEASES_SECONDS = 5.0
-"""Time limit of the request for the releases of GitHub's runner."""
 # A first import of torch on a busy machine with a slow disk takes minutes.
 TORCH_SECONDS = 600.0
 _TORCH_FACTS = """
@@ -194,8 +184,7 @@ def refuse_start(findings: tuple[Finding, ...]) -> NoReturn:
 
 
 def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[Finding]:
-    """Yield the findings about this GitHub job: its runner, its run directory, its store and its limit."""
-    yield from runner_findings()
+    """Yield the findings about this GitHub job: its run directory, its store and its limit."""
     yield from run_directory_findings(run_dir)
     machine, minutes = lost_machine(process_family(os.getpid())), os.environ.get("JOB_MINUTES", "")
     is_hosted = os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
@@ -213,23 +202,6 @@ def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator
             f"GitHub ends jobs on its machines after {HOSTED_MINUTES} minutes, and this one has {minutes}",
             "gh variable set TRAINYARD_JOB_MINUTES --body 355, then start a new run",
         )
-
-
-def runner_findings() -> Iterator[Finding]:
-    """Yield a finding about the version of this job's runner; even a refused version still runs this job."""
-    version = runner_version(process_family(os.getpid()))
-    if version is None or not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
-        return
-    server = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
-    api = GitHub("actions/runner", os.environ.get("GITHUB_TOKEN", ""), server=server)
-    try:
-        releases = read_releases(within(RELEASES_SECONDS, api.runner_releases))
-    except (ServiceError, WaitTimeoutError):
-        releases = ()  # the oldest accepted version is known without them
-    if problem := version_problem(version, releases, now=time.time()):
-        yield Finding("runner", Severity.WARNING, f"the runner has {problem}", NEXT_STEP)
-    else:
-        yield success("runner", f"version {version}")
 
 
 def run_directory_findings(run_dir: Path) -> Iterator[Finding]:
@@ -281,7 +253,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         disk_free_bytes=local_machine.free_bytes(run_dir)
         + local_machine.measure_path(run_dir / "checkpoints"),
         disk_file_system=local_machine.file_system_of(run_dir),
-        rooms=expected_writes(config, local_machine, store_folder=store_folder, scratch=temporary_folder()),
+        rooms=expected_writes(config, local_machine, store_folder=store_folder),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
         missing_for_compiling=local_machine.missing_for_compiling(
@@ -291,27 +263,17 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     )
 
 
-def temporary_folder() -> Path:
-    """Return the folder for temporary files; if none is writable, the one that is tried first."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
-
-
 def memory_of(config: "Config", *, gpus: int) -> Memory | None:
     """Return the main memory, and how much training needs; None if the configured GPU is missing."""
     if config.model.device.startswith("cuda") and not gpus:
         return None
     here = main_memory()
-    need = main_memory_need(config, gpus=gpus, available_bytes=here.available_bytes)
     return Memory(
         total=here.total_bytes,
         available=here.available_bytes,
         swap=here.swap_bytes,
-        needed=need.tensors_bytes,
+        needed=main_memory_need(config, gpus=gpus),
         reserve=reserve_bytes(here.available_bytes),
-        largest_batch_size=need.largest_batch_size,
     )
 
 

@@ -114,55 +114,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_variables(os.environ)
     given = given_inputs(os.environ)
     os.environ.update({BY_INPUT[name]: value for name, value in given.items() if name in BY_INPUT})
-    return plan_run(
-        args.config or given.get("config", ""),
-        overrides=args.settings or given.get("set", ""),
-        epochs=args.epochs or given.get("epochs", ""),
-        resume=args.resume or given.get("resume", ""),
-        target=args.target or given.get("runner", ""),
-        only_plan=given.get("dry_run", "").lower() == "true",
-        continues=given.get("continues", ""),
-        name=given.get("name", ""),
-        file=args.output,
-        as_json=args.json,
-    )
-
-
-def plan_run(
-    config_file: str | Path = "",
-    *,
-    overrides: str = "",
-    epochs: str = "",
-    resume: str = "",
-    target: str = "",
-    only_plan: bool = False,
-    continues: str = "",
-    name: str = "",
-    file: Path | None = None,
-    as_json: bool = False,
-) -> int:
-    """Resolve and report the plan of a workflow run, set the output `plan`, and return the exit code.
-
-    The texts are inputs of the workflow; an empty one leaves the value to the repository's settings. The plan
-    is also written into `file`.
-    """
-    path = Path(config_file or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
     try:
-        changes, place = overrides_in(overrides), target_for(target, os.environ)
-        inputs = DispatchInputs(str(path), changes, epochs, resume or "auto", place, only_plan)
-        config = load_config(path, changes).config
-        segment = first_segment(local_run(os.environ), name)
-        if continues:
-            segment = segment_here(read_continues(continues)[0], segment.commit)
-        plan = resolve(inputs, config, segment, name=name, variables=os.environ)
-        refuse_cleaned_directory(os.environ)
-        planned = plan_of(config, plan)
+        plan, planned = plan_given(args, given)
     except ConfigError as error:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
         raise ConfigError(str(error)) from None
     if plan.is_other:
-        output.announce("plan", f"this run continues another call of train.yml than {name or 'this one'}")
+        output.announce(
+            "plan", f"this run continues another call of train.yml than {given.get('name') or 'this one'}"
+        )
         set_outputs({"plan": json.dumps(plan.job_plan()), "trains": "false"})
         return ExitCode.DONE
     is_complete = not plan.missing_settings or plan.dispatch.dry_run
@@ -174,9 +135,9 @@ def plan_run(
         )
     if plan.trains and plan.dispatch.target != Target.HERE:
         plan = keep_commit(plan)
-    if file:
-        write_json_atomically(file, plan.to_json())
-    output.print_json(plan.outputs()) if as_json else print(text)
+    if args.output:
+        write_json_atomically(args.output, plan.to_json())
+    output.print_json(plan.job_plan()) if args.json else print(text)
     if not planned.plan.get("fits", True):  # this is only computed: check_environment decides on the machine
         own = "" if plan.is_requested else " For another file on pushes: gh variable set TRAINYARD_CONFIG"
         text = f"The run seems not to fit on the machine; the summary says what to change.{own}"
@@ -186,6 +147,26 @@ def plan_run(
     values = {**plan.job_plan(), "expected": summarize_expectations(planned)}
     set_outputs({"plan": json.dumps(values), "trains": "true" if plan.trains else "false"})
     return ExitCode.DONE
+
+
+def plan_given(args: argparse.Namespace, given: Mapping[str, str]) -> "tuple[RunPlan, RunPreview]":
+    """Return the plan for the flags, else the inputs, else the variables. Raises ConfigError."""
+    file = str(args.config or given.get("config") or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
+    changes, name = overrides_in(args.settings or given.get("set", "")), given.get("name", "")
+    inputs = DispatchInputs(
+        file,
+        changes,
+        epochs=args.epochs or given.get("epochs", ""),
+        resume=args.resume or given.get("resume") or "auto",
+        target=target_for(args.target or given.get("runner", ""), os.environ),
+        dry_run=given.get("dry_run", "").lower() == "true",
+    )
+    config, segment = load_config(Path(file), changes).config, first_segment(local_run(os.environ), name)
+    if given.get("continues"):
+        segment = segment_here(read_continues(given["continues"])[0], segment.commit)
+    plan = resolve(inputs, config, segment, name=name, variables=os.environ)
+    refuse_cleaned_directory(os.environ)
+    return plan, plan_of(config, plan)
 
 
 def segment_here(segment: "Segment", commit: str) -> "Segment":
@@ -262,7 +243,7 @@ def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
     figures, is_program = plan_on(plan.machine, config), config.recipe == COMMAND
     target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
     return RunPreview(
-        plan.outputs(),
+        plan.job_plan(),
         target=target,
         labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
         model=shlex.join(config.program.command or ()) if is_program else config.model.name,

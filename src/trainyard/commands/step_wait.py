@@ -4,9 +4,9 @@ GitHub itself ends such a job only after 24 hours. It ends as soon as the job ha
 
 Reads:      the jobs of this workflow run with GITHUB_TOKEN; GITHUB_RUN_ID, GITHUB_REPOSITORY, GITHUB_API_URL;
             TRAINYARD_PLAN; Slack's variables
-Writes:     after --minutes an annotation, the job summary and one Slack message: why the job waits
+Writes:     after 15 minutes an annotation, the job summary and one Slack message: why the job waits
 Exit codes: 0 it has a runner, or it was reported; 2 wrong usage; 4 GitHub refuses
-Example:    trainyard step wait --minutes 15
+Example:    trainyard step wait
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Notice, notify
 from trainyard.errors import ExitCode
@@ -27,7 +27,8 @@ from trainyard.github.variables import read_json
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
 
-POLL_SECONDS = 20.0
+POLL_SECONDS, MINUTES = 20.0, 15
+JOB = "Train and prove"  # its name in train.yml
 CAUSES = {
     "waiting": "it waits for the approval of the environment `training`",
     "pending": "it is queued behind another training of this repository, which has the machine",
@@ -40,10 +41,6 @@ CAUSES = {
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    limit = "minutes after which to report; default: 15"
-    parser.add_argument("--minutes", type=arguments.positive, default=15, metavar="N", help=limit)
-    name = "the job; default: Train and prove"
-    parser.add_argument("--job", default="Train and prove", metavar="NAME", help=name)
     parser.add_argument("--dry-run", action="store_true", help="report on stdout only")
     return parser.parse_args(argv)
 
@@ -54,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
     runner = os.environ.get("RUNNER_NAME", "")
-    status = wait_for_start(github_from(), run, args.job, seconds=60 * args.minutes, runner=runner)
+    status = wait_for_start(github_from(), run, JOB, seconds=60 * MINUTES, runner=runner)
     if status is None:
         output.announce("runner", "the training job has a runner", "ok")
         return ExitCode.DONE
     cause = CAUSES.get(status, f"its status is {status}").format(labels=plan.get("runner", ""))
-    text = f"the training job has waited for {args.minutes} minutes: {cause}"
+    text = f"the training job has waited for {MINUTES} minutes: {cause}"
     output.announce("runner", text, "degraded")
     if args.dry_run:
         return ExitCode.DONE

@@ -1,16 +1,15 @@
-"""Watch the GPU runners: report those offline or stuck, cancel orphaned jobs, resume trainings that died.
+"""Watch the GPU runners: report those offline or stuck and overdue jobs, resume trainings that died.
 
 Nothing is remembered: an outage makes each poll red and is posted to Slack until it is over. A training whose
 runner died continues in the next attempt of its run, from the runner's directory or from the store. Only
-runs of this repository's own training workflow (--workflow) are cancelled or resumed; the jobs of other
-workflows on the same labels only show whether the runner takes jobs.
+runs of this repository's own training workflow (--workflow) are resumed; the jobs of other workflows on the
+same labels only show whether the runner takes jobs.
 
 Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
-            administration: read, and for runners of the organisation its self-hosted runners: read; without
-            it runners are judged by the waiting jobs); the releases of GitHub's runner; GITHUB_REPOSITORY,
-            GITHUB_API_URL, GITHUB_SERVER_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or
+            administration: read; without it, and of an organisation, they are judged by the waiting jobs);
+            GITHUB_REPOSITORY, GITHUB_API_URL; --tell: SLACK_BOT_TOKEN with SLACK_CHANNEL, or
             SLACK_WEBHOOK_URL
-Writes:     cancellations and re-runs, unless --dry-run; the step output alerts; the job summary; --json
+Writes:     re-runs, unless --dry-run; the step output alerts; the job summary; --json
             prints what was found; --tell TEXT: one Slack message, and nothing else
 Exit codes: 0 no outage; 1 an outage, which is named; 2 wrong usage; 4 GitHub refuses
 Example:    trainyard step watch-runners --labels '["self-hosted","gpu"]' --dry-run
@@ -29,12 +28,9 @@ from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github import runner_watchdog
-from trainyard.github.runner_version import has_these_rules, read_releases
 from trainyard.github.variables import labels_in_json
 
 if TYPE_CHECKING:
-    from trainyard.gateways.github_api import GitHub
-    from trainyard.github.runner_version import RunnerRelease
     from trainyard.github.runner_watchdog import DeadRun
     from trainyard.github.runners import Outage
 
@@ -65,35 +61,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    releases = runner_releases(api) if lister and labels else ()
-    findings = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now, releases=releases)
-    if args.again > 0 and (findings.outages or findings.orphans):
+    outages = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
+    if args.again > 0 and outages:
         time.sleep(args.again)
-        second = runner_watchdog.find_outages(
-            api, lister, args.workflow, labels, now=time.time(), releases=releases
-        )
-        findings = runner_watchdog.keep_confirmed(findings, second)
+        # Neither a job that was just queued nor a runner that only restarts is an outage.
+        before = {outage.key for outage in outages}
+        second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
+        outages = [outage for outage in second if outage.key in before]
     dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
-    unresumed = tuple(runner_watchdog.report_unresumed(each) for each in dead if not each.is_resumed)
-    cancelled = runner_watchdog.cancel_orphans(api, findings.orphans, dry_run=args.dry_run)
     resumed, failures = runner_watchdog.resume_all(api, dead, dry_run=args.dry_run)
-    outages = (*findings.outages, *unresumed, *failures)
-    report(outages, cancelled, resumed)
+    outages += [runner_watchdog.report_unresumed(each) for each in dead if not each.is_resumed] + failures
+    report(outages, resumed)
     if args.json:
-        found = {"outages": [asdict(each) for each in outages], "swept": cancelled}
+        found = {"outages": [asdict(each) for each in outages]}
         output.print_json({**found, "resumed": [asdict(each) for each in resumed]})
     return ExitCode.NO if outages else ExitCode.DONE
-
-
-def runner_releases(api: "GitHub") -> "tuple[RunnerRelease, ...]":
-    """Return the releases of GitHub's runner; none if they cannot be read or do not apply to the server."""
-    if not has_these_rules(os.environ.get("GITHUB_SERVER_URL", "")):
-        return ()
-    try:
-        return read_releases(api.runner_releases())
-    except ServiceError as error:
-        output.announce("watch", f"the versions of the runners were not checked: {error}", "degraded")
-        return ()
 
 
 def labels_of(text: str) -> frozenset[str]:
@@ -107,12 +89,11 @@ def labels_of(text: str) -> frozenset[str]:
         raise ConfigError(f"--labels: {error}") from None
 
 
-def report(outages: "Sequence[Outage]", cancelled: list[str], resumed: "list[DeadRun]") -> None:
+def report(outages: "Sequence[Outage]", resumed: "list[DeadRun]") -> None:
     """Report the findings in the log, in the job summary and as annotations."""
     for outage in outages:
         annotate(Level.ERROR, f"{outage.title}\nNext: {outage.next_step}", title="An outage")
     lines = [f"❌ {outage.title}. Next: {outage.next_step}" for outage in outages]
-    lines += [f"⚠ cancelled {text}" for text in cancelled]
     lines += [f"⚠ {each.address} lost its runner and was resumed" for each in resumed]
     for line in lines or ["no outage"]:
         output.announce("watch", line)

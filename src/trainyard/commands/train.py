@@ -43,7 +43,6 @@ from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.nvidia import gpu_sampler, processes_here
 from trainyard.gateways.process import leave_terminal
 from trainyard.gateways.torchrun import launch, write_exit_code
-from trainyard.machine.preflight import store_bytes_needed
 from trainyard.plan.device import measures_of
 from trainyard.program_training import ProgramOrder, describe_start, train_program, warn_of_secrets
 from trainyard.report.facts.run_facts import seconds_to_cost_limit
@@ -52,7 +51,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, collect_provenance, grace_needed, read_run
 from trainyard.run.launch_environment import AGENT, VARIABLES, NodeLauncher, launcher_options, place_in_run
 from trainyard.run.run_advice import other_inputs
-from trainyard.run.storing_speed import deadline_for_storing
 from trainyard.training.data.config_of_run import (
     config_of_run,
     differences_from_run,
@@ -233,12 +231,10 @@ def run_training(
         warn_of_secrets(load_config(args.config, args.set).given)
     run_id = choose_run_id(args.run_dir)
     directory = RunDirectory((args.run_dir or Path("runs") / run_id).absolute())
-    size = store_bytes_needed(config, is_followed=os.environ.get("TRAINYARD_FOLLOW") == "true")
-    deadline = deadline_for_storing(args.deadline, directory.path.parent, size)
     nodes = math.ceil(int(os.environ.get("WORLD_SIZE", "1")) / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     limit = None if args.dry_run else config.limits.cost_usd
     stop = StopRequest.after(
-        deadline,
+        args.deadline,
         gone=time_limits.job_seconds(),
         grace=args.grace,
         paid_seconds=seconds_to_cost_limit(limit, directory.path, nodes=nodes),

@@ -122,18 +122,6 @@ def _find_in_command(config: Config) -> _Found:
 def _find_in_data(config: Config) -> _Found:
     data = config.data
     dataset, streamed = data.hugging_face.dataset, "data.hugging_face.dataset"
-    if data.mixture:
-        for name, value in (("train_path", data.train_path), ("hugging_face.dataset", dataset)):
-            if value is not None:
-                reason = "is not read beside data.mixture: set it to null, or data.mixture to {}"
-                yield f"data.{name} data.mixture", reason
-        total = sum(data.mixture.values())
-        small = next((path for path, weight in data.mixture.items() if weight < total / 1000), None)
-        if small is not None:
-            reason = (
-                f"{small} has less than a thousandth of the weights, which sum to {total:g}: leave it out"
-            )
-            yield "data.mixture", reason
     if dataset is None:
         return
     for name, fix in (

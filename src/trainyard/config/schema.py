@@ -194,9 +194,6 @@ class HuggingFaceConfig(Section):
     """Sequences in the shuffle buffer; a resume reads as many again."""
 
 
-Weight = Annotated[float, Field(gt=0, le=MOST)]
-
-
 class DataConfig(Section):
     """The data to train on."""
 
@@ -204,8 +201,6 @@ class DataConfig(Section):
     """A streamed dataset instead of files."""
     train_path: Name | None = None
     """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
-    mixture: Annotated[dict[Name, Weight], Field(max_length=256)] = Field(default_factory=dict)
-    """Instead of train_path: paths and their weights."""
     validation_path: Name | None = None
     """A file or folder to validate on; null: training data that is held out."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -213,7 +208,7 @@ class DataConfig(Section):
     text_field: Name = "text"
     """Field of .jsonl rows, column of .parquet files."""
     bin_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Type of .bin tokens; a Megatron .idx file overrides it."""
+    """Type of .bin tokens."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
     packing: Literal["concatenate", "separate"] = "concatenate"

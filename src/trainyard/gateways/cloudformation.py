@@ -1,23 +1,21 @@
-"""One CloudFormation stack: plan a change set, execute it or discard it, delete the stack.
+"""One CloudFormation stack: plan a change set, execute it or discard it.
 
     template, parameters  ──plan──>  changes  ──execute──>  settled, or ServiceError with the reasons
 
 Every call and every wait has a time limit. The caller decides which changes are wanted.
 """
 
-import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
 from trainyard.gateways.aws_refusals import AwsAccount
 
-_logger = logging.getLogger("trainyard.cloudformation")
 _SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
 _NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
-_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "DELETE_COMPLETE")
+_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 _REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
 Json = Mapping[str, Any]
 
@@ -28,16 +26,16 @@ class CloudFormationStack:
     def __init__(self, aws: AwsAccount, name: str) -> None:
         self.name, self._aws = name, aws
 
-    def find(self) -> Json | None:
-        """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
-        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
-        answer = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
-        found = answer["Stacks"][0] if answer else {"StackStatus": _REVIEW}
-        return None if found["StackStatus"] == _REVIEW else found
-
     def call(self, operation: str, **given: Any) -> Any:
         """Return the answer to one call. Raises ServiceError."""
         return self._aws.call("cloudformation", operation, **given)
+
+    def find(self, *, in_review: bool = False) -> Json | None:
+        """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
+        # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
+        answer = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        stack: Json | None = answer["Stacks"][0] if answer else None
+        return stack if stack and (stack["StackStatus"] == _REVIEW) is in_review else None
 
     def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> tuple[str, list[Json]]:
         """Create a change set; return its ARN and each ResourceChange, or nothing if all is as wanted.
@@ -55,75 +53,59 @@ class CloudFormationStack:
             ChangeSetType="CREATE" if new else "UPDATE",
             **({"ImportExistingResources": True} if new else {"DeploymentMode": "REVERT_DRIFT"}),
         )
-        asked, deadline = {"ChangeSetName": made["Id"]}, time.monotonic() + _SECONDS
-        while (found := self.call("describe_change_set", **asked))["Status"].startswith("CREATE_") and (
-            found["Status"] != "CREATE_COMPLETE"
-        ):
-            self._wait(deadline)
-        if found["Status"] != "FAILED":
+        named = {"ChangeSetName": made["Id"]}
+        found = self._wait("Status", lambda: self.call("describe_change_set", **named))
+        if found["Status"] == "CREATE_COMPLETE":
             return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
         reason = str(found.get("StatusReason", ""))
         if any(text in reason for text in _NOTHING_TO_CHANGE):
             self.discard(made["Id"])
             return "", []
         # The reason only mentions the findings of the early validation, such as a name that is taken.
-        events = self.call("describe_events", **asked, Filters={"FailedEvents": True})["OperationEvents"]
+        events = self.call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
         self.discard(made["Id"])
-        findings = [
-            f"  {each.get('LogicalResourceId', self.name)}: {each['ValidationStatusReason']}"
-            for each in events
-            if each.get("ValidationStatusReason")
-        ]
-        raise ServiceError("\n".join([f"CloudFormation refused the changes: {reason}", *findings]))
+        findings = _reasons(events, "ValidationStatusReason")
+        raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
 
     def discard(self, change_set: str) -> None:
         """Delete a change set, and the empty stack that was made for it."""
         self.call("delete_change_set", ChangeSetName=change_set)
-        found = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
-        if found and found["Stacks"][0]["StackStatus"] == _REVIEW:
+        if self.find(in_review=True):
             self.call("delete_stack", StackName=self.name)
 
     def execute(self, change_set: str) -> None:
         """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
+        # By its ARN a stack that was rolled back can be read. The token marks the events of this change.
+        named = {"StackName": self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]}
+        token = f"trainyard-{uuid.uuid4().hex}"
+        given = {"ChangeSetName": change_set, "ClientRequestToken": token}
         # A rollback deletes also created resources that would keep their data: they are still empty.
-        self._follow("execute_change_set", ChangeSetName=change_set, RetainExceptOnCreate=True)
+        self.call("execute_change_set", **named, **given, RetainExceptOnCreate=True)
+        time.sleep(_PAUSE_SECONDS)  # the status may still be that before the change
+        stack = self._wait("StackStatus", lambda: self.call("describe_stacks", **named)["Stacks"][0])
+        if (status := stack["StackStatus"]) not in _GOOD:
+            events = self.call("describe_stack_events", **named)["StackEvents"]  # the newest first
+            own = [each for each in reversed(events) if each.get("ClientRequestToken") == token]
+            failed = [each for each in own if each["ResourceStatus"].endswith("_FAILED")]
+            text = f"Stack {self.name} was not changed as planned: it is {status}."
+            reasons = _reasons(failed, "ResourceStatusReason")
+            raise ServiceError(f"{text}{reasons}\nRemove the cause and run this again.")
 
-    def delete(self) -> None:
-        """Delete the stack and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        self._follow("delete_stack")
-
-    def _follow(self, operation: str, **given: Any) -> None:
-        """Start a change and log the stack's events until it has settled; raise ServiceError if it failed."""
-        # By its ARN the events of a deleted stack can still be read.
-        stack = self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]
-        seen = {each["EventId"] for each in self._events(stack)}
-        self.call(operation, StackName=stack, **given)
-        deadline, reasons, status = time.monotonic() + _SECONDS, [], ""
-        while not status or status.endswith("_IN_PROGRESS"):
-            self._wait(deadline)
-            for event in [each for each in reversed(self._events(stack)) if each["EventId"] not in seen]:
-                seen.add(event["EventId"])
-                state, reason = event["ResourceStatus"], event.get("ResourceStatusReason") or ""
-                kind, name = event["ResourceType"], event.get("PhysicalResourceId") or ""
-                _logger.info("%-28s %s %s", state, kind, event["LogicalResourceId"])
-                status = state if name == event["StackId"] else status
-                # The other resources were cancelled because of the first failure.
-                if state.endswith("_FAILED") and reason and "cancelled" not in reason:
-                    reasons.append(f"  {event['LogicalResourceId']} ({kind} {name}): {reason}")
-        if status not in _GOOD:
-            first = f"Stack {self.name} was not changed as planned: it is {status}."
-            raise ServiceError("\n".join([first, *reasons, "Remove the cause and run this again."]))
-
-    def _events(self, stack: str) -> list[Json]:
-        """Return the newest 100 events of the stack, the newest first."""
-        found: list[Json] = self.call("describe_stack_events", StackName=stack)["StackEvents"]
+    def _wait(self, key: str, describe: Callable[[], Json]) -> Json:
+        """Return what `describe` answers once its status has settled."""
+        deadline = time.monotonic() + _SECONDS
+        while (found := describe())[key].endswith(("_IN_PROGRESS", "_PENDING")):
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(
+                    f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
+                    "continues without this command: aws cloudformation describe-stack-events --stack-name "
+                    f"{self.name} shows its progress. Run this again when it has ended."
+                )
+            time.sleep(_PAUSE_SECONDS)
         return found
 
-    def _wait(self, deadline: float) -> None:
-        if time.monotonic() >= deadline:
-            raise WaitTimeoutError(
-                f"Stack {self.name} has not settled within {_SECONDS / 60:.0f} minutes. CloudFormation "
-                "continues without this command: aws cloudformation describe-stack-events --stack-name "
-                f"{self.name} shows its progress. Run this again when it has ended."
-            )
-        time.sleep(_PAUSE_SECONDS)
+
+def _reasons(events: Iterable[Json], key: str) -> str:
+    """Return a line for each resource that failed; others are cancelled because of the first failure."""
+    known = ((each.get("LogicalResourceId", "stack"), each.get(key) or "") for each in events)
+    return "".join(f"\n  {name}: {reason}" for name, reason in known if reason and "cancelled" not in reason)

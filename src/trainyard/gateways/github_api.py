@@ -60,7 +60,7 @@ class GitHub:
             raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
         if urlsplit(server).scheme not in ("http", "https"):
             raise ConfigError("GITHUB_API_URL is not an http or https address")
-        self._server, self._owner = server.rstrip("/"), repository.partition("/")[0]
+        self._server = server.rstrip("/")
         self._base, self._token = f"{self._server}/repos/{repository}", token
         self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
@@ -76,17 +76,6 @@ class GitHub:
             yield from items
             if len(items) < _A_PAGE:
                 return
-
-    def organisation_pages(self, path: str, key: str) -> Iterator[Json]:
-        """Every item of a list of the organisation that owns the repository."""
-        owner = copy.copy(self)
-        owner._base = f"{self._server}/orgs/{self._owner}"
-        return owner.pages(path, key)
-
-    def runner_releases(self) -> list[Json]:
-        """Return the newest releases of GitHub's runner, which is a public repository."""
-        public = GitHub("actions/runner", self._token, server=self._server)
-        return list(public.get("/releases", per_page=30))
 
     def text(self, path: str) -> str:
         """Return the text that a read answers with, such as the log of a job."""

@@ -1,13 +1,9 @@
-"""The login of a person at GitHub, and secrets, through the command line `gh`.
-
-A secret's value goes from the environment straight to `gh`, which encrypts it.
-https://cli.github.com/manual/gh_secret_set
-"""
+"""The login of a person at GitHub, through the command line `gh`."""
 
 import os
 from collections.abc import Mapping
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError
 from trainyard.gateways.process import run_program
 
 CALL_SECONDS = 60
@@ -34,11 +30,3 @@ class GitHubCli:
         if not done.ok:
             raise ConfigError(f"gh is not logged in to {self._host}: gh auth login --hostname {self._host}")
         return done.stdout.strip()
-
-    def set_secret(self, name: str, place: list[str], value: str) -> None:
-        """Set a secret; `place` has `gh`'s arguments for repository and environment. Raises ServiceError."""
-        line = ["gh", "secret", "set", name, *place]
-        done = run_program(line, seconds=CALL_SECONDS, stdin=value, environment=self._environment)
-        if not done.ok:
-            message = " ".join(done.stderr.replace(value, "***").split())
-            raise ServiceError(f"gh secret set {name}: {message[:300]}")

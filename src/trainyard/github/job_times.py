@@ -1,7 +1,4 @@
-"""The times of a training job: when GitHub ends it, and when the trainer saves and stops before that.
-
-It uses only the standard library, because the set-up of a repository runs without the lock.
-"""
+"""The times of a training job: when GitHub ends it, and when the trainer saves and stops before that."""
 
 import re
 

@@ -33,10 +33,6 @@ class Release:
         return f"v{self.version.partition('.')[0]}"
 
     @property
-    def title(self) -> str:
-        return f"Trainyard {self.version}"
-
-    @property
     def is_preliminary(self) -> bool:
         """Return whether it is an alpha, a beta or a release candidate."""
         return re.search("[a-z]", self.version) is not None

@@ -151,15 +151,23 @@ class RunPlan:
     def run_dir(self) -> str:
         return f"{self.runs_directory}/{self.segment.run_id}"
 
-    def outputs(self) -> dict[str, str]:
-        """The step outputs for the later jobs."""
+    def job_plan(self) -> dict[str, Any]:
+        """Return the plan for the later jobs of the workflow run: its one output, as JSON."""
         segment = self.segment
         return {
-            "train": "true" if self.trains else "false",
+            "trains": self.trains,
             "target": str(self.dispatch.target),
             "config": self.dispatch.config,
             "overrides": "\n".join(self.dispatch.changes),
+            "runner": self.machine.runs_on or "none",
+            "container": self.container,
+            "environment": "eks" if self.dispatch.target is Target.EKS else "training",
             "queue": self.queue or self.machine.queue,
+            "job_minutes": self.job_minutes,
+            "kind": self.kind.value,
+            "role": self.role,
+            "region": self.region,
+            "branch": self.ref,
             "commit": segment.commit,
             "run_id": segment.run_id,
             "run_dir": self.run_dir,
@@ -173,25 +181,8 @@ class RunPlan:
             "fetch": "true" if self.fetch else "false",
             "store": self.store,
             "deadline": self.deadline,
-            "job_minutes": str(self.job_minutes),
             "unless_proven": "false" if self.is_requested else "true",
-            "plan": json.dumps(self.to_json(), separators=(",", ":")),
-        }
-
-    def job_plan(self) -> dict[str, Any]:
-        """Return the plan for the later jobs of the workflow run: its one output, as JSON."""
-        return {
-            **self.outputs(),
             "plan": self.to_json(),
-            "job_minutes": self.job_minutes,
-            "trains": self.trains,
-            "runner": self.machine.runs_on or "none",
-            "kind": self.kind.value,
-            "role": self.role,
-            "region": self.region,
-            "container": self.container,
-            "environment": "eks" if self.dispatch.target is Target.EKS else "training",
-            "branch": self.ref,
         }
 
     def to_json(self) -> dict[str, Any]:

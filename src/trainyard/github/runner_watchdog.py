@@ -1,7 +1,6 @@
-"""One round of the watchdog: poll GitHub, find outages, cancel orphaned jobs, resume dead runs.
+"""One round of the watchdog: poll GitHub, find outages, resume dead runs.
 
     runners + jobs ──> outages
-                  └──> orphans ──> cancelled
     ended runs whose runner died ──> their next attempt
 
 The access to GitHub is passed in. `runners` judges what is found.
@@ -9,22 +8,19 @@ The access to GitHub is passed in. `runners` judges what is found.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ServiceError
-from trainyard.github.runner_version import RunnerRelease
 from trainyard.github.runners import (
     Job,
-    Orphan,
     Outage,
     Runner,
     has_labels,
     judge_jobs,
     judge_runners,
-    judge_versions,
 )
 
 if TYPE_CHECKING:
@@ -40,14 +36,6 @@ _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", r
 """Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
 _logger = logging.getLogger(__name__)
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class WatchFindings:
-    """The outages and orphaned jobs of one poll of GitHub."""
-
-    outages: tuple[Outage, ...]
-    orphans: tuple[Orphan, ...]
 
 
 @dataclass(frozen=True)
@@ -70,12 +58,10 @@ def find_outages(
     labels: frozenset[str],
     *,
     now: float,
-    releases: Sequence[RunnerRelease] = (),
-) -> WatchFindings:
-    """Return the present outages and orphans; only jobs of the workflow file `workflow` are orphans.
+) -> list[Outage]:
+    """Return the present outages; `workflow` is the file of the training workflow.
 
-    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN. `releases` are the runner's; without
-    them only the oldest version that GitHub registers is known.
+    `runners_api` has a token that may list runners, unlike GITHUB_TOKEN.
     """
     training = api.get(f"/actions/workflows/{workflow}").get("id")
     jobs = [job for status in ("queued", "in_progress") for job in _jobs(api, status, training)]
@@ -83,29 +69,7 @@ def find_outages(
     if runners_api is not None:
         runners = _list_runners(api, runners_api, labels)
     found = judge_runners(runners, jobs, labels, now=now)
-    found += judge_versions(runners or (), labels, releases, now=now)
-    return WatchFindings(tuple(found), tuple(judge_jobs(jobs, labels, now=now)))
-
-
-def keep_confirmed(first: WatchFindings, second: WatchFindings) -> WatchFindings:
-    """Return the findings that both polls have: no job just queued, and no runner that only restarts."""
-    outages_before = {outage.key for outage in first.outages}
-    orphans_before = {(orphan.job.run, orphan.job.name) for orphan in first.orphans}
-    return WatchFindings(
-        tuple(each for each in second.outages if each.key in outages_before),
-        tuple(each for each in second.orphans if (each.job.run, each.job.name) in orphans_before),
-    )
-
-
-def cancel_orphans(api: "GitHub", found: tuple[Orphan, ...], *, dry_run: bool) -> list[str]:
-    """Cancel the runs of orphaned jobs; return which were cancelled and why."""
-    for orphan in () if dry_run else found:
-        how = "force-cancel" if orphan.force else "cancel"
-        try:
-            api.post(f"/actions/runs/{orphan.job.run}/{how}", again=True)
-        except ServiceError as error:  # the run may have ended meanwhile
-            _logger.warning("%s", error)
-    return [f"{orphan.job.name} ({orphan.job.address}): {orphan.reason}" for orphan in found]
+    return [*found, *judge_jobs(jobs, labels, now=now)]
 
 
 def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]:
@@ -178,28 +142,16 @@ def _jobs(api: "GitHub", status: str, training: int | None) -> Iterator[Job]:
 
 
 def _list_runners(api: "GitHub", runners_api: "GitHub", labels: frozenset[str]) -> list[Runner] | None:
-    """Return the repository's runners; if none fits, also its organisation's. None if that is refused."""
+    """Return the repository's runners; None where the fitting ones may be an organisation's, not listed."""
     own = [_runner(each) for each in runners_api.pages("/actions/runners", "runners")]
-    if any(has_labels(each, labels) for each in own):
-        return own
-    if (api.get("").get("owner") or {}).get("type") != "Organization":
-        return own
-    try:
-        shared = [_runner(each) for each in runners_api.organisation_pages("/actions/runners", "runners")]
-    except ServiceError as error:
-        _logger.warning(
-            "The organisation's runners were not listed (%s). TRAINYARD_RUNNERS_TOKEN needs the organisation "
-            "permission Self-hosted runners: read; a classic token the scope admin:org",
-            error,
-        )
-        return None
-    return [*own, *shared]
+    is_listed = any(has_labels(each, labels) for each in own)
+    is_shared = not is_listed and (api.get("").get("owner") or {}).get("type") == "Organization"
+    return None if is_shared else own
 
 
 def _runner(entry: Json) -> Runner:
     labels = frozenset(str(label["name"]) for label in entry.get("labels") or ())
-    is_online, version = entry.get("status") == "online", str(entry.get("version") or "")
-    return Runner(str(entry["name"]), is_online, bool(entry.get("busy")), labels, version)
+    return Runner(str(entry["name"]), entry.get("status") == "online", bool(entry.get("busy")), labels)
 
 
 def _seconds(text: str) -> float:

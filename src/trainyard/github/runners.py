@@ -1,25 +1,18 @@
 """Judge runners and jobs as they are at one point in time. It sends no request.
 
 GitHub notices a missing runner only after a day. Here a runner is reported when it is offline or takes no
-job, and a job when it runs longer than jobs may.
+job, and a job when it runs longer than jobs may: the next job waits for it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainyard.github.runner_version import NEXT_STEP, RunnerRelease, version_problem
+from trainyard.github.job_times import JOB_MINUTES
 
 WAITING_SECONDS = 300.0
 """A job may wait this long for a free runner. With a poll every hour, an outage is reported in 65 minutes."""
-POLL_SECONDS = 60 * 60.0
-"""The time between two polls (`watch_runners.yml`)."""
-LIMIT_SECONDS = 480 * 60.0
-"""The time limit of the training job (`train.yml`)."""
 GRACE_SECONDS = 15 * 60.0
-"""GitHub ends a job at its limit; a job that still runs this much later counts as orphaned.
-
-GitHub's schedule may also start a poll this much too late.
-"""
+"""GitHub ends a job at its limit; a job that still runs this much later ends only when it is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +23,6 @@ class Runner:
     online: bool
     busy: bool
     labels: frozenset[str]
-    version: str = ""
-    """Empty where GitHub does not show it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class Job:
     """When it started to run or to wait, in Unix seconds."""
     address: str
     trains: bool
-    """Whether it belongs to this repository's own training workflow; no other job is ever cancelled."""
+    """Whether it belongs to this repository's own training workflow; other jobs may have other limits."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +50,6 @@ class Outage:
     """Identifies the outage; equal at every poll."""
     title: str
     next_step: str
-
-
-@dataclass(frozen=True)
-class Orphan:
-    """A job that ends only when it is cancelled."""
-
-    job: Job
-    reason: str
-    force: bool
-    """Force the cancellation, because an ordinary one was tried before."""
 
 
 def judge_runners(
@@ -94,27 +75,13 @@ def judge_runners(
     return [*found, *(_stuck(runner, waiting[0], now) for runner in idle if waiting)]
 
 
-def judge_versions(
-    runners: Iterable[Runner], labels: frozenset[str], releases: Sequence[RunnerRelease], *, now: float
-) -> Iterator[Outage]:
-    """Yield an outage for each version that GitHub refuses, or will within a week."""
-    fitting = [runner for runner in runners if has_labels(runner, labels)]
-    for version in dict.fromkeys(runner.version for runner in fitting):
-        if problem := version_problem(version, releases, now=now):
-            names = ", ".join(runner.name for runner in fitting if runner.version == version)
-            yield Outage(f"version {version}", f"GPU runner {names} has {problem}", NEXT_STEP)
-
-
-def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Orphan]:
-    """Yield the jobs to cancel: only those of the training workflow, and none that waits for your own runner.
-
-    Other workflows may use the same labels with other time limits.
-    """
+def judge_jobs(jobs: Iterable[Job], labels: frozenset[str], *, now: float) -> Iterator[Outage]:
+    """Yield an outage for each job of the training workflow that should have ended."""
     for job in (each for each in jobs if each.trains and each.running and has_labels(each, labels)):
-        age = now - job.since
-        if age > LIMIT_SECONDS + GRACE_SECONDS:
-            late = age > LIMIT_SECONDS + 2 * GRACE_SECONDS + POLL_SECONDS
-            yield Orphan(job, f"it has run for {_minutes(age)}, and jobs end after 480 minutes", late)
+        if (age := now - job.since) > 60 * JOB_MINUTES + GRACE_SECONDS:
+            title = f"{job.name} ({job.address}) has run for {_minutes(age)}, and ends only when cancelled"
+            force = f"gh api --method POST repos/{{owner}}/{{repo}}/actions/runs/{job.run}/force-cancel"
+            yield Outage(f"overdue {job.run}", title, f"gh run cancel {job.run}; if it stays: {force}")
 
 
 def has_labels(item: Runner | Job, labels: frozenset[str]) -> bool:

@@ -9,7 +9,9 @@ replaced; nothing is removed. What GitHub's console shows and its API does not i
 """
 
 import base64
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,14 +25,13 @@ from trainyard.github.setup_step import (
     BROWSER,
     HERE,
     MACHINE,
-    SecretChange,
     SetupChange,
     SetupStep,
     SetupVerdict,
     Todo,
     repository_argument,
 )
-from trainyard.github.trust_policy import WORKFLOW, is_immutable, trust_command
+from trainyard.github.trust_policy import ENVIRONMENT, WORKFLOW, Subject, is_immutable, trust_policy
 from trainyard.github.variables import (
     CLUSTER,
     CODEBUILD,
@@ -86,16 +87,6 @@ class WantedSetup:
 
 
 @dataclass(frozen=True)
-class ChangePolicy:
-    """Policy for changes: which are made, and how a secret is set."""
-
-    dry_run: bool = True
-    replace: bool = False  # whether a setting that somebody chose may be replaced
-    secrets: Collection[str] = ()  # the names of the secrets whose values are known
-    set_secret: Callable[[SecretChange], None] = lambda _: None  # raises ServiceError
-
-
-@dataclass(frozen=True)
 class Setting:
     """One value that GitHub shows at a path, and how it is set."""
 
@@ -127,12 +118,21 @@ def variable_setting(name: str, wanted: str | None) -> Setting:
 class Setup:
     """The set-up of one repository; a later row may use what an earlier one found."""
 
-    def __init__(self, ask: "Ask", repository: Repository, wanted: WantedSetup, policy: ChangePolicy) -> None:
-        self._ask, self._repository, self._wanted, self._policy = ask, repository, wanted, policy
+    def __init__(
+        self,
+        ask: "Ask",
+        repository: Repository,
+        wanted: WantedSetup,
+        *,
+        dry_run: bool = True,
+        replace_chosen: bool = False,
+    ) -> None:
+        """`replace_chosen`: settings that somebody chose are replaced."""
+        self._ask, self._repository, self._wanted = ask, repository, wanted
+        self._is_dry_run, self._replaces_chosen = dry_run, replace_chosen
         self._for_gh = repository_argument(repository.host, repository.name)
         self._selector, self._kind = RunnerSelector(tuple(wanted.labels), wanted.group), wanted.kind
         self._store, self._role, self._is_registered = wanted.store, wanted.role, False
-        self._places: list[str] = []  # the variables that name CodeBuild or a cluster
 
     def steps(self) -> Iterator[SetupStep]:
         """Yield each step as soon as it is finished. Raises ServiceTroubleError if GitHub does not answer."""
@@ -153,11 +153,11 @@ class Setup:
             if not (is_private and name == "fork PRs"):
                 yield name, partial(self._check, setting)
         yield "runner labels", self._check_labels
-        if self._kind is RunnerKind.HOSTED and JOB_MINUTES not in wanted.variables:
-            yield "variable", self._check_job_minutes
         yield "store", self._check_store
-        role = {ROLE: wanted.role} if wanted.role else {}
-        for name, value in {**wanted.variables, **role}.items():
+        values = {**wanted.variables, **({ROLE: wanted.role} if wanted.role else {})}
+        if self._kind is RunnerKind.HOSTED and (wanted.labels or not self._value(JOB_MINUTES)):
+            values = {JOB_MINUTES: HOSTED_MINUTES, **values}  # GitHub's machines end after six hours
+        for name, value in values.items():
             yield "variable", partial(self._check, variable_setting(name, value))
         reports = (NOTIFY,) if any(place == NOTIFY for place, _ in wanted.secrets) else ()
         for name in (*ENVIRONMENTS, *reports) if wanted.environments else ():
@@ -175,17 +175,14 @@ class Setup:
 
     def _change(self, step: SetupStep, check: Callable[[], SetupStep]) -> SetupStep:
         """Make the changes of a step and read it again; a change is done only when GitHub shows it."""
-        if self._policy.dry_run:
+        if self._is_dry_run:
             return replace(step, verdict=SetupVerdict.WOULD)
-        if step.overwrites and not self._policy.replace:
+        if step.overwrites and not self._replaces_chosen:
             return replace(step, verdict=SetupVerdict.YOU, text=f"{step.text}: not changed; --yes changes it")
         refusal = "GitHub accepted the change but does not show it"
         try:
             for change in step.changes:
-                if isinstance(change, SecretChange):
-                    self._policy.set_secret(change)
-                else:
-                    request(self._ask, change.method, change.path, change.body)
+                request(self._ask, change.method, change.path, change.body)
         except ServiceTroubleError:
             raise
         except ServiceError as error:
@@ -229,9 +226,9 @@ class Setup:
     def _check_labels(self) -> SetupStep:
         found, is_wanted = self._value(LABELS), bool(self._wanted.labels or self._wanted.group)
         known = self._wanted.variables
-        self._places = [name for name in (CODEBUILD, CLUSTER) if known.get(name) or self._value(name)]
-        if not is_wanted and not found and self._places:
-            return _ok(f"{self._places[0]} says where to train; no runner of your own")
+        elsewhere = [name for name in (CODEBUILD, CLUSTER) if known.get(name) or self._value(name)]
+        if not is_wanted and not found and elsewhere:
+            return _ok(f"{elsewhere[0]} says where to train; no runner of your own")
         if not is_wanted:
             self._selector, self._kind = RunnerSelector(DEFAULT_LABELS), RunnerKind.SELF_HOSTED
             try:
@@ -241,12 +238,6 @@ class Setup:
         self._kind = self._wanted.kind or runner_kind(self._selector)
         wanted = None if found and not is_wanted else labels_text(self._selector)
         return self._check(variable_setting(LABELS, wanted))
-
-    def _check_job_minutes(self) -> SetupStep:
-        """Check the time limit of the training job, which GitHub's machines end after six hours."""
-        found = self._value(JOB_MINUTES)
-        is_short = found.isascii() and found.isdecimal() and int(found) <= int(HOSTED_MINUTES)
-        return self._check(variable_setting(JOB_MINUTES, found if is_short else HOSTED_MINUTES))
 
     def _check_store(self) -> SetupStep:
         self._role = self._wanted.role or self._value(ROLE)
@@ -298,11 +289,9 @@ class Setup:
         where = f"environment {environment}" if environment else "the repository"
         if self._get(f"{place}/secrets/{name}", or_none=True) is not None:
             return _ok(f"{name} is in {where}; a value is never read")
-        change = SecretChange(name, environment)
-        if name in self._policy.secrets:
-            return _change(f"{name} in {where}", change)
-        command = change.command_line(self._repository.host, self._repository.name)
-        return _by_hand(f"{name} is not in {where}", Todo(HERE, command))
+        of = f" --env {environment}" if environment else ""
+        command = f"gh secret set {name}{of} --repo {self._for_gh}"
+        return _by_hand(f"{name} is not in {where}", Todo(HERE, command, "gh asks for the value"))
 
     def _check_runner(self) -> SetupStep:
         """Check that a runner with all labels is online, or had a job: GitHub does not list every kind."""
@@ -336,7 +325,7 @@ class Setup:
         unlisted = "; one of the organisation is not listed" if repository.is_of_organisation else ""
         text = f"no runner with the labels {wanted} is registered{unlisted}"
         step = _by_hand(text, self._registration(token))
-        return replace(step, changes=(token,) if self._policy.dry_run else ())
+        return replace(step, changes=(token,) if self._is_dry_run else ())
 
     def _registration(self, for_token: SetupChange) -> Todo:
         """Return the command that makes a machine a runner; a dry run requests no token."""
@@ -346,7 +335,7 @@ class Setup:
             if each.get("os") == "linux" and each.get("sha256_checksum")
         }
         token, note = "TOKEN", "a run without --dry-run inserts a token that is valid for an hour"
-        if not self._policy.dry_run:
+        if not self._is_dry_run:
             made = request(self._ask, for_token.method, for_token.path)
             ends = datetime.fromisoformat(made["expires_at"]).astimezone(UTC)
             token = str(made["token"])
@@ -368,7 +357,8 @@ class Setup:
             return _by_hand(f"{text}; GitHub's subjects are not the default here: write the policy by hand")
         ids = (repository.owner_id, repository.repository_id)
         known = ids if is_immutable(subject, repository.created) else ()
-        line = trust_command(self._role, repository.name, known)
+        policy = trust_policy(Subject(repository.name, ENVIRONMENT, *known), self._role)
+        line = f"echo {shlex.quote(json.dumps(policy))} > trust.json"
         return _by_hand(text, Todo(HERE, line, "then docs/runbooks/permissions.md#aws-role"))
 
     def _check_watchdog(self) -> SetupStep:
@@ -454,5 +444,5 @@ def _by_hand(text: str, *todo: Todo) -> SetupStep:
     return SetupStep("", SetupVerdict.YOU, text, todo=todo)
 
 
-def _change(text: str, *changes: SetupChange | SecretChange, overwrites: bool = False) -> SetupStep:
+def _change(text: str, *changes: SetupChange, overwrites: bool = False) -> SetupStep:
     return SetupStep("", SetupVerdict.CHANGE, text, changes, overwrites)

@@ -42,29 +42,11 @@ class SetupChange:
     path: str
     body: Mapping[str, Any] | None = None
 
-    def command_line(self, host: str, repository: str) -> str:  # noqa: ARG002 - the path names the repository
+    def command_line(self, host: str) -> str:
         """Return the call as a command for a shell."""
         prefix = "" if host == GITHUB else f"GH_HOST={host} "
         given = f" --input - <<< {shlex.quote(json.dumps(self.body))}" if self.body else ""
         return f"{prefix}gh api --method {self.method} {self.path}{given}"
-
-
-@dataclass(frozen=True)
-class SecretChange:
-    """A secret that `gh secret set` sets; this class never holds its value."""
-
-    name: str
-    environment: str
-    """Empty for a secret of the repository."""
-
-    def place(self, host: str, repository: str) -> list[str]:
-        """Return the arguments of `gh` that name the repository and the environment."""
-        environment = ["--env", self.environment] if self.environment else []
-        return [*environment, "--repo", repository_argument(host, repository)]
-
-    def command_line(self, host: str, repository: str) -> str:
-        """Return the command; `gh` asks for the value."""
-        return shlex.join(["gh", "secret", "set", self.name, *self.place(host, repository)])
 
 
 @dataclass(frozen=True)
@@ -86,7 +68,7 @@ class SetupStep:
     verdict: SetupVerdict
     text: str
     """The state that was found, or its difference from the wanted one."""
-    changes: tuple[SetupChange | SecretChange, ...] = ()
+    changes: tuple[SetupChange, ...] = ()
     overwrites: bool = False
     """The changes replace a setting that somebody chose, so the person must agree first."""
     todo: tuple[Todo, ...] = ()
@@ -113,10 +95,10 @@ def step_row(step: SetupStep) -> str:
     return "\n".join([row, *(" " * indent + line for line in more)])
 
 
-def remaining_tasks(steps: Sequence[SetupStep], host: str, repository: str, *, dry_run: bool) -> str:
+def remaining_tasks(steps: Sequence[SetupStep], host: str, *, dry_run: bool) -> str:
     """Return the text after the rows: the calls of a dry run, the tasks of a person, and a summary line."""
     parts: list[str] = []
-    calls = [change.command_line(host, repository) for step in steps for change in step.changes]
+    calls = [change.command_line(host) for step in steps for change in step.changes]
     if dry_run and calls:
         parts += ["A run without --dry-run would make these calls:", "\n".join(calls)]
     numbered = [(step, todo) for step in steps for todo in step.todo]
@@ -141,7 +123,7 @@ def describe_steps(steps: Sequence[SetupStep], host: str, repository: str) -> Ma
             "name": step.name,
             "verdict": str(step.verdict),
             "text": step.text,
-            "calls": [change.command_line(host, repository) for change in step.changes],
+            "calls": [change.command_line(host) for change in step.changes],
             "todo": [vars(todo) for todo in step.todo],
         }
         for step in steps

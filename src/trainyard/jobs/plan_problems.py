@@ -270,13 +270,7 @@ def job_findings(plan: JobSpec) -> list[Finding]:
     place = variable_scope(plan)
     beside = (SettingGroup(_PRESET, tuple(_program_settings(plan)), place),)
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place, beside)
-    return [
-        finding
-        for finding in found
-        if finding.subject not in _JUDGED_BY_THE_PLAN
-        # A hint, such as that a variable is for Megatron only, is for others than the preset that sets it.
-        and (finding.area != _PRESET or finding.severity is not Severity.INFO)
-    ]
+    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:

@@ -57,8 +57,6 @@ class Memory:
     """The need of the tensors."""
     reserve: int
     """A cautious estimate of what the processes use besides tensors."""
-    largest_batch_size: int | None = None
-    """The largest that fits; 0 if not even one sequence fits, None if the batch size does not matter."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +163,8 @@ def disk_bytes_needed(config: Config) -> int:
     return _checkpoints_held(config) * _checkpoint_bytes(config)
 
 
-def store_bytes_needed(config: Config, *, is_followed: bool = False) -> int:
-    """Size of the checkpoints that a new run keeps at its end; of the last one if the others were stored."""
-    if is_followed:
-        return _checkpoint_bytes(config)
+def store_bytes_needed(config: Config) -> int:
+    """Size of the checkpoints that a new run keeps at its end."""
     saving, steps = config.checkpointing, config.training.max_steps
     saves = -(-steps // saving.save_steps) if steps else 1
     kept = min(saves, _checkpoints_held(config) - 1)  # at the end none is being written
@@ -334,27 +330,20 @@ def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
         has_in_all = f"{has} of main memory available ({format_bytes(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
-        yield failure("memory", found, _memory_fix(config, memory))
+        yield failure("memory", found, _memory_fix(config))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
         f"{format_bytes(memory.reserve)} beside them ({of})"
     )
-    yield Finding("memory", Severity.WARNING, found, f"if the run is killed: {_memory_fix(config, memory)}")
+    yield Finding("memory", Severity.WARNING, found, f"if the run is killed: {_memory_fix(config)}")
 
 
-def _memory_fix(config: Config, memory: Memory) -> str:
-    size = memory.largest_batch_size
-    more = "end other programs, or take a machine (or a container's limit) with more memory"
-    if size is None and config.checkpointing.mode != "sync":
-        return f"--set checkpointing.mode=sync saves without a copy, or {more}"
-    if not size:
-        return f"{more}, or a smaller model.architecture"
-    if size >= config.training.batch_size:
-        return more
+def _memory_fix(config: Config) -> str:
+    saving = "" if config.checkpointing.mode == "sync" else ", checkpointing.mode=sync"
     return (
-        f"--set training.batch_size={size} is the largest that fits; raise "
-        f"training.gradient_accumulation_steps to train on as many sequences per step. Or {more}"
+        "lower training.batch_size and raise training.gradient_accumulation_steps"
+        f"{saving}, end other programs, or take a machine (or a container's limit) with more memory"
     )
 
 
@@ -446,14 +435,12 @@ def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
 _EMBEDDED_CORPUS_BYTES = 64_000_000
 _PREPARED_BYTES_PER_BYTE = 2
 """A byte of text becomes at most one token of two bytes."""
-_RECORD_BYTES, _ROW_BYTES = 1_000_000, 1_000
-"""Size of the records that a sync copies before it sends them, and of each logged row in them."""
 
 
 def expected_writes(
-    config: Config, disk: ModuleType, *, store_folder: Path | None, scratch: Path
+    config: Config, disk: ModuleType, *, store_folder: Path | None
 ) -> tuple[ExpectedWrites, ...]:
-    """Return the prepared data, the copy in a store that is a folder, and the copies of records.
+    """Return the prepared data, and the copy in a store that is a folder.
 
     `store_folder` is None for a store that is not a folder, or one that may hold a part of the run already.
     """
@@ -462,8 +449,7 @@ def expected_writes(
     found = [_writes("prepared data", prepared, missing, disk)]
     if store_folder is not None:
         found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
-    rows = (config.training.max_steps or 0) // config.monitoring.log_steps
-    return (*found, _writes("records to be sent", scratch, _RECORD_BYTES + rows * _ROW_BYTES, disk))
+    return tuple(found)
 
 
 def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWrites:
@@ -471,9 +457,9 @@ def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWri
 
 
 def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
-    """Return the greatest size of the prepared data; tokenised files are used in place."""
-    if data.train_path is None and not data.mixture:
+    """Return the greatest size of the prepared data."""
+    if data.train_path is None:
         return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
-    paths = (data.train_path, data.validation_path, *data.mixture)
+    paths = (data.train_path, data.validation_path)
     size: int = sum(disk.measure_path(Path(path).expanduser()) for path in paths if path)
     return size * _PREPARED_BYTES_PER_BYTE

@@ -12,11 +12,6 @@ from trainyard.plan.workload import Recomputation, TrainingWorkload
 _FLOAT = 4
 """Bytes of float32: the residual stream under autocast, and roots and sums always."""
 
-_START, _INDEX = 8, 4
-"""Bytes of the place of a document's start (int64) and of a block's number (int32)."""
-_BLOCK = 128
-"""Tokens per block of flex attention (`training.model.packing`)."""
-
 LONGEST_WRITTEN_OUT = 512
 """Tokens; longer sequences use the fused kernel on a CPU when compiled, too."""
 
@@ -54,7 +49,8 @@ def attention_bytes(work: TrainingWorkload) -> int:
         # Scaled queries, keys and values repeated per query head, the result, and the scores.
         mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        keys = width.query if work.repeats_keys else width.key_value
+        # With a mask no kernel takes grouped heads, so keys and values are repeated per query head.
+        keys = width.query if work.separate else width.key_value
         mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
     return norm_bytes(work) + _input_bytes(work, projections=3) + mixing
 
@@ -65,15 +61,9 @@ def _own_mask(work: TrainingWorkload) -> int:
 
 
 def shared_bytes(work: TrainingWorkload) -> int:
-    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask.
-
-    Instead of a mask, flex attention keeps the start of each token's document, and for each pair of blocks of
-    128 tokens whether it is visible: two lists for the forward pass and two for the backward pass.
-    """
+    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask."""
     if not work.separate or (work.compiled and scores_are_kept(work)):
         return 0
-    if work.attends_by_blocks:
-        return _START + 4 * _INDEX * work.sequence_length // _BLOCK**2
     if work.compiled:
         return work.sequence_length * work.compute_bytes
     shape = work.architecture

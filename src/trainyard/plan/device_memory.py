@@ -172,7 +172,7 @@ def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
     scores = activations.scores_are_kept(work)
-    keys = widths.query if work.repeats_keys and not scores else widths.key_value
+    keys = widths.query if work.separate and not scores else widths.key_value
     held = widths.residual * work.residual_bytes + 2 * (widths.query + keys) * work.compute_bytes
     if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes

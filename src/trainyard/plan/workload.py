@@ -84,19 +84,6 @@ class TrainingWorkload:
         return self.batch_size * self.sequence_length
 
     @property
-    def attends_by_blocks(self) -> bool:
-        """Return whether flex attention keeps documents apart, without a mask over all pairs of tokens."""
-        return self.separate and self.compiled and self.on_gpu
-
-    @property
-    def repeats_keys(self) -> bool:
-        """Return whether keys and values are repeated per query head.
-
-        With a mask no kernel takes grouped heads.
-        """
-        return self.separate and not self.attends_by_blocks
-
-    @property
     def compute_bytes(self) -> int:
         """Bytes per element in matrix products."""
         return 2 if self.bfloat16 else 4

@@ -175,7 +175,7 @@ class Proof:
     def to_json(self, *, now: float) -> dict[str, Any]:
         """Return the content of `proof.json`; `now` is the time of the judgement in Unix seconds."""
         parts = [
-            {"name": p.name, "passed": p.passed, "evidence": p.evidence, "next_step": p.next_step}
+            {"name": p.name, "passed": p.passed, "evidence": p.evidence, "fix": p.next_step}
             | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, cast
 
 from trainyard.errors import ConfigError
 
@@ -21,7 +21,7 @@ from trainyard.errors import ConfigError
 Processes = int | Literal["auto", "gpu", "cpu"]
 # The program that starts workers instead of torchrun in a pod of HyperPod's training operator.
 AGENT = "hyperpodrun"
-_BY_MACHINE: tuple[Literal["auto", "gpu", "cpu"], ...] = ("auto", "gpu", "cpu")
+_BY_MACHINE = ("auto", "gpu", "cpu")
 _NODES = ("PET_NNODES", "NNODES")
 _RANKS = ("PET_NODE_RANK", "NODE_RANK", "RANK")
 _PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
@@ -71,14 +71,13 @@ def place_in_run(
     is installed. Raises ConfigError for variables that contradict each other or the command line, and when
     a variable that several nodes need is missing.
     """
-    if environment.get("LOCAL_RANK"):  # its launcher has set, and checked, the other variables
-        _require_same(processes, _number(environment, "LOCAL_WORLD_SIZE", least=1), "LOCAL_WORLD_SIZE")
-        return None
-    count, world = _nodes(environment), _number(environment, "WORLD_SIZE", least=1)
+    if environment.get("LOCAL_RANK"):
+        return None  # its launcher has checked the other variables
+    # WORLD_SIZE counts the nodes only where nothing else does: newer operators count processes in it.
+    nodes = _nodes(environment) or _number(environment, "WORLD_SIZE", least=1)
     rank, address = _number(environment, *_RANKS), _value(environment, *_ADDRESSES)
     number = _number(environment, _INDEX) if rank is None else rank
     per_node = _processes(environment, processes)
-    nodes = count or world
     if nodes is None:
         if rank is not None or (number is not None and address):
             raise _refusal(
@@ -87,30 +86,30 @@ def place_in_run(
             )
         return None if per_node is None else NodeLauncher(1, 0, per_node)
     per_node = 1 if per_node is None else per_node
-    # WORLD_SIZE counts the nodes in a pod of an operator, or all processes in one of Kubeflow's newer ones.
-    if world not in (None, nodes, nodes * per_node if isinstance(per_node, int) else nodes):
-        raise _refusal(
-            f"WORLD_SIZE={world} counts neither the {nodes} nodes nor their processes: set "
-            "PET_NPROC_PER_NODE or --nproc-per-node to those of one node"
-        )
     if number is not None and number >= nodes:
-        raise _refusal(
-            f"This is node {number}, but the nodes are numbered 0 to {nodes - 1}: set PET_NNODES to "
-            "their number"
-        )
+        raise _refusal(f"This is node {number}, but the nodes are numbered 0 to {nodes - 1}: set PET_NNODES")
     if has_agent and _is_hyperpod(environment):
         options = _options(environment, {"AGENT_HOST": "server-host", "AGENT_PORT": "server-port"})
         return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
     if nodes == 1:
         return NodeLauncher(1, 0, per_node)
-    meet = _rendezvous(environment, address, nodes)
-    if meet[0].startswith("--rdzv-backend=") and meet[0] != "--rdzv-backend=static":
-        return NodeLauncher(nodes, None, per_node, meet)
-    if number is None:
+    backend = environment.get("PET_RDZV_BACKEND") or "c10d"
+    if endpoint := environment.get("PET_RDZV_ENDPOINT"):
+        more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
+        meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
+        if backend != "static":
+            return NodeLauncher(nodes, None, per_node, meet)
+    elif address:
+        port = _number(environment, *_PORTS, least=1) or 29500
+        meet = (f"--master-addr={address}", f"--master-port={port}")
+    else:
         raise _refusal(
-            f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK to it, "
-            f"from 0 to {nodes - 1}"
+            f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
+            f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
+            "(pip install hyperpod-elastic-agent)"
         )
+    if number is None:
+        raise _refusal(f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK")
     return NodeLauncher(nodes, number, per_node, (f"--node-rank={number}", *meet))
 
 
@@ -162,22 +161,6 @@ def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, st
     return {"NCCL_DEBUG": level, "NCCL_DEBUG_FILE": log}
 
 
-def _rendezvous(environment: Mapping[str, str], address: str | None, nodes: int) -> tuple[str, ...]:
-    """Return torchrun's options by which the nodes find each other: an endpoint, or the first node."""
-    if endpoint := environment.get("PET_RDZV_ENDPOINT"):
-        more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
-        backend = environment.get("PET_RDZV_BACKEND") or "c10d"
-        return (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
-    if address:
-        port = _number(environment, *_PORTS, least=1) or 29500
-        return (f"--master-addr={address}", f"--master-port={port}")
-    raise _refusal(
-        f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
-        f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
-        "(pip install hyperpod-elastic-agent)"
-    )
-
-
 def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
     """Return the options for those variables that are set; `names` has the option of each."""
     return [f"--{option}={environment[name]}" for name, option in names.items() if environment.get(name)]
@@ -198,9 +181,8 @@ def _nodes(environment: Mapping[str, str]) -> int | None:
     least, _, most = (_value(environment, *_NODES) or "").partition(":")
     if most not in ("", least):
         raise _refusal(
-            f"PET_NNODES={least}:{most}: a run keeps its number of nodes, because its global batch "
-            "(batch_size × gradient_accumulation_steps × processes) decides the result. Request one number "
-            "(elasticPolicy: minReplicas = maxReplicas)"
+            f"PET_NNODES={least}:{most}: a run keeps its number of nodes, because its global batch decides "
+            "the result. Request one number (elasticPolicy: minReplicas = maxReplicas)"
         )
     return _parse_number(_NODES[0], least, least=1) if least else None
 
@@ -208,20 +190,15 @@ def _nodes(environment: Mapping[str, str]) -> int | None:
 def _processes(environment: Mapping[str, str], requested: int | None) -> Processes | None:
     """Return the processes per node, None if not set. The command line may replace `auto`, not a number."""
     value = _value(environment, *_PROCESSES)
-    for word in _BY_MACHINE:
-        if value == word:
-            return word if requested is None else requested
+    if value in _BY_MACHINE:
+        return cast(Processes, value) if requested is None else requested
     found = _number(environment, *_PROCESSES, least=1)
-    _require_same(requested, found, "NPROC_PER_NODE")
-    return requested if found is None else found
-
-
-def _require_same(requested: int | None, given: int | None, name: str) -> None:
-    if None not in (requested, given) and requested != given:
+    if None not in (requested, found) and requested != found:
         raise _refusal(
-            f"--nproc-per-node {requested} contradicts {name}={given} of the job or of another launcher. "
-            "Omit the option, or change the job (nprocPerNode, numProcPerNode)"
+            f"--nproc-per-node {requested} contradicts NPROC_PER_NODE={found} of the job. Omit the option, "
+            "or change the job (nprocPerNode, numProcPerNode)"
         )
+    return requested if found is None else found
 
 
 def _value(environment: Mapping[str, str], *names: str) -> str | None:

@@ -63,8 +63,6 @@ class Export:
     sizes: dict[str, int]
     """The bytes of each tensor, in the order of the model."""
     shards: tuple[Shard, ...]
-    tokenizer: bool
-    """Whether tokenizer files are written too."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,7 +75,6 @@ class Export:
             "bytes": sum(self.sizes.values()),
             "format": "safetensors",
             "weights": [shard.name for shard in self.shards],
-            "tokenizer": self.tokenizer,
         }
 
 
@@ -86,7 +83,6 @@ def plan_export(
     step: int | None = None,
     *,
     dtype: str = "float32",
-    tokenizer: bool = True,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = UNSEEN,
 ) -> Export:
@@ -111,11 +107,10 @@ def plan_export(
         step=manifest.step,
         weights=weights,
         model=model,
-        eos=load_vocabulary(model).eos if tokenizer else None,
+        eos=load_vocabulary(model).eos,
         dtype=dtype,
         sizes=sizes,
         shards=tuple(_shards(sizes, shard_bytes)),
-        tokenizer=tokenizer,
     )
 
 
@@ -197,8 +192,7 @@ def _write_files(export: Export, folder: Path, progress: Progress) -> None:
         index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}
         _write_json(folder / INDEX_NAME, index)
     _write_json(folder / CONFIG_NAME, _config(export))
-    if export.tokenizer:
-        write_tokenizer(folder, export.model)
+    write_tokenizer(folder, export.model)
 
 
 def _config(export: Export) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from trainyard.training.checkpoint.resume import (
     values_to_fit,
 )
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.data.mixture import parts_of
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.data.vocabulary import load_vocabulary
@@ -50,7 +49,7 @@ from trainyard.training.model.optimizer import (
 from trainyard.training.model.parallel import Parallel, clip_gradients, put_on_devices
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
-from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log, record_network
+from trainyard.training.run.network_fallback import keep_nccl_log, record_network
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import Listener, RunContext, show_work
 from trainyard.training.run.run_request import (
@@ -176,7 +175,6 @@ def _train_segment(
             resume_garbage_collection()
             with end_when_hung(context, recorder, leave=request.leave):
                 with (
-                    end_on_fallback(context, recorder, leave=request.leave),
                     explain_memory_errors(config, context.directory, step=lambda: state.step + 1),
                     Saver(context) as saver,
                     closing(Trainer(context, saver, parallel, batches)) as trainer,
@@ -594,8 +592,7 @@ def rehearse(
     data = data_at_hand(config.data, config.model)
     if data is not None:
         return describe(request_for(data), processes=count)
-    plans = [plan_preparation(each, config.model).to_json() for each in parts_of(config.data).values()]
-    return {"prepares": {"parts": plans} if plans else plan_preparation(config.data, config.model).to_json()}
+    return {"prepares": plan_preparation(config.data, config.model).to_json()}
 
 
 def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:

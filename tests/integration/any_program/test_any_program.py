@@ -416,8 +416,8 @@ def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> No
     part = parts_of(repository.proven())["repeatable"]
 
     assert part["evidence"] == "not on record: lock"
-    assert "run.json" not in part["next_step"]
-    assert "trainyard init program" in part["next_step"]
+    assert "run.json" not in part["fix"]
+    assert "trainyard init program" in part["fix"]
 
 
 def test_checkpoints_of_another_run_in_the_same_folder_do_not_count(repository: Repository) -> None:

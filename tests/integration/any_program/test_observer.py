@@ -355,7 +355,9 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
         if found != wanted or seen.are_losses_partial != (mode == "only counted"):
             wrong[mode] = found
     assert wrong == {}, output[-2000:]
-    assert not re.findall("recompile_limit|does not know how to trace", output), "the compiler saw the observer"
+    assert not re.findall("recompile_limit|does not know how to trace", output), (
+        "the compiler saw the observer"
+    )
 
 
 LIBRARIES = {

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ServiceError
 from trainyard.gateways.github_api import ApiAnswer
 from trainyard.github.repository import get_repository
-from trainyard.github.setup import ChangePolicy, Setup, WantedSetup
-from trainyard.github.setup_step import SecretChange, SetupStep, exit_code_of_steps
+from trainyard.github.setup import Setup, WantedSetup
+from trainyard.github.setup_step import SetupStep, exit_code_of_steps
 
 REPOSITORY = "me/lab"
 REGISTRATION = "AREGISTRATIONTOKEN"
@@ -193,12 +192,4 @@ def set_up(
         return ApiAnswer(*github.reply(method, f"/{path}", json.loads(json.dumps(body))))
 
     repository, wanted = get_repository(ask, host, REPOSITORY), wanted or WantedSetup()
-
-    def set_secret(change: SecretChange) -> None:
-        place = f"environments/{change.environment}" if change.environment else "actions"
-        answer = ask("PUT", f"{repository.base}/{place}/secrets/{change.name}", {"name": change.name})
-        if answer.status >= 300:
-            raise ServiceError(f"gh secret set {change.name}: {answer.message}")
-
-    policy = ChangePolicy(dry_run, yes, [name for _, name in wanted.secrets], set_secret)
-    return Done(list(Setup(ask, repository, wanted, policy).steps()))
+    return Done(list(Setup(ask, repository, wanted, dry_run=dry_run, replace_chosen=yes).steps()))

@@ -86,7 +86,7 @@ CASES: list[tuple[str, Prepare, str, str]] = [
         f"POST {TRAINING}/deployment-branch-policies",
     ),
     ("env release", environment("release", None, rules=[REVIEWER]), PERSON, ""),
-    ("secret", shows(SECRET, None), CHANGED, f"PUT {SECRET}"),
+    ("secret", shows(SECRET, None), PERSON, ""),
     ("runner", shows("actions/runners", {"runners": []}), PERSON, ""),
     ("runner", shows("actions/runners", {"runners": [OFFLINE]}), PERSON, ""),
     ("watchdog", variable("TRAINYARD_WATCH", None), CHANGED, f"POST {VARIABLES}"),
@@ -111,9 +111,8 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
     github = prepared(row, prepare)
     planned = set_up(github, WANTED, dry_run=True)[row]
     assert (planned.verdict, github.changes()) == (WOULD if call else YOU, [])
-    shown = [change.command_line("github.com", "me/lab") for change in planned.changes]
-    api = "gh api --method " + call.replace(" ", " repos/me/lab/")
-    wanted = "gh secret set PROGRAM_ENV" if row == "secret" else api
+    shown = [change.command_line("github.com") for change in planned.changes]
+    wanted = "gh api --method " + call.replace(" ", " repos/me/lab/")
     assert not call or any(line.startswith(wanted) for line in shown), shown
     careful = set_up(github, WANTED, yes=False)
     assert careful[row].verdict is (DONE if follows == CHANGED else YOU)
@@ -177,9 +176,10 @@ def test_a_runner_of_the_organisation_is_not_listed_and_counts_once_a_run_was_pr
 
 def test_without_environments_secrets_are_the_repositorys() -> None:
     github = complete()
-    secrets = (("training", "PROGRAM_ENV"),)
-    assert set_up(github, WantedSetup(secrets=secrets, environments=False)).code == 0
-    assert "actions/secrets/PROGRAM_ENV" in github.shown
+    wanted = WantedSetup(secrets=(("training", "PROGRAM_ENV"),), environments=False)
+    assert set_up(github, wanted).todo("secret").endswith("gh secret set PROGRAM_ENV --repo me/lab")
+    github.shown["actions/secrets/PROGRAM_ENV"] = {}
+    assert set_up(github, wanted).code == 0
 
 
 def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -> None:
@@ -198,12 +198,13 @@ def test_an_environment_has_the_tags_of_its_jobs_and_keeps_what_others_added() -
         assert kept.verdict is OK and "by your choice also open to dev" in kept.text
 
 
-def test_slacks_secret_is_set_for_the_jobs_that_report_too() -> None:
+def test_slacks_secret_is_for_the_jobs_that_report_too() -> None:
     github = complete()
     secrets = tuple((place, "SLACK_WEBHOOK_URL") for place in ("training", "notify"))
     done = set_up(github, WantedSetup(secrets=secrets))
-    assert (done.code, done["env notify"].verdict) == (0, DONE)
-    assert all(f"environments/{place}/secrets/{name}" in github.shown for place, name in secrets)
+    assert (done.code, done["env notify"].verdict) == (1, DONE)
+    commands = [todo.command for step in done.steps for todo in step.todo]
+    assert commands == [f"gh secret set {name} --env {place} --repo me/lab" for place, name in secrets]
     github.environment("notify", None, rules=[REVIEWER])
     assert set_up(github, WantedSetup(secrets=secrets))["env notify"].verdict is YOU
 
@@ -216,7 +217,7 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes() -
     assert not any("registration-token" in call for call in github.calls)
     directory = {"TRAINYARD_RUNS_DIRECTORY": "/mnt/runs"}
     known = set_up(github, WantedSetup(store="file:///mnt/a%20b", variables=directory))
-    assert "  give '/mnt/a b'\n  give /mnt/runs\n" in known.todo("runner")
+    assert "FOLDERS=('/mnt/a b' /mnt/runs)\n" in known.todo("runner")
 
 
 def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
@@ -244,7 +245,8 @@ def test_a_role_is_trusted_by_a_command_in_githubs_form_until_a_run_has_shown_it
     assert github.variable("TRAINYARD_AWS_ROLE") == ROLE
     assert (unknown.code, unknown["aws role"].verdict) == (1, YOU)
     todo = unknown.todo("aws role")
-    assert ("--owner-id 11 --repository-id 22" in todo) is immutable and "--account 123456789012" in todo
+    assert ("repo:me@11/lab@22:environment:training" in todo) is immutable
+    assert "arn:aws:iam::123456789012:oidc-provider" in todo
     for host, default in (("git.example.org", True), ("github.com", False)):
         github.shown[subject] = {"use_default": default}
         assert set_up(github, WantedSetup(role=ROLE), host=host)["aws role"].todo == ()

@@ -23,17 +23,13 @@ FULL = Path("/dev/full")
         (SystemExit(None), 0, ""),
         (KeyboardInterrupt(), 130, "Interrupted.\n"),
         (BrokenPipeError(), 1, "Interrupted: the reader of the output has closed it (broken pipe).\n"),
+        (OSError(errno.ENOSPC, "Full"), 1, "The output could not be written: [Errno 28] Full\n"),
+        (OSError(errno.EDQUOT, "Quota", "/a/b"), 1, "/a/b: Quota\n"),
+        (OSError(errno.ELOOP, "Loop", "a"), 2, "a: Loop\n"),
         (
-            OSError(errno.ENOSPC, "No space left"),
-            1,
-            "The output could not be written: [Errno 28] No space left. Free space there, or write to "
-            "another folder.\n",
-        ),
-        (
-            OSError(errno.EDQUOT, "Quota"),
-            1,
-            f"The output could not be written: [Errno {errno.EDQUOT}] Quota. Free space there, or write to "
-            "another folder.\n",
+            FileNotFoundError(2, "no", "/none/b"),
+            2,
+            "/none: no such folder. Create it first, or name another one.\n",
         ),
     ],
 )

@@ -1,7 +1,6 @@
 """A stack against scripted answers, where moto has no answer; AWS's own model checks each request."""
 
 import json
-import logging
 import re
 from typing import Any, cast
 
@@ -24,12 +23,16 @@ PLANNED = {"create_change_set": [{"Id": ARN, "StackId": STACK}]}
 NOTHING = "The submitted information didn't contain changes. Submit different information."
 
 
+def stands(status: str) -> dict[str, Any]:
+    return {"Stacks": [{"StackStatus": status, "StackId": STACK}]}
+
+
 class Aws:
     """Answers each operation in turn, the last answer again and again."""
 
     def __init__(self, **answers: list[Any]) -> None:
-        standing = {"Stacks": [{"StackStatus": "UPDATE_COMPLETE", "StackId": STACK}]}
-        self.answers = {"describe_stacks": [standing], **answers}
+        self.answers: dict[str, list[Any]] = {"describe_stacks": [stands("UPDATE_COMPLETE")], **answers}
+        self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
 
     def call(self, service: str, operation: str, *, absent: tuple[str, ...] = (), **given: Any) -> Any:
@@ -38,6 +41,9 @@ class Aws:
         report = ParamValidator().validate(given, model.operation_model(name).input_shape)
         assert not report.has_errors(), report.generate_report()
         self.requests.append((operation, given))
+        if operation == "describe_stack_events":
+            tokens = [each["ClientRequestToken"] for _, each in self.requests if "ClientRequestToken" in each]
+            return {"StackEvents": [{"ClientRequestToken": tokens[-1], **each} for each in self.events]}
         answers = self.answers.get(operation, [{}])
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
@@ -54,16 +60,6 @@ def stack(aws: Aws) -> CloudFormationStack:
     return CloudFormationStack(cast("AwsAccount", aws), "lab")
 
 
-def event(number: int, name: str, status: str, reason: str = "", physical: str = "it") -> dict[str, Any]:
-    found = {"EventId": str(number), "StackId": STACK, "LogicalResourceId": name, "ResourceStatus": status}
-    return {
-        **found,
-        "ResourceType": "AWS::IAM::Role",
-        "PhysicalResourceId": physical,
-        "ResourceStatusReason": reason,
-    }
-
-
 def test_a_stack_that_agrees_has_no_change_set_and_a_name_that_is_taken_is_named() -> None:
     agreed = Aws(**PLANNED, describe_change_set=[{"Status": "FAILED", "StatusReason": NOTHING}])
     assert stack(agreed).plan("{}", {}, new=False) == ("", [])
@@ -77,7 +73,7 @@ def test_a_stack_that_agrees_has_no_change_set_and_a_name_that_is_taken_is_named
             {"Status": "FAILED", "StatusReason": "DescribeEvents"},
         ],
         describe_events=[{"OperationEvents": [why]}],
-        describe_stacks=[{"Stacks": [{"StackStatus": "REVIEW_IN_PROGRESS", "StackId": STACK}]}],
+        describe_stacks=[stands("REVIEW_IN_PROGRESS")],
     )
     with pytest.raises(ServiceError, match="GitHubRole: lab-github already exists"):
         stack(taken).plan("{}", {}, new=True)
@@ -91,9 +87,7 @@ def test_resources_that_exist_are_imported_and_then_get_the_settings() -> None:
         {"Status": "CREATE_COMPLETE", "Changes": [{"ResourceChange": {**change, "Action": action}}]}
         for action in ("Import", "Modify")
     ]
-    done = [{"StackEvents": []}, {"StackEvents": [event(1, "lab", "IMPORT_COMPLETE", physical=STACK)]}]
-    done += [done[1], {"StackEvents": [event(2, "lab", "UPDATE_COMPLETE", physical=STACK)]}]
-    aws = Aws(**PLANNED, describe_change_set=sets, describe_stack_events=done)
+    aws = Aws(**PLANNED, describe_change_set=sets)
     (found,) = init_aws.deploy(stack(aws), "{}", {}, new=True, dry_run=False)
     assert init_aws.row_of(found, dry_run=False)["standing"] == "imported"
     asked = [given for operation, given in aws.requests if operation == "create_change_set"]
@@ -101,28 +95,25 @@ def test_resources_that_exist_are_imported_and_then_get_the_settings() -> None:
     assert asked[0]["ImportExistingResources"] is True
 
 
-@pytest.mark.parametrize(("end", "arguments"), [("UPDATE_ROLLBACK_COMPLETE", (ARN,)), ("DELETE_FAILED", ())])
-def test_a_failure_has_the_reason_of_the_resource_that_caused_it(
-    end: str, arguments: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    old = [event(1, "lab", "CREATE_COMPLETE", physical=STACK)]
-    first = [event(2, "lab", "UPDATE_IN_PROGRESS", physical=STACK), *old]
-    failed = [event(3, "BuildRole", "UPDATE_FAILED", "must detach all policies first", "lab-build"), *first]
-    cancelled = [event(4, "LogGroup", "UPDATE_FAILED", "Resource update cancelled"), *failed]
-    last = [event(5, "lab", end, physical=STACK), *cancelled]
-    aws = Aws(describe_stack_events=[{"StackEvents": each} for each in (old, old, first, cancelled, last)])
+def test_a_failure_has_the_reason_of_the_resource_that_caused_it() -> None:
+    reasons = {"LogGroup": "Resource update cancelled", "BuildRole": "must detach all policies first"}
+    failed = {"ResourceStatus": "UPDATE_FAILED"}
+    end = "UPDATE_ROLLBACK_COMPLETE"
+    aws = Aws(describe_stacks=[stands(each) for each in ("CREATE_COMPLETE", "X_IN_PROGRESS", end)])
+    for name, reason in reasons.items():
+        aws.events.append({**failed, "LogicalResourceId": name, "ResourceStatusReason": reason})
+    aws.events.append({**failed, "ClientRequestToken": "an earlier one", "LogicalResourceId": "Old"})
     with pytest.raises(ServiceError) as raised:
-        stack(aws).execute(*arguments) if arguments else stack(aws).delete()
+        stack(aws).execute(ARN)
     text = str(raised.value)
-    assert "BuildRole (AWS::IAM::Role lab-build): must detach all policies first" in text and end in text
-    assert "cancelled" not in text and len(caplog.records) == 4, "old events are not shown"
+    assert "BuildRole: must detach all policies first" in text and end in text
+    assert "cancelled" not in text and "Old" not in text
 
 
 def test_a_stack_that_does_not_settle_ends_with_how_to_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudformation, "_SECONDS", 0.0)
     with pytest.raises(WaitTimeoutError, match="describe-stack-events --stack-name lab"):
-        stack(Aws(describe_stack_events=[{"StackEvents": []}])).delete()
+        stack(Aws(describe_stacks=[stands("X_IN_PROGRESS")])).execute(ARN)
 
 
 def test_what_is_retained_can_be_imported_by_the_identifier_of_its_schema() -> None:

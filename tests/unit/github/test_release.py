@@ -32,7 +32,7 @@ def checkout(tmp_path: Path) -> Make:
 
 def test_a_release_has_the_notes_of_its_own_section(checkout: Make) -> None:
     release = read_release(checkout(), "v1.2.0")
-    assert (release.version, release.notes, release.title) == ("1.2.0", "- one\n- two", "Trainyard 1.2.0")
+    assert (release.version, release.notes) == ("1.2.0", "- one\n- two")
     assert not release.is_preliminary
 
 

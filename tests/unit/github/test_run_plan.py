@@ -34,8 +34,8 @@ def plan_run(config: Config, segment: Segment = FIRST, variables: Any = STORE, *
 
 
 def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
-    outputs = plan_run(smoke).outputs()
-    assert outputs["train"] == "true"
+    outputs = plan_run(smoke).job_plan()
+    assert outputs["trains"] is True
     assert outputs["run_id"] == "gh-4711"
     assert outputs["run_dir"] == "runs/gh-4711"
     assert outputs["run_number"] == "812"
@@ -45,7 +45,7 @@ def test_a_push_asks_for_nothing_and_gets_everything(smoke: Config) -> None:
 
 
 def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
-    outputs = plan_run(smoke, overrides=("training.seed=7",), epochs="3").outputs()
+    outputs = plan_run(smoke, overrides=("training.seed=7",), epochs="3").job_plan()
     assert outputs["overrides"] == "training.seed=7\ntraining.epochs=3"
     for wrong in ("0", "1.5", "three", "-1", "٣"):
         with pytest.raises(ConfigError, match="epochs"):
@@ -64,7 +64,7 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     ]
     assert (fresh.trains, fresh.is_refused) == (False, False)
     planned = fresh.job_plan()
-    assert (planned["train"], planned["store"], planned["runner"]) == ("false", "", "none")
+    assert (planned["trains"], planned["store"], planned["runner"]) == (False, "", "none")
     codebuild = plan_run(smoke, variables={}, target=Target.CODEBUILD)
     assert [each.variable for each in codebuild.missing_settings] == [
         "TRAINYARD_CODEBUILD_PROJECT",
@@ -78,19 +78,12 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
 def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
     told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
     plan = plan_run(smoke, variables=told, target=Target.EKS)
-    assert (plan.missing_settings, plan.trains, plan.outputs()["target"]) == ((), True, "eks")
+    assert (plan.missing_settings, plan.trains, plan.job_plan()["target"]) == ((), True, "eks")
     for name in told:
         rest = {key: value for key, value in told.items() if key != name}
         assert [
             each.variable for each in plan_run(smoke, variables=rest, target=Target.EKS).missing_settings
         ] == [name]
-
-
-def test_a_machine_that_trains_where_it_plans_needs_a_store_and_no_label(smoke: Config) -> None:
-    here = plan_run(smoke, variables={"TRAINYARD_STORE": "file:///srv/store"}, target=Target.HERE)
-    assert (here.trains, here.missing_settings) == (True, ())
-    [store] = plan_run(smoke, variables={}, target=Target.HERE).missing_settings
-    assert store.command == "export TRAINYARD_STORE=s3://BUCKET/PREFIX"
 
 
 @each_case(
@@ -102,21 +95,21 @@ def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Confi
 
 
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config) -> None:
-    again = plan_run(smoke, variables=STORE | {"GITHUB_RUN_ATTEMPT": "2"}, resume="none").outputs()
+    again = plan_run(smoke, variables=STORE | {"GITHUB_RUN_ATTEMPT": "2"}, resume="none").job_plan()
     assert (again["resume"], again["fetch"]) == ("auto", "true")
-    assert plan_run(smoke, resume="none").outputs()["resume"] == "none"
-    assert plan_run(smoke, resume="runs/x/checkpoints/step-00000010").outputs()["fetch"] == "false"
+    assert plan_run(smoke, resume="none").job_plan()["resume"] == "none"
+    assert plan_run(smoke, resume="runs/x/checkpoints/step-00000010").job_plan()["fetch"] == "false"
 
 
 def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Config) -> None:
-    outputs = plan_run(smoke, FIRST.next(step=9), resume=MANIFEST).outputs()
+    outputs = plan_run(smoke, FIRST.next(step=9), resume=MANIFEST).job_plan()
     assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
     assert outputs["reason"] == "the time limit of a job"
     assert outputs["run_dir"] == "runs/gh-4711"
 
 
 def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> None:
-    assert plan_run(smoke, resume=MANIFEST).outputs()["fetch"] == "true"
+    assert plan_run(smoke, resume=MANIFEST).job_plan()["fetch"] == "true"
     place = manifest_place(MANIFEST)
     assert place is not None
     assert (place.store, place.run_number) == ("s3://ml-runs/phase2", 812)
@@ -133,7 +126,7 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
         overrides=("a.b=1", "c=2"),
         epochs="2",
     )
-    handover = read_handover(plan.outputs()["plan"])
+    handover = read_handover(json.dumps(plan.job_plan()))
     assert (handover.segment, handover.most_segments) == (FIRST, 3)
     following = handover.segment.next(step=5).with_thread("C0123:1732140000.000100")
     given = handover.inputs_of(following, manifest="run-812-manifest.json")
@@ -142,7 +135,7 @@ def test_what_the_next_segment_needs_is_read_back(smoke: Config) -> None:
     assert (segment, inputs["set"], inputs["epochs"]) == (following, "a.b=1\nc=2", "2")
     assert inputs["resume"] == "s3://ml-runs/phase2/manifests/run-812-manifest.json"
     assert read_continues(handover.inputs_of(following)["continues"])[1]["resume"] == "auto"
-    for wrong in ("", "[]", "{}", plan.outputs()["plan"].replace(COMMIT, "main")):
+    for wrong in ("", "[]", "{}", json.dumps(plan.to_json()).replace(COMMIT, "main")):
         with pytest.raises(ConfigError, match="plan"):
             read_handover(wrong)
 
@@ -157,7 +150,7 @@ def about_to_start(config: Config, plan: RunPlan, **more: Any) -> RunPreview:
     figures = plan_on(plan.machine, config)
     facts = {"parameters": 803_968, "config_sha256": "77d0" * 16, **vars(figures), **more}
     names = {"target": str(plan.dispatch.target), "labels": plan.machine.labels, "model": config.model.name}
-    return RunPreview(plan.outputs(), **(names | facts))
+    return RunPreview(plan.job_plan(), **(names | facts))
 
 
 def summary(config: Config, plan: RunPlan, **more: Any) -> str:
@@ -258,7 +251,7 @@ def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_o
     smoke: Config,
 ) -> None:
     def queue(segment: Segment = FIRST, **variables: str) -> str:
-        return plan_run(smoke, segment, STORE | variables).outputs()["queue"]
+        return str(plan_run(smoke, segment, STORE | variables).job_plan()["queue"])
 
     assert queue() == "trainyard-gpu-self-hosted"
     assert queue(TRAINYARD_RUNNER_LABELS='["GPU","self-hosted"]') == queue(), "order and case do not count"

@@ -1,7 +1,7 @@
 """A round of the watchdog with a GitHub in memory: one resumption per dead run."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 from trainyard.errors import ServiceError
 from trainyard.gateways.github_api import GitHub
 from trainyard.github import runner_watchdog
-from trainyard.github.runners import Job, Orphan, Outage
 
 NOW = 1_800_000_000.0
 GPU = frozenset({"self-hosted", "gpu"})
@@ -61,38 +60,11 @@ def test_a_poll_gathers_runners_and_the_jobs_that_wait_or_run() -> None:
             ],
         }
     )
-    assert [o.key for o in runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW).outages] == [
+    assert [o.key for o in runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW)] == [
         "stuck gpu-1"
     ]
     seen = runner_watchdog.find_outages(github, None, WORKFLOW, GPU, now=NOW)
-    assert [(o.key, "20 minutes" in o.title) for o in seen.outages] == [("waiting", True)]
-    assert seen.orphans == ()
-
-
-OUTAGE = Outage("offline gpu-1", "GPU runner gpu-1 is offline", "sudo ./svc.sh status")
-
-
-def test_only_a_problem_found_by_two_looks_is_an_outage() -> None:
-    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
-    stays, passes = Orphan(job, "495 minutes", force=False), Orphan(replace(job, run=8), "", force=False)
-    other = Outage("stuck gpu-1", "", "")
-    first = runner_watchdog.WatchFindings((OUTAGE, other), (stays, passes))
-    later = replace(stays, reason="497 minutes")
-    again = replace(OUTAGE, title="still")
-    second = runner_watchdog.WatchFindings((again, Outage("missing", "", "")), (later,))
-    assert runner_watchdog.keep_confirmed(first, second) == runner_watchdog.WatchFindings((again,), (later,))
-
-
-def test_an_orphaned_job_is_cancelled_even_if_it_ended_meanwhile() -> None:
-    job = Job(7, "Train and prove", True, GPU, NOW, "https://x/7", trains=True)
-    found = (Orphan(job, "it has run too long", force=False), Orphan(job, "still", force=True))
-    github = Memory()
-    assert len(runner_watchdog.cancel_orphans(github, found, dry_run=False)) == 2
-    assert [path for path, _ in github.changed] == ["/actions/runs/7/cancel", "/actions/runs/7/force-cancel"]
-    assert len(runner_watchdog.cancel_orphans(Memory(refuses=True), found, dry_run=False)) == 2
-    github = Memory()
-    runner_watchdog.cancel_orphans(github, found, dry_run=True)
-    assert github.changed == []
+    assert [(o.key, "20 minutes" in o.title) for o in seen] == [("waiting", True)]
 
 
 def dead_run(**changes: Any) -> Memory:
@@ -164,21 +136,12 @@ def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
     assert "lost its runner in 3 attempts" in outage.title
 
 
-@pytest.mark.parametrize("may_list", [True, False])
-@pytest.mark.parametrize("owner", ["Organization", "User"])
-def test_runners_of_the_organisation_are_asked_for_if_the_repository_has_none(
-    caplog: pytest.LogCaptureFixture, owner: str, may_list: bool
-) -> None:
-    box = {"name": "gpu-1", "status": "online", "busy": True, "labels": [{"name": n} for n in GPU]}
-
+def test_runners_of_an_organisation_are_not_listed_and_judged_by_the_jobs_that_wait() -> None:
     class Owned(Memory):
-        def get(self, path: str, **query: Any) -> Any:
-            return super().get(path, **query) if path else {"owner": {"type": owner}}
+        owner = ""
 
-        def organisation_pages(self, path: str, key: str) -> Iterator[Any]:
-            if not may_list:
-                raise ServiceError("403 Resource not accessible by personal access token")
-            yield {**box, "version": "2.300.0"}
+        def get(self, path: str, **query: Any) -> Any:
+            return super().get(path, **query) if path else {"owner": {"type": self.owner}}
 
     waits = {"status": "queued", "name": "Train and prove", "created_at": at(20), "html_url": "https://x/7"}
     github = Owned(
@@ -188,7 +151,6 @@ def test_runners_of_the_organisation_are_asked_for_if_the_repository_has_none(
             "/actions/runners": [],
         }
     )
-    found = runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW)
-    expected = {("Organization", True): "version 2.300.0", ("Organization", False): "waiting"}
-    assert [each.key for each in found.outages] == [expected.get((owner, may_list), "missing")]
-    assert ("Self-hosted runners: read" in caplog.text) is (owner == "Organization" and not may_list)
+    for github.owner, expected in (("Organization", "waiting"), ("User", "missing")):
+        found = runner_watchdog.find_outages(github, github, WORKFLOW, GPU, now=NOW)
+        assert [each.key for each in found] == [expected]

@@ -1,6 +1,6 @@
-"""Outages and orphaned jobs at one moment, and jobs that are only queued."""
+"""Outages at one moment, and jobs that are only queued."""
 
-import pytest
+from dataclasses import replace
 
 from trainyard.github.runners import Job, Runner, judge_jobs, judge_runners
 
@@ -63,15 +63,9 @@ def test_without_permission_to_list_runners_the_jobs_show_an_outage() -> None:
     assert outage_keys(runners=None) == []
 
 
-@pytest.mark.parametrize(
-    ("waits", "force"),
-    [(job(496, running=True), False), (job(570, running=True), False), (job(571, running=True), True)],
-)
-def test_a_job_beyond_its_limit_is_cancelled_and_later_by_force(waits: Job, force: bool) -> None:
-    """Polls come every hour, some minutes late; the first that sees the job cancels it without force."""
-    [orphan] = judge_jobs([waits], GPU, now=NOW)
-    assert orphan.force is force
-    assert "jobs end after 480" in orphan.reason
+def test_a_job_beyond_its_limit_is_an_outage_with_the_command_that_ends_it() -> None:
+    [outage] = judge_jobs([job(496, running=True)], GPU, now=NOW)
+    assert "has run for 496 minutes" in outage.title and outage.next_step.startswith("gh run cancel 7;")
 
 
 def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> None:
@@ -80,6 +74,7 @@ def test_jobs_waiting_for_your_own_runner_and_foreign_jobs_are_left_alone() -> N
         job(600),
         job(480, running=True),
         job(600, running=True, labels=hosted),
+        replace(job(600, running=True), trains=False),
     ]
     assert list(judge_jobs(left, GPU, now=NOW)) == []
 

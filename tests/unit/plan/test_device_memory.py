@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, device_memory
 from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
-from trainyard.training.model import attention, loss, parallel
-from trainyard.training.model.model import Llama
+from trainyard.training.model import attention, loss
 
 ROOT = Path(__file__).resolve().parents[3]
 Build = Callable[..., TrainingWorkload]
@@ -222,31 +220,6 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
     assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
         "no grouped heads are left"
     )
-
-
-def test_flex_attention_on_compiled_gpus_takes_no_mask_and_groups_its_heads(workload: Build) -> None:
-    together = workload(compiled=True, on_gpu=True)
-    apart = replace(together, separate=True)
-    assert activations.block_bytes(apart) == activations.block_bytes(together)
-    assert activations.shared_bytes(apart) == 8 + 2
-    long = replace(apart, sequence_length=1 << 17)
-    assert activations.shared_bytes(long) == 8 + 128, "bytes per token: far below one per key"
-    eager = replace(apart, compiled=False)
-    assert activations.block_bytes(eager) - activations.block_bytes(replace(eager, separate=False)) > 2 * 2048
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("compiled", ["true", "false"])
-def test_the_plan_attends_by_blocks_where_the_trainer_does(
-    load: Callable[..., Any], compiled: str, device: str
-) -> None:
-    config = load("smoke", f"compute.compile={compiled}", "data.packing=separate")
-    planned = training_workload(config, on_gpu=device == "cuda").attends_by_blocks
-    with torch.device("meta"):
-        model = Llama(config.model.architecture)
-    parallel._choose_masks(model, config, torch.device(device))
-    assert planned == model.model.attends_by_blocks
-    assert activations._BLOCK == attention.BLOCK
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:

@@ -109,7 +109,7 @@ class RecordedRun:
                 "name": name,
                 "passed": name != failing,
                 "evidence": text,
-                "next_step": command if name == failing else None,
+                "fix": command if name == failing else None,
             }
             for name, text in evidence.items()
         ]

@@ -187,5 +187,3 @@ def test_the_tokenizer_of_the_run_goes_along(
     tokenizer_file.unlink()
     with pytest.raises(ConfigError, match=r"model\.tokenizer: .* does not exist"):
         plan_export(directory)
-    write_export(plan_export(directory, tokenizer=False), tmp_path / "bare")
-    assert {path.name for path in (tmp_path / "bare").iterdir()} == {"config.json", "model.safetensors"}

@@ -44,11 +44,6 @@ class SyncReport:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @property
-    def measures_speed(self) -> bool:
-        """Return whether most of the time was spent on sending, and not on comparing what was there."""
-        return 2 * self.sent_bytes >= self.bytes
-
     def summary(self) -> str:
         """One line for people."""
         where = f"{self.store}/run-{self.run_number}"

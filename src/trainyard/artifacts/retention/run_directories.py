@@ -22,7 +22,6 @@ from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, TrainyardError
-from trainyard.run import storing_speed
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
@@ -89,8 +88,6 @@ def plan_removal(
     Raises ServiceError when the store cannot be reached."""
     decisions, proven = [], list[_ProvenRun]()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.name == storing_speed.FILE:
-            continue
         if _is_leftover(path):
             decisions.append(DirectoryDecision(path, False, "its removal was interrupted", _size_of(path)))
             continue

@@ -37,7 +37,6 @@ from trainyard.errors import CheckpointError, RecordError, ServiceError, Verific
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.storing_speed import write_storing_speed
 from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
@@ -74,17 +73,9 @@ def sync_run(
         sync_suggested(store, directory, number),
     ):
         contents = contents_of(directory, number, Path(scratch))
-        report = store_contents(
+        return store_contents(
             store, contents, number, signer=signer, progress=progress, others_seconds=others_seconds
         )
-        keep_storing_speed(directory, report)
-        return report
-
-
-def keep_storing_speed(directory: RunDirectory, report: SyncReport) -> None:
-    """Keep the measured speed for the deadline of the next run on this machine."""
-    if report.measures_speed:
-        write_storing_speed(directory.path.parent, report.sent_bytes, report.seconds)
 
 
 def store_contents(

@@ -17,7 +17,7 @@ from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import StoredState, read_store
 from trainyard.artifacts.upload.other_machines import OtherMachines
-from trainyard.artifacts.upload.sync import keep_storing_speed, store_contents
+from trainyard.artifacts.upload.sync import store_contents
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 
@@ -72,7 +72,7 @@ class RunningRun:
         return before, replace(contents, problems=(), notes=())  # the last pass reports them, once
 
     def _store_groups(self, contents: Contents, before: StoredState) -> SyncReport:
-        report = store_contents(
+        return store_contents(
             self._store,
             contents,
             self._number,
@@ -82,8 +82,6 @@ class RunningRun:
             others=self._others,
             others_seconds=0.0,
         )
-        keep_storing_speed(self._directory, report)
-        return report
 
 
 def _is_stored(group: Group, before: StoredState) -> bool:

@@ -71,7 +71,7 @@ class LocalStore:
 
     def __init__(self, root: Path, pace: Callable[[int], None] = lambda _count: None) -> None:
         self._root, self._pace = root, pace
-        self.url = f"file://{root}"
+        self.url = root.as_uri()
 
     def folders(self) -> Iterator[str]:
         with name_refusals(self._root):

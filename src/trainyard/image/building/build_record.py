@@ -85,18 +85,21 @@ def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[st
 
     `find` returns the registry's digest for a tag or a digest; the other one is empty.
     """
-    state = ended.state
-    pushed = state.exported.get("IMAGE_DIGEST", "")
+    pushed = ended.state.exported.get("IMAGE_DIGEST", "")
     held = find("", pushed) if pushed else None
-    if held and held == pushed:
-        return held
-    says = "exported no IMAGE_DIGEST. The project must build with the buildspec.yml of this repository"
-    if pushed:
-        says = f"ECR has no image {request.image}@{pushed}"
-    if held:
-        says = f"it pushed {pushed}, and ECR holds {held} for it"
-    raise VerificationError(
-        f"{request.image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+    if pushed and held == pushed:
+        return pushed
+    says = f"ECR holds {held or 'no image'} for the IMAGE_DIGEST {pushed}" if pushed else _NO_EXPORT
+    raise _unproven(request.image, ended, says.format("IMAGE_DIGEST"))
+
+
+_NO_EXPORT = "it exported no {}. The project must build with the buildspec.yml of this repository"
+
+
+def _unproven(image: str, ended: CompletedBuild, says: str) -> VerificationError:
+    state = ended.state
+    return VerificationError(
+        f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
     )
 
 
@@ -107,23 +110,21 @@ def exported_answers(
 
     Raises VerificationError unless it exported the answers of this level, and none that failed.
     """
-    state = ended.state
-    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
     try:
-        found = parse_json_object(state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
+        found = parse_json_object(ended.state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
     except DamagedFileError:
         found = {}
-    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
-    answers = found.get("answers") or {"any": False}
-    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
-    says = f"it checked by {', '.join(other)}" if other else f"these checks failed: {', '.join(failed)}"
     if not found:
-        says = "it exported no IMAGE_CHECK. The project must build with the buildspec.yml of this repository"
-    if other or failed:
-        raise VerificationError(
-            f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
-        )
-    return dict(answers)
+        raise _unproven(image, ended, _NO_EXPORT.format("IMAGE_CHECK"))
+    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
+    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
+    if other:
+        raise _unproven(image, ended, f"it checked by {', '.join(other)}")
+    answers = dict(found.get("answers") or {"any": False})
+    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
+    if failed:
+        raise _unproven(image, ended, f"these checks failed: {', '.join(failed)}")
+    return answers
 
 
 def aws_result(

@@ -7,6 +7,7 @@ A value is never a build argument, a label or a part of the content. `gateways/i
 it where the image is built. CodeBuild gets names of AWS Secrets Manager, never values.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,29 +123,23 @@ def build_variables_of_secrets(
 
 
 def _name_in_aws(what: str, source: SecretSource, project: str) -> str:
-    is_login = what.startswith("--login")
-    name = f"{project}/{what.rpartition(' ')[2].removeprefix('id=').replace(':', '-')}"
-    option = f"{what}=secretsmanager:{name}" if is_login else f"{what},secretsmanager={name}"
-    if source.kind == "secretsmanager":
-        # The statement ReadBuildSecrets of infrastructure/cloudformation.yaml.
-        if source.place.rpartition(":secret:")[2].startswith(f"{project}/"):
-            return source.place
+    if source.kind != "secretsmanager":
+        raise ConfigError(
+            f"{what}: the build in AWS has no file and no variable of this machine. Store the value in AWS "
+            f"Secrets Manager under a name that begins with {project}/, and give that name "
+            "(secretsmanager); or use --builder local"
+        )
+    # The statement ReadBuildSecrets of infrastructure/cloudformation.yaml.
+    if not source.place.rpartition(":secret:")[2].startswith(f"{project}/"):
         raise ConfigError(
             f"{what}: the role of the build reads only secrets whose names begin with {project}/. Store it "
-            f"under such a name, and pass {option}"
+            "under such a name"
         )
-    value = f"file://{source.place}" if source.kind == "src" else f'"${source.place}"'
-    raise ConfigError(
-        f"{what}: the build in AWS has no such {'file' if source.kind == 'src' else 'variable'}. Store it "
-        f"once with `aws secretsmanager create-secret --name {name} --secret-string {value}`, and pass "
-        f"{option}; or use --builder local."
-    )
+    return source.place
 
 
 def login_of(host: str, value: str) -> tuple[str, str]:
     """Return user and password from the value of a login. Raises ConfigError, without showing the value."""
-    import json
-
     try:
         facts = json.loads(value)
     except ValueError:

@@ -62,17 +62,6 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
         )
 
 
-def _efa_latest(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    if "aws-efa-installer-latest" in declared.commands:
-        yield image_finding(
-            0,
-            "aws-efa-installer-latest is a different installer each month",
-            "two builds of one commit may differ in libfabric and in the plugin, and the new one is untested",
-            "name a version, such as aws-efa-installer-1.49.0.tar.gz",
-            severity=WARNING,
-        )
-
-
 def efa_plugin(declared: DeclaredVersions) -> Version:
     """Return the version of aws-ofi-nccl, installed by itself or by the EFA installer; () if unknown."""
     row = row_of("efa", installer=version_text(declared.efa_installer))
@@ -182,18 +171,13 @@ def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
 
 
 def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    judges = {"ENV": _severity_of_variable, "ARG": _severity_of_argument}
     for instruction in declared.parsed.instructions:
+        values = pairs_of(instruction) if instruction.name == "ENV" else {}
         if instruction.name == "ARG":
             values = {key: value or "" for key, value in arguments_of(instruction.text, {}, {}).items()}
-        elif instruction.name == "ENV":
-            values = pairs_of(instruction)
-        else:
-            continue
         for name, value in values.items():
-            severity = _severity_of_argument(name, value) if instruction.name == "ARG" else None
-            if instruction.name == "ENV" and baked_secret_kind(name, value):
-                severity = ERROR
-            if severity is not None:
+            if severity := judges[instruction.name](name, value):
                 yield image_finding(
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
@@ -201,6 +185,10 @@ def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
                     "use RUN --mount=type=secret, or hand it to the job as a Secret",
                     severity=severity,
                 )
+
+
+def _severity_of_variable(name: str, value: str) -> Severity | None:
+    return ERROR if baked_secret_kind(name, value) else None
 
 
 def _severity_of_argument(name: str, value: str) -> Severity | None:
@@ -218,7 +206,6 @@ RULES: dict[str, Rule] = (
     | {
         "efa-versions": _efa_versions,
         "efa-missing": _efa_missing,
-        "efa-latest": _efa_latest,
         "efa-nccl": _memory_registration,
         "two-nccl": _system_nccl,
         "environment": _variables,

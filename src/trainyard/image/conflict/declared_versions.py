@@ -55,8 +55,6 @@ class DeclaredVersions:
     """Whether a package is installed whose name or version is not stated."""
     has_efa: bool = False
     """Whether the EFA installer or the plugin is named, in any version."""
-    installs_trainyard: bool = False
-    """Whether this package is in the image."""
     variables: tuple[Variable, ...] = ()
     efa_installer: Version = ()
     efa_plugin: Version = ()
@@ -117,7 +115,7 @@ def declare(
     Files that it copies and installs from are read with `read` and `read_lock`; without a `resolver` only
     pins are known. `machine` is x86_64 or aarch64.
     """
-    lines, bases, steps = read_steps(parsed, read, read_lock)
+    lines, bases, steps = read_steps(parsed, name, read, read_lock)
     installed = InstalledPackages(name, resolver, machine)
     installed.follow(steps, "\n".join(line.text for line in lines))
     final = len(parsed.stages) - 1
@@ -136,7 +134,6 @@ def declare(
     efa = _last_version(_EFA, text) or version(known.get("EFA_INSTALLER_VERSION", ""))
     plugin = _last_version(_PLUGIN, text) or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v"))
     nccl = _last_version(_SYSTEM_NCCL, text) or version(known.get("NCCL_VERSION", "").removeprefix("v"))
-    copied = [i.text for i in parsed.instructions if i.name in ("COPY", "ADD")]
     kept = torch is None and "torch" not in unstated and not unread
     return DeclaredVersions(
         dockerfile=name,
@@ -152,7 +149,6 @@ def declare(
         efa_installer=efa,
         efa_plugin=plugin,
         has_efa=bool(efa or plugin or re.search(r"efa[-_]installer|aws-ofi-nccl", text)),
-        installs_trainyard="trainyard-ci" in packages or any("src/trainyard" in one for one in copied),
         nccl=wheel or nccl,
         commands=text,
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),

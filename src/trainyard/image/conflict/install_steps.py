@@ -5,12 +5,13 @@ It resolves nothing: a step states requirements, indexes, and what of it cannot 
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from trainyard.image.conflict.base_images import BaseImage, base_of_stage
 from trainyard.image.conflict.stated_packages import (
+    UNREAD,
     RequirementsFile,
     StatedRequirement,
     read_project,
@@ -41,45 +42,32 @@ class InstallStep:
     """One installing command, with the content of the files that it names."""
 
     install: Install
-    files: tuple[tuple[str, RequirementsFile], ...]
-    """Name and content of the files that could be read."""
-    constraints: tuple[RequirementsFile, ...]
-    indexes: Mapping[str, str]
-    """Variables such as PIP_INDEX_URL that name indexes -> value."""
+    stated: tuple[StatedRequirement, ...]
+    """What its words and files require."""
+    constraints: tuple[str, ...]
+    indexes: tuple[str, ...]
+    """The index that replaces PyPI, empty for none, then the others; of options, files and variables."""
     base: BaseImage
     line: int
     stage: int
     number: int
     is_last: bool
     """Whether the last stage is built on it."""
+    is_locked: bool
+    """Whether everything that it installs is of locks, which were resolved when they were made."""
     missing: tuple[str, ...] = ()
     """Files that cannot be read here."""
     unread: str = ""
     """What installs packages that are not read: a program, a script, a URL, a project; empty for nothing."""
 
-    def requirements(self, dockerfile: str) -> Iterator[tuple[StatedRequirement, tuple[str, int]]]:
-        """Yield what it installs, each with its file and line; `dockerfile` is the name of that file."""
-        for word in self.install.words:
-            if one := read_requirement(word):
-                yield one, (dockerfile, self.line)
-        for name, content in self.files:
-            yield from ((one, (name, one.line)) for one in content.requirements)
-
-    @property
-    def index_urls(self) -> tuple[str, list[str]]:
-        """The index that replaces PyPI, empty for none, and the others; of options, files and variables."""
-        named = (self.install, *(content.indexes for _, content in self.files))
-        main = [one.main_index for one in named if one.main_index]
-        main += [self.indexes[name] for name in _MAIN_INDEXES if self.indexes.get(name)]
-        others = [url for one in named for url in one.other_indexes]
-        others += [url for name in _OTHER_INDEXES for url in self.indexes.get(name, "").split()]
-        return (main or [""])[0], others
-
 
 def read_steps(
-    parsed: Dockerfile, read: ContextReader | None, read_lock: LockReader | None
+    parsed: Dockerfile, dockerfile: str, read: ContextReader | None, read_lock: LockReader | None
 ) -> tuple[tuple[ResolvedInstruction, ...], dict[int, BaseImage], tuple[InstallStep, ...]]:
-    """Return the instructions of the used stages, their bases, and the installing commands in order."""
+    """Return the instructions of the used stages, their bases, and the installing commands in order.
+
+    `dockerfile` is the name of the file.
+    """
     lines = resolve_text(parsed)
     bases = {stage.number: base_of_stage(parsed, stage, lines) for stage in parsed.used_stages()}
     last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
@@ -88,54 +76,68 @@ def read_steps(
         stage = line.instruction.stage
         if stage not in bases or line.instruction.name != "RUN":
             continue
-        settings = _index_variables(lines[: place + 1], parsed)
+        variables = _index_variables(lines[: place + 1], parsed)
         for install in installs_of(line.text):
-            files = _FileReader(partial(context_paths, parsed, lines, place, install=install), read)
-            contents = tuple(files.read_all(install, read_lock))
-            limits = tuple(one[1] for path in install.constraints if (one := files.read_one(path)))
-            unnamed = any(not stated.name for word in install.words if (stated := read_requirement(word)))
-            unread = install.opaque or ("a URL" if unnamed else files.unread)
-            place_of_step = (bases[stage], line.instruction.line, stage, len(steps), stage in last)
+            find = partial(context_paths, parsed, lines, place, install=install)
+            found, missing = _read_files(install, partial(_text, read, find), read_lock)
+            named = (read_requirement(word) for word in install.words)
+            words = [replace(one, file=dockerfile, line=line.instruction.line) for one in named if one]
+            unread = install.opaque or ("" if all(one.name for one in words) else "a URL")
+            limits = [_text(read, find, path) for path in install.constraints]
             steps.append(
-                InstallStep(install, contents, limits, settings, *place_of_step, tuple(files.missing), unread)
+                InstallStep(
+                    install,
+                    (*words, *(one for content in found for one in content.requirements)),
+                    tuple(s.written for one in limits if one for s in read_requirements(one[1]).requirements),
+                    _indexes([install, *(content.options for content in found)], variables),
+                    bases[stage],
+                    line.instruction.line,
+                    stage,
+                    len(steps),
+                    is_last=stage in last,
+                    is_locked=bool(found) and not words and all(content.is_lock for content in found),
+                    missing=tuple(missing),
+                    unread=unread or next((c.options.opaque for c in found if c.options.opaque), ""),
+                )
             )
     return tuple(line for line in lines if line.instruction.stage in bases), bases, tuple(steps)
 
 
-@dataclass
-class _FileReader:
-    """Reads the files that one installing command names, from the build context."""
+def _text(
+    read: ContextReader | None, find: Callable[..., tuple[str, ...]], path: str
+) -> tuple[str, str] | None:
+    paths = find(path=path)
+    return read(paths) if read and paths else None
 
-    paths: Callable[..., tuple[str, ...]]
-    read: ContextReader | None
-    missing: list[str] = field(default_factory=list)
-    unread: str = ""
 
-    def read_all(
-        self, install: Install, read_lock: LockReader | None
-    ) -> Iterator[tuple[str, RequirementsFile]]:
-        """Yield name and content of the files that can be read, and note the others."""
-        found = [(path, self.read_one(path)) for path in install.files]
-        for path in install.locks:
-            folder, extras = install.projects[0]
-            lock, project = self._text(path), self._text(posixpath.join(folder, "pyproject.toml"))
-            pins = read_lock(project[1], lock[1], extras) if lock and project and read_lock else ""
-            found.append((path, (lock[0], read_requirements(pins)) if lock and pins else None))
-        self.missing = [path for path, one in found if one is None]
-        for folder, extras in install.projects if not install.locks else ():
-            project = self._text(posixpath.join(folder, "pyproject.toml"))
-            found.append(("", (project[0], read_project(project[1], extras)) if project else None))
-        if any(one[1].opaque if one else not path for path, one in found):
-            self.unread = "a project or a file of requirements"
-        yield from (one for _, one in found if one)
+def _read_files(
+    install: Install, text_of: Callable[[str], tuple[str, str] | None], read_lock: LockReader | None
+) -> tuple[list[RequirementsFile], list[str]]:
+    """Return the content of the files and projects of a command, and the files that cannot be read."""
+    found, missing = list[RequirementsFile](), list[str]()
+    for path in install.files:
+        file = text_of(path)
+        found += [read_requirements(file[1], file[0])] if file else []
+        missing += [] if file else [path]
+    for folder, extras in install.projects:
+        project = text_of(posixpath.join(folder, "pyproject.toml"))
+        if not install.locks:
+            of_project = read_project(project[1], project[0], extras) if project else None
+            found.append(of_project or RequirementsFile(options=Install(opaque=UNREAD)))
+            continue
+        lock = text_of(install.locks[0])
+        pins = read_lock(project[1], lock[1], extras) if lock and project and read_lock else ""
+        found += [replace(read_requirements(pins, lock[0]), is_lock=True)] if lock and pins else []
+        missing += [] if pins else [install.locks[0]]
+    return found, missing
 
-    def read_one(self, path: str) -> tuple[str, RequirementsFile] | None:
-        found = self._text(path)
-        return (found[0], read_requirements(found[1])) if found else None
 
-    def _text(self, path: str) -> tuple[str, str] | None:
-        paths = self.paths(path=path)
-        return self.read(paths) if self.read and paths else None
+def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[str, ...]:
+    main = [one.main_index for one in named if one.main_index]
+    main += [variables[name] for name in _MAIN_INDEXES if variables.get(name)]
+    others = [url for one in named for url in one.other_indexes]
+    others += [url for name in _OTHER_INDEXES for url in variables.get(name, "").split()]
+    return ((main or [""])[0], *others)
 
 
 def _index_variables(lines: tuple[ResolvedInstruction, ...], parsed: Dockerfile) -> dict[str, str]:

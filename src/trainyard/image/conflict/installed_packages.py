@@ -20,8 +20,8 @@ from trainyard.image.conflict.resolution import (
     PYPI,
     Resolver,
     ResolverRequest,
-    Stated,
     ask,
+    platform_flags,
     python_flags,
     refuse,
     request_of,
@@ -58,22 +58,22 @@ class InstalledPackages:
     def follow(self, steps: Sequence[InstallStep], commands: str) -> None:
         """Follow all commands, then judge the packages in the end; `commands` is the text of all RUNs."""
         for step in steps:
-            stated = list(step.requirements(self.dockerfile))
             before = self._packages_before(step)
-            self._take_pins(step, stated)
+            self._take_pins(step, before)
             if step.unread:
-                self.unchecked[
-                    f"{self.dockerfile}:{step.line}: the packages of {step.unread} are not read"
-                ] = None
-            # What a lock pins was resolved when it was made.
-            if self.resolver and not step.install.removes and not step.install.locks:
-                self._resolve(step, [pair for pair in stated if pair[0].written], before, self.resolver)
+                self._not_checked(step, f"the packages of {step.unread} are not read")
+            is_resolved = any(one.written for one in step.stated) and not step.is_locked
+            if self.resolver and is_resolved and not step.install.removes:
+                self._resolve(step, before, self.resolver)
         torch = self.packages.get("torch")
         if torch and torch.build == "base" and _OTHER_ENVIRONMENT.search(commands):
             self.packages["torch"] = replace(torch, build="")
         environments = {step.install.environment for step in steps if not step.install.removes}
         if self.resolver and len(self.pythons) == len(environments) == 1:
-            self.findings += self._judge_end(self.resolver, steps)
+            self.findings += self._judge_end(self.resolver, [step for step in steps if step.is_last])
+
+    def _not_checked(self, step: InstallStep, reason: str) -> None:
+        self.unchecked[f"{self.dockerfile}:{step.line}: {reason}"] = None
 
     def _packages_before(self, step: InstallStep) -> dict[str, Package]:
         """Return the known packages before a command, with the torch of its base."""
@@ -84,62 +84,51 @@ class InstalledPackages:
         torch = Package("torch", text, self.dockerfile, base.line, step.stage, build="base")
         return {"torch": torch, **self.packages}
 
-    def _take_pins(
-        self, step: InstallStep, here: Sequence[tuple[StatedRequirement, tuple[str, int]]]
-    ) -> None:
-        install = step.install
-        self.removed |= {one.name for one, _ in here if install.removes}
-        for one, (file, line) in here:
-            pins = {other.pin for other, _ in here if other.name == one.name and other.pin}
-            if one.pin and install.certain and not install.removes and len(pins) == 1:
+    def _take_pins(self, step: InstallStep, before: Mapping[str, Package]) -> None:
+        install, pins = step.install, dict[str, set[str]]()
+        for one in step.stated:
+            pins.setdefault(one.name, set()).update([one.pin] if one.pin else [])
+        for one in step.stated:
+            if install.removes:
+                self.removed.add(one.name)
+            if one.pin and install.certain and not install.removes and len(pins[one.name]) == 1:
                 text, build, index = _build_of(one, step)
-                self.packages[one.name] = Package(
-                    one.name, text, file, line, step.stage, index=index, step=step.number, build=build
-                )
+                place = (one.file, one.line, step.stage, index, step.number)
+                self.packages[one.name] = Package(one.name, text, *place, build=build)
                 self.unstated.discard(one.name)
-            elif one.name and not self._is_kept(one, step):
+            elif one.name and not _is_kept(one, step, before.get(one.name)):
                 self.packages.pop(one.name, None)
                 self.unstated.add(one.name)
 
-    def _is_kept(self, one: StatedRequirement, step: InstallStep) -> bool:
-        """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
-        install, before = step.install, self._packages_before(step).get(one.name)
-        if install.removes or one.pin or (not install.certain and (one.allowed is None or one.allowed)):
-            return False
-        if not before or install.upgrades or one.allowed is None:
-            return False
-        try:
-            return one.allowed.contains(PackageVersion(before.text), prereleases=True)
-        except InvalidVersion:
-            return False
-
-    def _resolve(
-        self, step: InstallStep, stated: Sequence[Stated], before: Mapping[str, Package], resolver: Resolver
-    ) -> None:
-        request = request_of(step, [one for one, _ in stated], before, self.machine)
-        if not stated or isinstance(request, str):
-            self.unchecked |= {f"{self.dockerfile}:{step.line}: {request}": None} if stated else {}
+    def _resolve(self, step: InstallStep, before: Mapping[str, Package], resolver: Resolver) -> None:
+        request = request_of(step, before, self.machine)
+        if isinstance(request, str):
+            self._not_checked(step, request)
             return
         answer = resolve(request, resolver, step.base, next(iter(self.pythons), ""))
         self.pythons.add(answer.python)
         if answer.unchecked:
-            self.unchecked[f"{self.dockerfile}:{step.line}: {answer.unchecked}"] = None
+            self._not_checked(step, answer.unchecked)
         elif answer.conflict:
-            found = refuse(step, stated, self.dockerfile, answer=answer, request=request, resolver=resolver)
-            self.findings.append(found)
+            self.findings.append(
+                refuse(step, self.dockerfile, answer=answer, request=request, resolver=resolver)
+            )
         elif step.is_last and step.install.certain:
-            names = {one.name for one, _ in stated}
+            names = {one.name for one in step.stated if one.written}
             self._take_versions(step, names, before, answer.versions)
             pinned = "" if "torch" in names else required_torch(request, resolver, step.base, answer.python)
             if pinned:
-                place = (self.dockerfile, step.line, step.stage, "", step.number)
-                self.packages["torch"] = Package("torch", pinned, *place, build="pypi")
+                self._add(step, "torch", pinned)
+
+    def _add(self, step: InstallStep, name: str, text: str, *, is_resolved: bool = False) -> None:
+        place = (self.dockerfile, step.line, step.stage, "", step.number)
+        self.packages[name] = Package(name, text, *place, is_resolved=is_resolved, build="pypi")
 
     def _take_versions(
         self, step: InstallStep, names: set[str], before: Mapping[str, Package], versions: Mapping[str, str]
     ) -> None:
         """Add what the resolver chose, and report each pin that the command replaces without naming it."""
-        urls = [url for url in (step.index_urls[0], *step.index_urls[1]) if url and not PYPI.fullmatch(url)]
+        has_other_index = any(url and not PYPI.fullmatch(url) for url in step.indexes)
         for name, text in versions.items():
             known, now = before.get(name), self.packages.get(name)
             if known and name not in names and without_build(f"{name}=={known.text}") != f"{name}=={text}":
@@ -147,11 +136,9 @@ class InstalledPackages:
             elif known or (now and now.step == step.number):
                 continue
             # Another index may have other versions, and another build of torch needs other CUDA libraries.
-            is_foreign = (bool(urls) and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
+            is_foreign = (has_other_index and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
             if not is_foreign and (known or not step.base.has_packages):
-                place = (self.dockerfile, step.line, step.stage, "", step.number)
-                is_new = known is None or known.is_resolved
-                self.packages[name] = Package(name, text, *place, is_resolved=is_new, build="pypi")
+                self._add(step, name, text, is_resolved=known is None or known.is_resolved)
                 self.unstated.discard(name)
 
     def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[Finding]:
@@ -170,46 +157,49 @@ class InstalledPackages:
 
     def _judge_end(self, resolver: Resolver, steps: Sequence[InstallStep]) -> Iterator[Finding]:
         """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
-        last = [step for step in steps if step.is_last]
-        if not last:
-            return
-        packages = self._packages_before(last[-1])
-        if last[-1].base.kind == "ngc" and packages.get("torch", Package("", "", "", 0, 0)).build == "base":
+        stages = {step.stage for step in steps}
+        found = self._packages_before(steps[-1]) if steps else {}
+        packages = {name: one for name, one in found.items() if one.stage in stages and not one.is_resolved}
+        torch = packages.get("torch")
+        if torch and torch.build == "base" and steps[-1].base.kind == "ngc":
             del packages["torch"]  # a development version, which is in no index
-        stages = {step.stage for step in last}
-        packages = {
-            name: one for name, one in packages.items() if one.stage in stages and not one.is_resolved
-        }
         if len({one.step for one in packages.values()}) < 2:
             return
-        pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())
-        is_pypi = packages.get("torch", Package("", "", "", 0, 0)).build == "pypi"
+        is_pypi = torch is not None and torch.build == "pypi"
         dropped = BUILD_PARTS.difference(packages) if is_pypi else BUILD_PARTS
-        request = request_of(last[-1], [], {}, self.machine)
-        flags = () if isinstance(request, str) else request.flags
-        flags = (*(flag for flag in flags if flag != "--no-deps"), *python_flags(next(iter(self.pythons))))
+        pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
+        flags = platform_flags(steps[-1].base, self.machine) + python_flags(next(iter(self.pythons)))
         answer = ask(ResolverRequest(kept, dropped=dropped, flags=flags), resolver)
-        if not answer.conflict:
-            return
-        named = [one for one in packages.values() if f"{one.name}==" in answer.conflict]
-        line = max((one.line for one in named), default=last[-1].line)
-        yield image_finding(
-            line,
-            "the packages that are installed in the end are not compatible",
-            answer.conflict,
-            "install these packages with one command, so that pip chooses compatible versions",
-            severity=ERROR if re.search(r"depends? on torch[=<>]", answer.conflict) else WARNING,
-            file=self.dockerfile,
-            rule="resolution",
-        )
+        if answer.conflict:
+            named = [one.line for one in packages.values() if f"{one.name}==" in answer.conflict]
+            yield image_finding(
+                max(named, default=steps[-1].line),
+                "the packages that are installed in the end are not compatible",
+                answer.conflict,
+                "install these packages with one command, so that pip chooses compatible versions",
+                severity=ERROR if re.search(r"depends? on torch[=<>]", answer.conflict) else WARNING,
+                file=self.dockerfile,
+                rule="resolution",
+            )
+
+
+def _is_kept(one: StatedRequirement, step: InstallStep, before: Package | None) -> bool:
+    """Return whether what is installed already fulfils the requirement, so that pip leaves it."""
+    install = step.install
+    if install.removes or install.upgrades or one.pin or before is None or one.allowed is None:
+        return False
+    try:
+        fulfils = one.allowed.contains(PackageVersion(before.text), prereleases=True)
+    except InvalidVersion:
+        return False
+    return fulfils and (install.certain or not one.allowed)
 
 
 def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str, str]:
     """Return the version of a pin with its build, the origin of the build, and the index that states it."""
-    main, others = step.index_urls
-    main = "" if PYPI.fullmatch(main) else main
-    urls = [*filter(None, [main]), *(url for url in others if not PYPI.fullmatch(url))]
+    urls = [url for url in step.indexes if url and not PYPI.fullmatch(url)]
+    is_main = bool(step.indexes[0]) and step.indexes[0] in urls
     indexes = [_PYTORCH_INDEX.fullmatch(url) for url in urls]
     suffix = next((match[1] for match in indexes if match and match[1]), "")
     kind, local, base = re.sub(r"[\d.]+$", "", suffix), one.pin.partition("+")[2], step.base
@@ -218,21 +208,16 @@ def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str, str]
     if local:
         own = re.match(r"cpu|rocm", local)
         return one.pin, own[0] if own else "named" if all(indexes) else "private", ""
-    if (
-        one.name == "torch"
-        and base.torch == version(one.pin)
-        and base.torch
-        and not step.install.upgrades
-        and base.kind != "ngc"
-    ):
+    is_of_base = one.name == "torch" and base.torch and base.torch == version(one.pin)
+    if is_of_base and not step.install.upgrades and base.kind != "ngc":
         return one.pin, "base", ""
     unknown = base.kind == "other" or (base.kind in ("pytorch", "dlc") and not base.torch)
-    if not all(indexes) or (not main and unknown) or len(urls) > 1:
+    if not all(indexes) or (not is_main and unknown) or len(urls) > 1:
         return one.pin, "", ""
     if not urls:
         return one.pin, "pypi", ""
     if kind in ("cpu", "rocm"):
-        return one.pin, kind if main else "", ""
-    if suffix and (main or version(f"{suffix[2:4]}.{suffix[4:]}") in torch_builds(version(one.pin))):
+        return one.pin, kind if is_main else "", ""
+    if suffix and (is_main or version(f"{suffix[2:4]}.{suffix[4:]}") in torch_builds(version(one.pin))):
         return f"{one.pin}+{suffix}", "named", suffix
     return one.pin, "", ""

@@ -27,8 +27,6 @@ from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
-OLDEST_PYTHON = (3, 11)
-"""The oldest Python that Trainyard runs on."""
 _BUILD_TOOLS = {
     *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
     "pybind11",
@@ -51,17 +49,6 @@ def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
             f"torch {torch.text} has no wheel for Python {version_text(python)}",
             f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
             f"take a base image with Python {version_text(newest)}, or another torch",
-        )
-
-
-def _own_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    python = declared.base.python
-    if declared.installs_trainyard and python and python < OLDEST_PYTHON:
-        yield image_finding(
-            declared.base.line,
-            f"{declared.base.image} has Python {version_text(python)}",
-            f"Trainyard, which is in the image, needs Python {version_text(OLDEST_PYTHON)} or newer",
-            "take a base image with a newer Python",
         )
 
 
@@ -184,17 +171,11 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
     runs = any(one.startswith(f"{major}.") and one <= wanted for one in listed)
     if runs or not listed or "+PTX" in declared.architectures:
         return
-    line = next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0)
-    oldest = oldest_cuda(machine.architecture)
-    compiles = not declared.base.cuda or declared.base.cuda >= oldest
     yield image_finding(
-        line,
+        next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0),
         f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
         "extensions that are compiled here have no kernel for this GPU",
         f"add {wanted}",
-        edit=Edit(line, declared.architectures, f"{declared.architectures};{wanted}")
-        if line and compiles
-        else None,
     )
 
 
@@ -240,7 +221,7 @@ def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iter
 def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch_is_there, compiled = False, names_in("needs_nvcc")
     for step in declared.steps:
-        stated = [one for one, _ in step.requirements(declared.dockerfile)]
+        stated = step.stated
         source = next((one for one in stated if one.name in compiled and not one.wheel), None)
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
@@ -286,18 +267,18 @@ def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
 def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     """Judge wheels of release pages, whose names say what they are built for."""
     for step in declared.steps:
-        for one, (file, line) in step.requirements(declared.dockerfile):
+        for one in step.stated:
             built = _BUILT_FOR.search(one.wheel)
             differs = list(_differences(declared, step, built)) if built and step.install.certain else []
             if differs:
                 yield image_finding(
-                    line,
+                    one.line,
                     f"{one.wheel} is for {', '.join(want for want, _ in differs)}, not for "
                     f"{', '.join(found for _, found in differs)}",
                     "pip refuses a wheel of another Python; one of another torch, CUDA or C++ ABI fails to "
                     "import with an undefined symbol",
                     f"take the wheel of {one.name} whose name has {', '.join(found for _, found in differs)}",
-                    file=file,
+                    file=one.file,
                 )
 
 
@@ -362,7 +343,6 @@ def cuda_of(declared: DeclaredVersions) -> Version:
 
 
 PACKAGE_RULES: dict[str, Rule] = {
-    "python": _own_python,
     "torch-python": _torch_python,
     "torch-twice": _torch_twice,
     "torch-cuda": _cuda_of_torch,

@@ -67,7 +67,7 @@ def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[F
         isolated = (
             install.is_isolated and install.certain and not install.other_indexes and not install.removes
         )
-        for one, _place in step.requirements(declared.dockerfile) if isolated else ():
+        for one in step.stated if isolated else ():
             written = one.written or one.name
             if one.name in names and not one.wheel and install.is_uv:
                 yield image_finding(

@@ -7,9 +7,8 @@ is not checked, nor are packages that exist only as source or in another index.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -60,8 +59,6 @@ class ResolverRequest:
     flags: tuple[str, ...] = ()
 
 
-Stated = tuple[StatedRequirement, tuple[str, int]]
-"""A requirement with its file and line."""
 Resolver = Callable[[ResolverRequest], tuple[int | None, str, str]]
 """Returns uv's exit code, the chosen versions as a requirements file, and uv's messages."""
 
@@ -79,38 +76,37 @@ class ResolverAnswer:
     """The Python version that it is for."""
 
 
-def request_of(
-    step: InstallStep, stated: Sequence[StatedRequirement], installed: Mapping[str, Package], machine: str
-) -> ResolverRequest | str:
+def request_of(step: InstallStep, installed: Mapping[str, Package], machine: str) -> ResolverRequest | str:
     """Return the request of a command, or why there is none; `machine` is x86_64 or aarch64."""
-    main, others = step.index_urls
-    indexes = [url for url in (*main.split(), *others) if url]
+    indexes = [url for one in step.indexes for url in one.split()]
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or PYPI.fullmatch(url))]
     if unknown:
         return f"the packages of the index {unknown[0]} are not known here"
     if any("$" in word for word in step.install.words):
         return "a variable without a value may name packages or an index"
-    dropped, base = set[str](), step.base
-    requirements = [without_build(one.written) for one in stated]
-    if any(map(_TORCH_INDEX.fullmatch, indexes)) or requirements != [one.written for one in stated]:
+    dropped, base, names = set[str](), step.base, {one.name for one in step.stated}
+    written = [one.written for one in step.stated if one.written]
+    if any(map(_TORCH_INDEX.fullmatch, indexes)) or any("+" in one for one in written):
         dropped |= BUILD_PARTS
     if base.torch or base.kind in ("pytorch", "ngc", "dlc", "rocm"):  # they hold these packages
-        known = {*installed, *(one.name for one in stated if one.pin), *(["torch"] if base.torch else [])}
-        dropped |= OF_TORCH - known
-    glibc = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
-    platform = "unknown-linux-musl" if glibc == "musl" else f"manylinux_{glibc.replace('.', '_')}"
-    flags = ("--python-platform", f"{machine}-{platform}", "--index-strategy", "unsafe-best-match")
-    constraints = [one.written for content in step.constraints for one in content.requirements if one.written]
+        pinned = {one.name for one in step.stated if one.pin}
+        dropped |= OF_TORCH - {*installed, *pinned, *(["torch"] if base.torch else [])}
     # An upgrade changes the named packages; others only where a new version of these requires it.
-    renewed = {one.name for one in stated} if step.install.upgrades else set[str]()
-    kept = (one for one in installed.values() if one.name not in renewed)
+    kept = [one for one in installed.values() if not (step.install.upgrades and one.name in names)]
     return ResolverRequest(
-        tuple(filter(None, requirements)),
-        tuple(filter(None, map(without_build, constraints))),
+        tuple(filter(None, map(without_build, written))),
+        tuple(filter(None, map(without_build, step.constraints))),
         frozenset(dropped),
         tuple((one.name, one.text.partition("+")[0]) for one in kept),
-        flags if step.install.with_dependencies else (*flags, "--no-deps"),
+        (*platform_flags(base, machine), *([] if step.install.with_dependencies else ["--no-deps"])),
     )
+
+
+def platform_flags(base: BaseImage, machine: str) -> tuple[str, ...]:
+    """Return uv's options for the processor and the C library of an image."""
+    glibc = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
+    platform = "unknown-linux-musl" if glibc == "musl" else f"manylinux_{glibc.replace('.', '_')}"
+    return ("--python-platform", f"{machine}-{platform}", "--index-strategy", "unsafe-best-match")
 
 
 def python_flags(python: str) -> tuple[str, str]:
@@ -195,7 +191,6 @@ def _reason(messages: str) -> str:
 
 def refuse(
     step: InstallStep,
-    stated: Sequence[Stated],
     dockerfile: str,
     *,
     answer: ResolverAnswer,
@@ -203,54 +198,50 @@ def refuse(
     resolver: Resolver,
 ) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
-    involved = [s for s in stated if re.search(rf"(?<![\w.-]){s[0].name}(?![\w-])", answer.conflict)]
-    one, (file, line) = (involved or list(stated))[0]
+    stated = [one for one in step.stated if one.written]
+    involved = [one for one in stated if re.search(rf"(?<![\w.-]){one.name}(?![\w-])", answer.conflict)]
+    place, named = (involved or stated)[0], dict.fromkeys(one.written for one in involved or stated[:1])
     finding = image_finding(
-        line,
-        f"pip cannot install {', '.join(dict.fromkeys(one.written for one, _ in involved)) or one.written}",
+        place.line,
+        f"pip cannot install {', '.join(named)}",
         answer.conflict,
         "change one of these versions (uv pip compile shows which); another torch may need a newer driver",
-        file=file,
+        file=place.file,
         rule="resolution",
     )
     base = replace(step.base, python=version(answer.python))
     # Change torch last: the other packages were chosen for it.
-    for one, (file, line) in sorted(involved, key=lambda pair: pair[0].name == "torch"):
+    for one in sorted(involved, key=lambda one: one.name == "torch"):
         loose = tuple(text for text in request.requirements if text != without_build(one.written))
         if not one.pin or len(loose) == len(request.requirements):
             continue
-        if new := _nearest_version(one, replace(request, requirements=loose), resolver, base):
+        if new := _other_version(one, replace(request, requirements=loose), resolver, base):
             edit = Edit(step.line, one.written, one.written.replace(one.pin.partition("+")[0], new))
+            fix = f"take {one.name} {new}, which is compatible with the rest"
             return replace(
                 finding,
-                file=file,
-                line=line,
-                fix=f"take {one.name} {new}, the nearest version that is compatible with the rest",
-                edit=edit if file == dockerfile else None,
+                file=one.file,
+                line=one.line,
+                fix=fix,
+                edit=edit if one.file == dockerfile else None,
             )
     return finding
 
 
-def _nearest_version(
+def _other_version(
     one: StatedRequirement, request: ResolverRequest, resolver: Resolver, base: BaseImage
 ) -> str:
-    """Return the version nearest to a pin that can be installed with the rest; empty if there is none.
+    """Return the newest version that can be installed with the rest; empty if there is none.
 
-    torch keeps its minor release, be it pinned, installed before or in the base: another one has another
-    CUDA, which may need another driver, and that is a decision for a person.
+    It has the major release of the pin. torch keeps its minor release, be it pinned, installed before or in
+    the base: another one has another CUDA, which may need another driver, and a person decides that.
     """
-    pin = one.pin.partition("+")[0]
-    torch = dict(request.preferred).get("torch") or version_text(base.torch)
-    span = f",=={version_text(minor(version(pin)))}.*" if one.name == "torch" else ""
-    if torch and not span and not any(re.match(r"torch(?![\w.-])", text) for text in request.requirements):
-        kept = f"torch=={version_text(minor(version(torch)))}.*"
-        dropped = request.dropped - {"torch"}
-        request = replace(request, requirements=(*request.requirements, kept), dropped=dropped)
-    found = dict[str, tuple[int, ...]]()
-    for sign, flags in ((">", ("--resolution", "lowest-direct")), ("<", ())):
-        requirements = (*request.requirements, f"{one.name}{sign}{pin}{span}")
-        tried = replace(request, requirements=requirements, flags=(*request.flags, *flags))
-        if text := resolve(tried, resolver, base).versions.get(one.name):
-            pairs = zip_longest(version(pin), version(text), fillvalue=0)
-            found[text] = tuple(abs(old - new) for old, new in pairs)
-    return min(found, key=found.__getitem__, default="")
+    kept = {one.name: f"{version(one.pin)[0]}.*"}
+    torch = (
+        one.pin if one.name == "torch" else dict(request.preferred).get("torch") or version_text(base.torch)
+    )
+    if torch and not any(re.match(r"torch(?![\w.-])", text) for text in request.requirements):
+        kept["torch"] = f"{version_text(minor(version(torch)))}.*"
+    added = (f"{name}=={text}" for name, text in kept.items())
+    tried = replace(request, requirements=(*request.requirements, *added), dropped=request.dropped - {*kept})
+    return resolve(tried, resolver, base).versions.get(one.name, "")

@@ -26,8 +26,10 @@ _LINUX = {
     "platform_system": "Linux",
     "os_name": "posix",
     "platform_machine": "x86_64",
+    "extra": "",
 }
 _PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+UNREAD = "a project or a file of requirements"
 
 
 @dataclass(frozen=True)
@@ -69,37 +71,38 @@ class StatedRequirement:
 
     name: str
     """Canonical; empty if it may be any package."""
-    pin: str
+    pin: str = ""
     """Empty if it is not pinned to one version."""
-    allowed: SpecifierSet | None
+    allowed: SpecifierSet | None = None
     """None if it is not known which versions it allows."""
-    line: int = 0
     written: str = ""
     """As written, for a resolver; empty if it has a URL or no resolver can read it."""
     wheel: str = ""
     """The file name, if the requirement is the path or URL of a wheel."""
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
 class RequirementsFile:
-    """The content of a file of requirements."""
+    """The content of a file of requirements, or of a project."""
 
     requirements: tuple[StatedRequirement, ...] = ()
-    indexes: Install = field(default_factory=Install)
-    """The indexes that it names, as a command without packages."""
-    opaque: bool = False
-    """Whether it also names packages that cannot be read here."""
+    options: Install = field(default_factory=Install)
+    """The indexes that it names, as a command without packages; opaque if it names more that is not read."""
+    is_lock: bool = False
+    """Whether it holds hashes: pip then takes pins only, and installs nothing that is not in the file."""
 
 
 def locked_packages(text: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return name -> version, for all pins of a lock that apply with these marker variables."""
     pins: dict[str, set[str]] = {}
-    for one in read_requirements(text, environment).requirements:
+    for one in read_requirements(text, environment=environment).requirements:
         pins.setdefault(one.name, set()).add(one.pin)
     return {name: next(iter(found)) for name, found in pins.items() if len(found) == 1 and "" not in found}
 
 
-def read_project(text: str, extras: Iterable[str] = ()) -> RequirementsFile:
+def read_project(text: str, file: str, extras: Iterable[str] = ()) -> RequirementsFile:
     """Return what a pyproject.toml requires with these extras; `*` is all of them."""
     try:
         project = tomllib.loads(text)["project"]
@@ -107,37 +110,33 @@ def read_project(text: str, extras: Iterable[str] = ()) -> RequirementsFile:
         named = {canonicalize_name(name): listed for name, listed in optional.items()}
         chosen = named if "*" in extras else {canonicalize_name(one) for one in extras}
         written = [*project.get("dependencies", ()), *(one for name in chosen for one in named.get(name, ()))]
-        opaque = bool({"dependencies", "optional-dependencies"} & set(project.get("dynamic", ())))
-        found = (read_requirement(one) for one in written)
-        return RequirementsFile(tuple(one for one in found if one and one.name), opaque=opaque)
+        found = [one for one in map(read_requirement, written) if one and one.name]
+        dynamic = {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
+        requirements = tuple(replace(one, file=file) for one in found)
+        return RequirementsFile(requirements, Install(opaque=UNREAD if dynamic else ""))
     except (tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError):
-        return RequirementsFile(opaque=True)
+        return RequirementsFile(options=Install(opaque=UNREAD))
 
 
-def read_requirements(text: str, environment: Mapping[str, str] | None = None) -> RequirementsFile:
+def read_requirements(
+    text: str, file: str = "", *, environment: Mapping[str, str] | None = None
+) -> RequirementsFile:
     """Return the content of a file of requirements, as it applies on Linux."""
-    found: list[StatedRequirement] = []
-    options = ""
-    opaque = False
-    lines = text.splitlines()
-    place = 0
-    while place < len(lines):
-        start = place + 1
-        line = lines[place]
-        while line.rstrip().endswith("\\") and place + 1 < len(lines):
-            place += 1
-            line = f"{line.rstrip()[:-1]} {lines[place]}"
-        place += 1
-        line = re.sub(r"(?:^|\s)#.*", "", line)
-        line = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", line).strip()
-        if line.startswith("-"):
-            options += f" {line}"
-        elif line and (one := read_requirement(line, environment)) is not None:
-            found.append(replace(one, line=start))
-            opaque = opaque or not one.name
+    found, options, line = list[StatedRequirement](), "", 1
+    for written in re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", text):
+        plain = re.sub(r"(?:^|\s)#.*", "", written.replace("\\\n", " "))
+        plain = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", plain).strip()
+        if plain.startswith("-"):
+            options += f" {plain}"
+        elif plain and (one := read_requirement(plain, environment)) is not None:
+            found.append(replace(one, file=file, line=line))
+        line += written.count("\n")
     read = (installs_of(f"pip install{options}") or (Install(),))[0]
-    opaque = opaque or bool(read.opaque or read.files or read.projects)
-    return RequirementsFile(tuple(one for one in found if one.name), read, opaque)
+    is_opaque = read.opaque or read.files or read.projects or any(not one.name for one in found)
+    named = tuple(one for one in found if one.name)
+    return RequirementsFile(
+        named, replace(read, opaque=UNREAD if is_opaque else ""), is_lock=" --hash=" in text
+    )
 
 
 def read_requirement(text: str, environment: Mapping[str, str] | None = None) -> StatedRequirement | None:
@@ -146,35 +145,38 @@ def read_requirement(text: str, environment: Mapping[str, str] | None = None) ->
         read = Requirement(text)
     except InvalidRequirement:
         if "/" in text or text.endswith((".whl", ".tar.gz", ".zip")) or text == ".":
-            wheel = _WHEEL.search(unquote(text))
-            name = canonicalize_name(wheel[1]) if wheel else ""
-            return StatedRequirement(name, "", None, wheel=wheel[0] if wheel else "")
+            return _of_url("", text)
         match = _NAME.fullmatch(text)
-        return StatedRequirement(canonicalize_name(match[1]) if match else "", "", None)
-    name = canonicalize_name(read.name)
-    applies = _applies(read.marker, environment)
+        return StatedRequirement(canonicalize_name(match[1]) if match else "")
+    name, applies = canonicalize_name(read.name), _applies(read.marker, environment)
     if applies is False:
         return None
-    if read.url or applies is None:
-        wheel = _WHEEL.search(unquote(read.url or ""))
-        return StatedRequirement(
-            name, "", None, written="" if read.url else text, wheel=wheel[0] if wheel else ""
-        )
+    if read.url:
+        return _of_url(name, read.url)
+    if applies is None:
+        return StatedRequirement(name, written=text)
     pins = [one for one in read.specifier if one.operator == "==" and not one.version.endswith(".*")]
     pinned = len(read.specifier) == 1 and len(pins) == 1
-    return StatedRequirement(name, pins[0].version if pinned else "", read.specifier, written=text)
+    return StatedRequirement(name, pins[0].version if pinned else "", read.specifier, text)
+
+
+def _of_url(name: str, url: str) -> StatedRequirement:
+    """Return the requirement of a URL or path, which states a version only as the name of a wheel."""
+    wheel = _WHEEL.search(unquote(url))
+    return StatedRequirement(
+        name or (canonicalize_name(wheel[1]) if wheel else ""), wheel=wheel[0] if wheel else ""
+    )
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:
     """Return whether a marker holds on Linux; None if that depends on the Python."""
     if marker is None:
         return True
-    answers = set()
-    given = environment or {}
+    answers, given = set(), environment or {}
     for python in [given["python_version"]] if "python_version" in given else _PYTHONS:
         known = {**_LINUX, **given, "python_version": python, "python_full_version": f"{python}.9"}
         try:
-            answers.add(marker.evaluate(known | {"extra": ""}))
+            answers.add(marker.evaluate(known))
         except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
             return None
     return answers.pop() if len(answers) == 1 else None

@@ -1,6 +1,6 @@
 """Find the file of the build context that COPY, ADD or a mount puts at a path of the image.
 
-A file is followed through the stages. It is unknown if another command may have changed it.
+It is unknown if it comes from another stage or image, or if another command may have changed it.
 """
 
 import contextlib
@@ -68,41 +68,28 @@ def context_paths(
 ) -> tuple[str, ...]:
     """Return the paths in the build context that a file of an install may have, the likeliest first.
 
-    `place` is the index of its RUN in `lines`. Empty if the file is not from the context, or may have
+    `place` is the index of its RUN in `lines`. Empty if the file is of another stage or image, or may have
     changed.
     """
-    line = lines[place]
-    folder = posixpath.join(line.folder, install.folder) if line.folder else ""
-    full = path if path.startswith("/") else posixpath.join(folder, path)
+    folder = posixpath.join(lines[place].folder, install.folder) if lines[place].folder else ""
+    full = posixpath.normpath(posixpath.join(folder, path))
     if "$" in full or not full.startswith("/") or any(mark in path for mark in ("://", "*")):
         return ()
-    return tuple(dict.fromkeys(_look_up(parsed, lines, place, posixpath.normpath(full))))
-
-
-def _look_up(
-    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, full: str
-) -> Iterator[str]:
     stages = {stage.number for stage in parsed.ancestors(lines[place].instruction.stage)}
+    found: dict[str, None] = {}
     for number in range(place, -1, -1):
         line = lines[number]
         if line.instruction.stage not in stages:
             continue
         is_run, name = line.instruction.name == "RUN", posixpath.basename(full)
         if is_run and any(name in word for word in other_words_of(line.text)):
-            return  # this command may have changed it
-        mounted = not is_run or number == place
-        for copy in _copies(line) if mounted else ():
+            break  # this command may have changed it
+        for copy in _copies(line) if not is_run or number == place else ():
             for source in _sources(copy, full):
-                if not copy.stage:
-                    yield posixpath.normpath(source.lstrip("/"))
-                    continue
-                stage = parsed.stage_of(copy.stage, line.instruction.stage)
-                at = stage.number if stage else int(copy.stage) if copy.stage.isdecimal() else -1
-                ends = [i for i, one in enumerate(lines[:number]) if one.instruction.stage == at >= 0]
-                if not ends:
-                    return  # it comes from another image
-                inner = posixpath.normpath(posixpath.join("/", source))
-                yield from _look_up(parsed, lines, ends[-1], inner)
+                if copy.stage:
+                    return tuple(found)
+                found[posixpath.normpath(source.lstrip("/"))] = None
+    return tuple(found)
 
 
 def _sources(copy: _Copy, full: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ _OTHER_INSTALLERS = frozenset(("conda", "mamba", "micromamba", "poetry", "pdm", 
 _ACTIONS = frozenset(("install", "create", "update", "env", "sync", "add"))
 _OWN_SCRIPT = "install_environment.sh"
 """This repository's own script: `install_environment.sh training` installs requirements-training.txt."""
-_EFA_INSTALLER = "efa_installer.sh"
-"""AWS's script, which installs no Python packages."""
+_EFA_INSTALLERS = ("efa_installer.sh", "install_efa.sh")
+"""AWS's script and the one of this repository that calls it, which install no Python packages."""
 _BEGINS, _ENDS = frozenset(("if", "for", "while", "until", "case")), frozenset(("fi", "done", "esac"))
 _KEYWORDS = _BEGINS | _ENDS | {"then", "else", "elif", "do", "{", "}", "!"}
 _PREFIXES = frozenset(("sudo", "exec", "time", "env", "nice", "command"))
@@ -198,7 +198,9 @@ def _install(words: Sequence[str]) -> Install | None:
         )
     if name == "uv" and rest[:1] == ["sync"]:
         return _read_uv_sync(rest[1:])
-    scripts = [word for word in words if word.endswith((".sh", "setup.py")) and _EFA_INSTALLER not in word]
+    scripts = [
+        word for word in words if word.endswith((".sh", "setup.py")) and not word.endswith(_EFA_INSTALLERS)
+    ]
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))

@@ -1,10 +1,11 @@
 """The order in which an image is released to one or several registries, so that a failure sets no tag.
 
-    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach, sign  ──>  everywhere: tag
+    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach  ──>  everywhere: tag
 
 If a registry refuses, holds another digest or finds too much in its scan, no tag is set anywhere.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from trainyard.errors import TrainyardError, VerificationError
 from trainyard.image.release.tag_strategy import Tag, TagStep, plan_tags, temporary_tag
 
 if TYPE_CHECKING:
+    from trainyard.gateways.images.ecr import Scan
     from trainyard.gateways.images.registry import Registry
 
 # From the worst to the least.
@@ -33,8 +35,6 @@ class ReleasePlace:
     """Pushes the image under this complete name; returns the digest that the builder reports."""
     scan: Callable[[str], str]
     """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
-    sign: Callable[[str], bool] = lambda _digest: False
-    """Signs a digest; returns whether it is signed."""
 
 
 @dataclass
@@ -49,7 +49,6 @@ class ReleaseResult:
     """Whether BuildKit's SBOM and provenance were pushed with the image."""
     record_digest: str = ""
     """The digest of the record that is attached."""
-    signed: bool = False
 
     @property
     def uri(self) -> str:
@@ -63,7 +62,6 @@ class ReleaseResult:
             "scan": self.scan,
             "attested": self.is_attested,
             "record": self.record_digest,
-            "signed": self.signed,
             "tags": [vars(step) for step in self.steps],
         }
 
@@ -89,7 +87,6 @@ def release(
         for one in found:
             registry, repository = one.place.registry, one.place.repository
             one.record_digest = registry.attach(repository, one.digest, facts=facts, files=files)
-            one.signed = one.place.sign(one.digest)
     except TrainyardError as error:
         nowhere = " in any registry" if len(places) > 1 else ""
         raise type(error)(f"{error}\nNo tag was set{nowhere}.") from None
@@ -132,35 +129,23 @@ def _set_tags(one: ReleaseResult) -> None:
             )
 
 
-def judge_scan(
-    status: str,
-    counts: Mapping[str, int],
-    names: Mapping[str, str],
-    threshold: str,
-    *,
-    completed: bool = False,
-) -> tuple[bool, str]:
-    """Return whether a scan is good enough, and what it says.
+def judge_scan(scan: "Scan", threshold: str) -> tuple[bool, str]:
+    """Return whether a scan has no finding of the severity `threshold` or above, and what it says.
 
-    `status` is ECR's, `counts` its findings by severity, `names` CVE -> severity.
-    The threshold `none` passes everything. With any other threshold a scan that did not complete fails.
-    Enhanced scanning is always ACTIVE, so `completed` says whether its findings exist yet.
+    The threshold `none` passes everything; with any other a scan that did not complete fails.
     """
     if threshold == "none":
         return True, "findings are not judged (--fail-on none)"
-    if status != "COMPLETE" and not (status == "ACTIVE" and completed):
-        if status in ("", "NONE"):
-            state = "the image was not scanned; turn on scan on push for the repository"
-        else:
-            state = f"the scan of the image is {status.lower()}; push again once it is complete"
-        return False, f"{state}, or pass --fail-on none"
-    found = {key.lower(): count for key, count in counts.items()}
-    for severity in map(str.lower, names.values()):  # a finding counts, even if `counts` omits it
-        found[severity] = max(found.get(severity, 0), 1)
+    if scan.runs or scan.status not in ("COMPLETE", "ACTIVE"):
+        return False, (
+            f"the scan of the image is {scan.status.lower()}: turn on scan on push for the repository, push "
+            "again once the scan is complete, or pass --fail-on none"
+        )
+    counted = Counter({name.lower(): count for name, count in scan.counts.items()})
+    counted |= Counter(map(str.lower, scan.names.values()))  # a finding counts, even if `counts` omits it
     bad = SEVERITIES[: SEVERITIES.index(threshold) + 1]
-    over = {severity: found[severity] for severity in bad if found.get(severity)}
-    if not over:
+    if not any(counted[severity] for severity in bad):
         return True, f"no finding of severity {threshold} or above"
-    worst = [name for name, severity in sorted(names.items()) if severity.lower() in over][:5]
-    listed = ", ".join(f"{count} {severity}" for severity, count in over.items())
+    worst = [name for name, severity in sorted(scan.names.items()) if severity.lower() in bad][:5]
+    listed = ", ".join(f"{counted[severity]} {severity}" for severity in bad if counted[severity])
     return False, f"the scan found {listed}: {', '.join(worst) or 'see the registry'}"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.finding import Finding, Severity
+from trainyard.plan.finding import Finding
 
 ANY_PLUGIN = "AWS Libfabric"
 """The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
@@ -35,8 +35,6 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Finding | Non
             f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
             f"name it {RENAMED[name]}",
         )
-    if re.fullmatch(r"NCCL_IB_\w+", name):
-        return _info("settings of InfiniBand have no effect on EFA or TCP")
     if re.fullmatch(r"NCCL_NVLS_\w+", name):
         loss = "; 0 loses NVLink SHARP on Hopper and later GPUs" if value == "0" else ""
         return _warning(f"NCCL and the plugin decide it by themselves{loss}")
@@ -51,29 +49,24 @@ def _warning(reason: str, fix: str = REMOVE) -> Finding:
     return Finding.warning(reason, fix)
 
 
-def _info(reason: str, fix: str = REMOVE) -> Finding:
-    return Finding("", Severity.INFO, reason, fix)
-
-
 def _device_rdma(value: str, place: VariableScope) -> Finding | None:
     if place.has_efa is False:
         return _warning("there is no EFA here, so it does nothing")
-    on = value not in ("0", "false", "no", "off", "n")
-    if on:
+    if value not in ("0", "false", "no", "off", "n"):
+        if place.rdma:  # aws-ofi-nccl 1.7 and later find RDMA by themselves
+            return None
         if place.rdma is False:
             return _error(
                 "libfabric ends the process (SIGABRT) where it is set and the device has no RDMA read: "
                 f"{_type(place)} has none"
             )
-        if place.rdma:
-            return _info("aws-ofi-nccl 1.7 and later find RDMA by themselves")
         return _warning("libfabric ends the process (SIGABRT) on types without RDMA, such as g5, g6 and g6e")
+    if place.rdma is False:
+        return None
     if place.rdma:
         return _error(
             "it turns GPUDirect RDMA off: the plugin then refuses to start on such a type, and NCCL uses TCP"
         )
-    if place.rdma is False:
-        return _info(f"{_type(place)} has no RDMA, so it does nothing")
     return _warning(
         "on types with RDMA (p4d, p5, p6) the plugin then refuses to start, and NCCL falls back to TCP"
     )
@@ -85,7 +78,7 @@ def _type(place: VariableScope) -> str:
 
 def _protocol(value: str, place: VariableScope) -> Finding | None:
     if place.rdma is False and place.has_efa and value.lower() == "simple":
-        return _info("the plugin sets it by itself where the type has no RDMA")
+        return None  # as the plugin sets it by itself where the type has no RDMA
     return _warning(
         "it turns LL and LL128 off and limits NCCL's choice, which costs speed; it is meant for debugging"
     )
@@ -99,7 +92,7 @@ def _provider(value: str, place: VariableScope) -> Finding | None:
         )
     if place.has_efa is False:
         return _warning("there is no EFA here: a plugin in the image then finds no provider")
-    return _info("aws-ofi-nccl 1.6 and later always use this provider")
+    return None
 
 
 def _net(value: str, place: VariableScope) -> Finding | None:
@@ -112,10 +105,6 @@ def _net(value: str, place: VariableScope) -> Finding | None:
         if plain == "libfabric":
             return _warning(
                 "versions before 1.13 of the plugin have another name", f"set NCCL_NET={ANY_PLUGIN!r}"
-            )
-        if plain == "ofi":
-            return _info(
-                "it needs aws-ofi-nccl 1.13 or later", f"NCCL_NET={ANY_PLUGIN!r} works with every version"
             )
         return None
     if plain == "socket":
@@ -180,8 +169,6 @@ _NO_TIMEOUT = _warning(
 )
 _ABORTS = _error("libfabric ends the process where it is set")
 _TUNED = _warning("the EFA plugin sets it for each platform; this value replaces that and is usually slower")
-_BY_ITSELF = _info("libfabric and the plugin set it by themselves")
-_SOCKETS = _info("it is for the socket transport only")
 RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
@@ -204,25 +191,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _always(_ABORTS)),
     **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS"), _always(_TUNED)),
     **dict.fromkeys(("NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"), _always(_TUNED)),
-    **dict.fromkeys(
-        ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_SET_CUDA_SYNC_MEMOPS"), _always(_BY_ITSELF)
-    ),
-    **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), _always(_SOCKETS)),
     "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then communicate through main memory")),
     "CUDA_LAUNCH_BLOCKING": _unless(
         ("0", ""), _warning("every launch waits for its kernel; it is meant for debugging")
-    ),
-    "CUDA_DEVICE_MAX_CONNECTIONS": _always(
-        _info(
-            "1 is for Megatron's tensor and sequence parallelism; FSDP is slower with it",
-            "keep it for Megatron only",
-        )
-    ),
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": _always(
-        _info(
-            "its name is TORCH_FR_BUFFER_SIZE since torch 2.9; the old one still works",
-            "name it TORCH_FR_BUFFER_SIZE",
-        )
     ),
 }
 _TRAINER = "TRAINYARD_RUN_ID"

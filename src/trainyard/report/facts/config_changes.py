@@ -73,8 +73,9 @@ def changes_from_defaults(directory: Path) -> tuple[ConfigChange, ...] | None:
         defaults = dict(_flat(Config.model_validate(needed).model_dump(mode="json", exclude_none=True)))
     except ValidationError:
         return None
-    own = {key: value for key, value in _flat(settings) if key == "model.name" or defaults.get(key) != value}
-    return tuple(ConfigChange(key, (defaults.get(key), value)) for key, value in own.items())
+    defaults.pop("model.name", None)  # it has no default: the run's own was given to the model above
+    found = (ConfigChange(key, (defaults.get(key), value)) for key, value in _flat(settings))
+    return tuple(change for change in found if change.values[0] != change.values[1])
 
 
 def format_setting(value: object) -> str:

@@ -260,10 +260,6 @@ def _format_epoch(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _format_epoch_time(seconds: float) -> str:
-    return f"{format_duration(seconds)} per epoch"
-
-
 def _goodput_record(facts: RunFacts, _name: str) -> dict[str, Any] | None:
     return facts.goodput.record() if facts.goodput and facts.step else None
 
@@ -275,14 +271,6 @@ def _sources_text(facts: RunFacts) -> str | None:
     if not isinstance(sources, Mapping):
         return None
     return ", ".join(f"{name}{source_in_words(outcome, name)}" for name in sources)
-
-
-def _mfu_tile(facts: RunFacts) -> Tile | None:
-    return _tile("MFU", facts.mfu, format_percent, "median, of peak")
-
-
-def _cost_words(facts: RunFacts, markup: Markup) -> str:
-    return "" if facts.usd is None else markup.strong(format_money(facts.usd))
 
 
 _TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
@@ -326,15 +314,24 @@ FIGURES: tuple[Figure, ...] = (
     Figure(_PERFORMANCE, "Step Time", _rate, _STEP_NAMES, text=_step_time_text),
     Figure(_PERFORMANCE, "Time Remaining", getattr, "seconds_remaining", format_duration),
     Figure(_PERFORMANCE, "Completion", getattr, "completion", format_percent),
-    Figure(_TIMING, "Epoch Duration", getattr, "epoch_seconds", _format_epoch_time),
+    Figure(
+        _TIMING,
+        "Epoch Duration",
+        getattr,
+        "epoch_seconds",
+        lambda spent: f"{format_duration(spent)} per epoch",
+    ),
     Figure(_TIMING, "Training Duration", getattr, "training_seconds", text=_duration_text),
     Figure(_TIMING, "Goodput", _goodput_record, "goodput", text=_goodput_text),
     Figure(_TIMING, "Estimated Total", getattr, "estimated_total_seconds", format_duration),
 )
 _TILES: tuple[Callable[[RunFacts], Tile | None], ...] = (
     *(_reward_tile, _loss_tile, _validation_tile, _steps_tile),
-    *(_duration_tile, _tokens_tile, _mfu_tile, _step_time_tile, _memory_tile),
+    *(_duration_tile, _tokens_tile),
+    lambda facts: _tile("MFU", facts.mfu, format_percent, "median, of peak"),
+    *(_step_time_tile, _memory_tile),
 )
 _BRIEF: tuple[Callable[[RunFacts, Markup], str], ...] = (
-    *(_reward_words, _loss_words, _steps_words, _mfu_words, _cost_words),
+    *(_reward_words, _loss_words, _steps_words, _mfu_words),
+    lambda facts, markup: "" if facts.usd is None else markup.strong(format_money(facts.usd)),
 )

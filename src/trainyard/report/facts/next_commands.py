@@ -42,7 +42,7 @@ def run_links(facts: RunFacts, *, is_beside: bool) -> list[tuple[str, str]]:
     if not is_beside:
         return links
     if facts.proof and facts.proof.store and facts.proof.store.startswith("file:///"):
-        links.append(("store", quote(f"{facts.proof.store}/run-{facts.proof.run_number}", safe=":/")))
+        links.append(("store", quote(f"{facts.proof.store}/run-{facts.proof.run_number}", safe=":/%")))
     logs = program_logs(facts.directory)
     return links + [(f"log {path.stem}", f"../logs/{quote(path.name)}") for path in logs]
 

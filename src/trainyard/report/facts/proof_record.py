@@ -31,7 +31,7 @@ class PartRecord:
     name: Text = ""
     passed: Truth = False
     evidence: Text = ""
-    next_step: Text | None = None
+    next_step: Annotated[Text | None, Field(alias="fix")] = None
     is_judged: Truth = True
     """False if the run is too short to judge it; the part then holds."""
 
@@ -68,7 +68,7 @@ class ProofRecord:
     store: Text | None = None
     figures: tuple[FigureRecord, ...] = ()
     compared_with: Text = ""
-    """The run whose figures are `was`, such as `last green run 11`; empty where there is none."""
+    """The run whose figures are `baseline`, such as `last green run 11`; empty where there is none."""
     is_of_another_state: SkipJsonSchema[bool] = False
     """The run has changed since it was judged, so nothing in the record counts."""
 

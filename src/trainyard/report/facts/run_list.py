@@ -8,13 +8,15 @@ only for a run without a report, if they are few.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.run_notes import notes_of_directory
-from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.artifacts.store.layout import metrics_key
+from trainyard.errors import ConfigError, DamagedFileError, VerificationError
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.history import Curve, finite_or_none, read_history
 from trainyard.report.facts.proof_record import read_proof
@@ -22,14 +24,19 @@ from trainyard.report.facts.quantities import format_duration, format_loss
 from trainyard.report.facts.run_facts import read_record
 from trainyard.report.facts.table import wrap_table
 from trainyard.run.directory import RunDirectory
+from trainyard.run.suggested_commands import from_here
+from trainyard.run.untrusted_files import parse_json_object
 from trainyard.watch.health import silence_limit
 
 if TYPE_CHECKING:
     from trainyard.artifacts.inventory import ListedRun
+    from trainyard.artifacts.store.object_store import Store
 
 _CURVE_POINTS = 24
-# Rows beyond this size are not read for a list.
+# Rows beyond this size are not read for a list, nor those of more runs than these in a store.
 _MOST_ROW_BYTES = 4_000_000
+_MOST_CURVES = 100
+_CURVES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,15 @@ def entries_of_folder(folder: Path, *, now: float) -> list[ListedEntry]:
     return [_entry(path, now) for path in found]
 
 
-def entries_of_store(runs: "Iterable[ListedRun]") -> list[ListedEntry]:
-    """Return the runs of a store, without curves."""
+def entries_of_store(runs: "Sequence[ListedRun]", store: "Store") -> list[ListedEntry]:
+    """Return the runs of a store; the newest of them, and those with few rows, with a curve."""
+    sizes = {found.key: found.size for found in store.list_objects("metrics/")}
+    keys = {run.run_number: metrics_key(run.run_number) for run in runs[-_MOST_CURVES:]}
+    read = [number for number, key in keys.items() if 0 < sizes.get(key, 0) <= _MOST_ROW_BYTES]
+    with ThreadPoolExecutor(_CURVES_AT_ONCE) as pool:
+        curves = dict(
+            zip(read, pool.map(lambda number: _stored_curve(store, keys[number]), read), strict=True)
+        )
     return [
         ListedEntry(
             str(run.run_number),
@@ -88,6 +102,7 @@ def entries_of_store(runs: "Iterable[ListedRun]") -> list[ListedEntry]:
             len(run.checkpoints),
             run.tags,
             run.note,
+            curves.get(run.run_number, ()),
         )
         for run in runs
     ]
@@ -105,7 +120,7 @@ def sort_entries(entries: Iterable[ListedEntry], key: str) -> list[ListedEntry]:
 
 def entry_lines(entries: Sequence[ListedEntry], *, width: int) -> list[str]:
     """Return a table for people, a row for each run."""
-    heads = ("run", "status", "proof", "steps", "loss", "validation", "time", "tags", "note")
+    heads = ("run", "verdict", "steps", "loss", "val", "time", "about")
     return wrap_table(heads, [_cells(entry) for entry in entries], width=width)
 
 
@@ -119,7 +134,11 @@ def _cells(entry: ListedEntry) -> tuple[str, ...]:
             (entry.seconds, format_duration),
         )
     )
-    return entry.run, entry.status, entry.proof, *numbers, ", ".join(entry.tags), entry.note
+    verdict, _, parts = entry.proof.partition(": ")
+    if entry.status != "succeeded":  # its proof says no more
+        verdict, parts = entry.status, ""
+    about = (parts, ", ".join(entry.tags), entry.note)
+    return str(from_here(Path(entry.run))), verdict, *numbers, " · ".join(filter(None, about))
 
 
 def _entry(path: Path, now: float) -> ListedEntry:
@@ -168,18 +187,30 @@ def _proof(layout: RunDirectory, run: Mapping[str, Any]) -> str:
 
 def _curve(layout: RunDirectory) -> tuple[float, ...]:
     """The loss in a few means: of the curve in the run's report, else of its rows."""
-    import numpy as np
-
     curves = read_record(layout.report / "dashboard.json").get("curves")
     loss = curves.get("loss") if isinstance(curves, Mapping) else None
     if isinstance(loss, Mapping) and isinstance(loss.get("values"), list):
-        values = [value for each in loss["values"] if (value := finite_or_none(each)) is not None]
-        found = Curve(np.arange(len(values), dtype=float), np.array(values, dtype=float))
-    else:
-        try:
-            if layout.metrics_file.stat().st_size > _MOST_ROW_BYTES:
-                return ()
-            found = read_history(layout.metrics_file).curve("loss")
-        except (OSError, DamagedFileError):
+        return _means(loss["values"])
+    try:
+        if layout.metrics_file.stat().st_size > _MOST_ROW_BYTES:
             return ()
-    return tuple(float(f"{point.value:.4g}") for point in average_curve(found, _CURVE_POINTS))
+        return _means(read_history(layout.metrics_file).curve("loss").values.tolist())
+    except (OSError, DamagedFileError):
+        return ()
+
+
+def _stored_curve(store: "Store", key: str) -> tuple[float, ...]:
+    """The loss in a few means, of the document with a run's rows; empty for a damaged one."""
+    with suppress(DamagedFileError, VerificationError):
+        rows = parse_json_object(store.read_object(key) or b"{}", key).get("rows")
+        if isinstance(rows, list):
+            return _means(row.get("loss") for row in rows if isinstance(row, dict))
+    return ()
+
+
+def _means(losses: Iterable[object]) -> tuple[float, ...]:
+    import numpy as np
+
+    known = [value for each in losses if (value := finite_or_none(each)) is not None]
+    curve = Curve(np.arange(len(known), dtype=float), np.array(known, dtype=float))
+    return tuple(float(f"{point.value:.4g}") for point in average_curve(curve, _CURVE_POINTS))

@@ -22,8 +22,8 @@ _PRICE = "TRAINYARD_INSTANCE_TYPE or TRAINYARD_USD_PER_HOUR gives it a price"
 class RunPreview:
     """A workflow run that is about to start."""
 
-    outputs: Mapping[str, str]
-    """The step outputs of the plan job."""
+    outputs: Mapping[str, Any]
+    """The plan for the later jobs, `RunPlan.job_plan`."""
     target: str
     labels: Sequence[str]
     model: str
@@ -47,7 +47,7 @@ class RunPreview:
 
 def markdown_plan(planned: RunPreview) -> str:
     """The summary, ending in a newline."""
-    only = planned.outputs["train"] != "true"
+    only = not planned.outputs["trains"]
     segment = int(planned.outputs["segment"])
     part = f" · segment {segment} of at most {planned.outputs['most_segments']}" if segment > 1 else ""
     what = _code(planned.model) if planned.parameters is None else escape_markdown(planned.model)

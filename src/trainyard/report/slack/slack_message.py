@@ -94,13 +94,10 @@ def retitle_thread(title: str, about: str, name: str) -> SlackMessage:
 
 def mrkdwn(text: str, limit: int) -> str:
     """`text` in one line with Slack's special characters escaped, at most `limit` characters long."""
-    result = ""
-    for character in " ".join(text.split()):
-        piece = _ESCAPES.get(character, character)
-        if len(result) + len(piece) >= limit:
-            return result + "…"
-        result += piece
-    return result
+    pieces = [_ESCAPES.get(character, character) for character in " ".join(text.split())[: limit + 1]]
+    while len(pieces) > 1 and sum(map(len, pieces)) >= limit:
+        pieces[-2:] = ["…"]
+    return "".join(pieces)
 
 
 def _title(event: SlackEvent, head: Headline | None, name: str, between: str) -> str:

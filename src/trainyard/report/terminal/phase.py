@@ -8,7 +8,6 @@ It does not write to the terminal; `command.terminal.show_live` asks for the lin
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from trainyard.report.facts.quantities import format_duration, format_progress, format_scaled, format_size
@@ -23,11 +22,7 @@ _LOG_SECONDS, _LOG_SECONDS_AT_MOST = 10.0, 60.0
 """The least and greatest seconds between log lines; the interval is a tenth of the time so far."""
 _STILL_SECONDS = 2.0
 """After this long without progress, the time since the last progress is shown."""
-_WINDOW = 15
-"""The speed is measured over this many seconds."""
-_LEAST = 4
-"""The least width in cells of the text that is shortened."""
-_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "loss")
+_LEFT_OUT_FIRST = ("bar", "bits", "speed", "left", "what", "loss", "done", "step")
 _logger = logging.getLogger(__name__)
 
 
@@ -82,41 +77,27 @@ class _Work:
         self.what, self.began = what, now
         self._total, self._unit = total, unit
         self._done, self._moved = 0, now
-        self._seen: deque[tuple[float, int]] = deque([(now, 0)])
 
     def advance(self, count: int, now: float) -> None:
-        if not count:
-            return
-        self._done, self._moved = self._done + count, now
-        if now - self._seen[-1][0] >= 1.0:
-            self._seen.append((now, self._done))
-            while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
-                self._seen.popleft()
+        if count:
+            self._done, self._moved = self._done + count, now
 
     def parts(self, now: float) -> dict[str, str]:
         """The texts to show, in their order."""
-        still = now - self._moved
-        total = self._total
+        since, still, total = now - self.began, now - self._moved, self._total
         if total is None:
-            elapsed = _clock(now - self.began) if now - self.began >= _STILL_SECONDS else ""
             came = format_progress(self._done, None, self._unit) if self._done else ""
+            elapsed = _clock(since) if since >= _STILL_SECONDS else ""
             return {"what": self.what, "done": came, "since": elapsed}
         done = min(self._done, total)  # bytes that were read twice count twice
         parts = {"what": self.what, "done": format_progress(done, total, self._unit)}
         if still >= _STILL_SECONDS:
             parts["since"] = f"{'waiting' if done < total else 'ending'} {_clock(still)}"
-        elif speed := self._speed(now):
-            each = (
-                f"{format_size(speed)}/s" if self._unit == "B" else f"{format_scaled(speed)} {self._unit}/s"
-            )
-            left = (total - done) / speed
-            parts |= {"speed": each, "left": f"{format_duration(left)} left"}
+        elif done and since >= 1.0:
+            speed = self._done / since
+            each = format_size(speed) if self._unit == "B" else f"{format_scaled(speed)} {self._unit}"
+            parts |= {"speed": f"{each}/s", "left": f"{format_duration((total - done) / speed)} left"}
         return parts | {"bar": bar(done / total if total else 1.0)}
-
-    def _speed(self, now: float) -> float:
-        """Units per second over the last seconds; 0 before it is known."""
-        since, before = self._seen[0]
-        return (self._done - before) / (now - since) if now - since >= 1.0 else 0.0
 
 
 def _clock(seconds: float) -> str:
@@ -126,34 +107,16 @@ def _clock(seconds: float) -> str:
 
 
 def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) -> str:
-    """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, with a turning spinner."""
-    turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
-    return f"{turn} {phase:<13} "[:width] + fit_line(parts, max(0, width - 16))
+    """`⠹ data          reading  1.2 of 4.8 GB  210 MB/s  0:17 left  ▕███▌      ▏`, with a turning spinner.
 
-
-def fit_line(parts: Mapping[str, str], width: int) -> str:
-    """The parts in one line of `width` cells; the least important ones are left out first.
-
-    If that is not enough, the description of the work is shortened. The elapsed time stays, because it shows
-    that the work is still running.
+    The least important parts are left out first.
     """
     kept = {name: part for name, part in parts.items() if part}
     for name in _LEFT_OUT_FIRST:
-        if len(line := "  ".join(kept.values())) <= width:
-            return line
-        kept.pop(name, None)
-    for name in ("done", "step"):
-        if len(line := _shorten(kept, width)) > width and "since" in kept and "what" in kept:
+        if len("  ".join(kept.values())) > width - 16 and len(kept) > 1:
             kept.pop(name, None)
-    return _shorten(kept, width)[:width]
-
-
-def _shorten(parts: Mapping[str, str], width: int) -> str:
-    """The parts in one line of `width` cells, if shortening the description of the work suffices."""
-    line, what = "  ".join(parts.values()), parts.get("what", "")
-    room = max(_LEAST, len(what) - max(0, len(line) - width))
-    short = what if len(what) <= room else f"{what[: room - 1]}…"
-    return "  ".join({**parts, "what": short}.values()) if what else line
+    turn = _SPINNER[int(now * _TURNS_A_SECOND) % len(_SPINNER)]
+    return f"{turn} {phase:<13} {'  '.join(kept.values())}"[:width]
 
 
 def bar(share: float) -> str:

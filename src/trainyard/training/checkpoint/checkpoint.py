@@ -63,7 +63,7 @@ from trainyard.training.checkpoint.training_state import (
     restore_generators,
 )
 from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult
-from trainyard.training.runtime.world import ALONE, World, explain_lost_peers
+from trainyard.training.runtime.world import ALONE, World, attempt, explain_lost_peers
 
 STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ class PendingSave:
             if self._completing is None:
                 if not wait and not world.all(self._writing.done()):
                     return None
-                written = _written_files(world.gather(_writing_result(self._writing)))
+                written = _agreed_files(world.gather(attempt(self._writing.result)))
                 self._completing = self._complete(lambda: written)
             if not wait and not world.all(self._completing.done()):
                 return None
@@ -380,19 +380,11 @@ class PendingSave:
         return build_error(CheckpointError, what, failure, directory)
 
 
-def _writing_result(writing: PendingResult[WrittenFiles]) -> WrittenFiles | NotFiniteError | str:
-    try:
-        return writing.result()
-    except NotFiniteError as bad:
-        return bad
-    except (OSError, CheckpointError) as error:
-        return str(error) or type(error).__name__
+def _agreed_files(answers: list[tuple[Exception | None, WrittenFiles | None]]) -> list[WrittenFiles]:
+    """The files that all processes wrote. Raises the error of one that could not write.
 
-
-def _written_files(answers: list[WrittenFiles | NotFiniteError | str]) -> list[WrittenFiles]:
-    """The files that all processes wrote. Raises CheckpointError when one of them could not write."""
-    if bad := next((answer for answer in answers if isinstance(answer, NotFiniteError)), None):
-        raise bad
-    if failure := next((answer for answer in answers if isinstance(answer, str)), None):
-        raise CheckpointError(failure)
-    return [answer for answer in answers if isinstance(answer, WrittenFiles)]
+    A value that is not finite comes first: it is the cause that ends the run.
+    """
+    if errors := [error for error, _ in answers if error is not None]:
+        raise next((error for error in errors if isinstance(error, NotFiniteError)), errors[0])
+    return [files for _, files in answers if files is not None]

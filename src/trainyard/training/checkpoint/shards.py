@@ -17,7 +17,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,6 @@ from trainyard.training.runtime.world import World
 _CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 16
 """Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
-_WINDOW_BYTES = 64 << 20
-"""The number of bytes after which the system writes them to the disk."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -148,8 +146,6 @@ class _HashingFile(io.RawIOBase):
         super().__init__()
         self._file = file
         self.digests = FileDigests()
-        self._handed = 0
-        """Bytes passed to the system for writing to the disk."""
 
     def write(self, content: Any) -> int:
         view = memoryview(content).cast("B")
@@ -157,21 +153,7 @@ class _HashingFile(io.RawIOBase):
             chunk = view[start : start + _CHUNK_BYTES]
             self.digests.update(chunk)
             self._file.write(chunk)
-            if self.digests.size - self._handed >= _WINDOW_BYTES:
-                self._start_writeback()
         return len(view)
-
-    def _start_writeback(self) -> None:
-        """Let the system start to write to the disk before the fsync, and drop written pages from its cache.
-
-        A checkpoint would otherwise displace other files from the page cache, and on a virtual machine every
-        new page costs time. Pages that a slow disk has not written yet stay in memory for the upload.
-        """
-        start = max(0, self._handed - _WINDOW_BYTES)
-        self._handed = self.digests.size
-        with suppress(OSError, AttributeError):  # not every system and file system can
-            advice = os.POSIX_FADV_DONTNEED
-            os.posix_fadvise(self._file.fileno(), start, self._handed - start, advice)
 
     def tell(self) -> int:
         return self.digests.size

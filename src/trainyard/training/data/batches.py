@@ -31,33 +31,8 @@ def window_count(tokens: int, sequence_length: int) -> int:
     return max(0, (tokens - 1) // sequence_length)
 
 
-class StepBatches:
-    """Batches that the step number alone determines, so that nothing has to be saved."""
-
-    def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
-
-        Input is `[:, :-1]`, target `[:, 1:]`.
-        """
-        raise NotImplementedError
-
-    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
-        """The micro batches of this process at `step`, and the number of targets over all processes."""
-        batch = self.batch(step)
-        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
-
-    def position(self, _step: int) -> None:
-        """None, because the step number is the position."""
-
-    def restore(self, _position: object) -> None:
-        """There is nothing to restore."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-class TokenBatches(StepBatches):
-    """The batches of one prepared dataset."""
+class TokenBatches:
+    """The batches of a prepared dataset. The step number alone determines them: nothing has to be saved."""
 
     def __init__(
         self,
@@ -89,9 +64,27 @@ class TokenBatches(StepBatches):
         self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
+        """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
+
+        Input is `[:, :-1]`, target `[:, 1:]`.
+        """
         chosen = self._windows_of(step)
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
+
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        batch = self.batch(step)
+        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
+
+    def position(self, _step: int) -> None:
+        """None, because the step number is the position."""
+
+    def restore(self, _position: object) -> None:
+        """There is nothing to restore."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
         """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""

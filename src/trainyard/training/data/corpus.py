@@ -25,8 +25,6 @@ from functools import cached_property
 from pathlib import Path
 
 from trainyard.errors import DataError
-from trainyard.training.data.megatron_index import SUFFIX as INDEX_SUFFIX
-from trainyard.training.data.megatron_index import index_beside
 
 _EXAMPLES = 3
 
@@ -154,8 +152,6 @@ class CorpusFile:
     size: int
     """In bytes."""
     modified_ns: int
-    index: Path | None = None
-    """The `.idx` file beside a Megatron `.bin` file."""
 
     @property
     def suffix(self) -> str:
@@ -192,12 +188,10 @@ def standard_library(root: Path | None = None) -> Corpus:
 def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
     """Find the usable files at `path`, which is a file or a folder that is searched recursively.
 
-    A Megatron dataset counts as its `.bin` file; `path` may name it without the suffix or by its index.
     `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
-    out. Links are followed, each folder once. Raises DataError when `path` is missing or has no usable
-    file.
+    out. Links are followed, each folder once. Raises DataError when `path` is missing, has no usable file or
+    holds a Megatron dataset.
     """
-    path = _megatron_tokens(path)
     if not path.exists():
         raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
     if path.is_dir():
@@ -209,13 +203,6 @@ def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally
     if not files:
         raise DataError(unusable_message(key, path, skips))
     return Corpus(str(path), files)
-
-
-def _megatron_tokens(path: Path) -> Path:
-    """The `.bin` file that `path` means if it is the prefix or the index of a Megatron dataset."""
-    tokens = path.with_suffix(".bin") if path.suffix == INDEX_SUFFIX else Path(f"{path}.bin")
-    named = path.suffix == INDEX_SUFFIX or not path.exists()
-    return tokens if named and tokens.is_file() and index_beside(tokens) else path
 
 
 def unusable_message(key: str, path: Path | str, skips: SkipTally) -> str:
@@ -293,8 +280,6 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
     files = []
     for path in paths:
         relative = path.relative_to(root).as_posix()
-        if path.suffix == INDEX_SUFFIX and path.with_suffix(".bin").is_file():
-            continue
         if path.suffix.lower() not in SUFFIXES:
             skips.add(OTHER_SUFFIX, relative)
         elif (status := _status(path)) is None:
@@ -302,8 +287,14 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
         elif status.st_size == 0:
             skips.add("empty files", relative)
         else:
-            index = index_beside(path) if path.suffix == ".bin" else None
-            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns, index))
+            if path.suffix == ".bin" and path.with_suffix(".idx").is_file():
+                # Its integers are of the type in the index: read as another type, they would be wrong tokens.
+                raise DataError(
+                    f"{path}: a Megatron dataset (beside an .idx file), which is not read. Convert it to "
+                    "text or JSON lines. Or move the .idx file away and set data.bin_dtype to what Megatron "
+                    "wrote: uint16 for a vocabulary below 65,500 tokens, else uint32."
+                )
+            files.append(CorpusFile(path, relative, status.st_size, status.st_mtime_ns))
     return tuple(sorted(files, key=lambda file: os.fsencode(file.relative)))
 
 

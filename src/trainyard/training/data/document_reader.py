@@ -6,11 +6,14 @@ A document arrives in pieces, so that a long text file is never completely in me
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from trainyard.training.data.corpus import NOT_UTF8, WHOLE, CorpusFile, Portion, SkipTally
 
+Skip = Callable[[str], None]
+"""Counts a row that is skipped, with the reason."""
 Piece = bytes | None
 """A part of a document's text in UTF-8, cut between characters; None ends the document."""
 _PIECE_BYTES = 1 << 20
@@ -120,41 +123,35 @@ def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Po
                     continue
                 row += 1
                 if portion.is_complete or portion.has_row(row, count):
-                    yield from _json_row(line, text_field, _Place(file.relative, number, skips))
+                    yield from _json_row(line, text_field, partial(_skip_row, skips, file, number))
     except OSError:
         skips.add("unreadable files", file.relative)
 
 
-class _Place:
-    """The file and line of a row, for the skip tally."""
-
-    def __init__(self, name: str, number: int, skips: SkipTally) -> None:
-        self._name, self._number, self._skips = name, number, skips
-
-    def skip(self, reason: str) -> None:
-        self._skips.add(reason, f"{self._name}:{self._number}")
+def _skip_row(skips: SkipTally, file: CorpusFile, number: int, reason: str) -> None:
+    skips.add(reason, f"{file.relative}:{number}")
 
 
-def _json_row(line: bytes, text_field: str, place: _Place) -> Iterator[Piece]:
+def _json_row(line: bytes, text_field: str, skip: Skip) -> Iterator[Piece]:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        return place.skip("lines that are not UTF-8")
+        return skip("lines that are not UTF-8")
     except (ValueError, RecursionError):
-        return place.skip("lines that are not JSON")
+        return skip("lines that are not JSON")
     if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
-        return place.skip(f"rows without a text in {text_field!r} (data.text_field)")
-    yield from _row_pieces(row[text_field], place)
+        return skip(f"rows without a text in {text_field!r} (data.text_field)")
+    yield from _row_pieces(row[text_field], skip)
     return None
 
 
-def _row_pieces(text: str, place: _Place) -> Iterator[Piece]:
+def _row_pieces(text: str, skip: Skip) -> Iterator[Piece]:
     try:
         encoded = text.encode()
     except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
-        return place.skip("lines that are not UTF-8")
+        return skip("lines that are not UTF-8")
     if not encoded:
-        return place.skip("rows with an empty text")
+        return skip("rows with an empty text")
     yield encoded
     yield None
     return None
@@ -174,13 +171,13 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Porti
             texts = (text for batch in batches for text in batch.column(0).to_pylist())
             for row, text in enumerate(texts):
                 if portion.is_complete or portion.has_row(row, count):
-                    yield from _parquet_row(text, _Place(file.relative, row + 1, skips))
+                    yield from _parquet_row(text, partial(_skip_row, skips, file, row + 1))
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)
 
 
-def _parquet_row(text: object, place: _Place) -> Iterator[Piece]:
+def _parquet_row(text: object, skip: Skip) -> Iterator[Piece]:
     if not isinstance(text, str):
-        return place.skip("rows whose text is missing or no string")
-    yield from _row_pieces(text, place)
+        return skip("rows whose text is missing or no string")
+    yield from _row_pieces(text, skip)
     return None

@@ -29,7 +29,7 @@ from trainyard.training.data.corpus import (
 )
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], s
     width = np.dtype(data.bin_dtype).itemsize
     files = []
     for file in corpus.files:
-        if file.suffix == ".bin" and not file.index and file.size % width:
+        if file.suffix == ".bin" and file.size % width:
             skips.add(f".bin files that are not a multiple of {data.bin_dtype} in size", file.relative)
         else:
             files.append(file)
@@ -166,9 +166,5 @@ def _key(
 
 
 def _state(file: CorpusFile) -> tuple[str | int, ...]:
-    """Values that change when somebody writes to a file or to the index beside it."""
-    state = (str(file.path.absolute()), file.relative, file.size, file.modified_ns)
-    if file.index is None:
-        return state
-    index = file.index.stat()
-    return (*state, index.st_size, index.st_mtime_ns)
+    """Values that change when somebody writes to a file."""
+    return (str(file.path.absolute()), file.relative, file.size, file.modified_ns)

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard.config.schema import Config
@@ -31,7 +30,7 @@ from trainyard.training.data.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
 LARGE_BYTES = 1 << 30
-"""Smaller files are hashed at every reuse, which takes half a second at most."""
+"""Smaller files are hashed at every use, which takes half a second at most."""
 
 
 class FileState(NamedTuple):
@@ -57,23 +56,15 @@ class TokenFile:
     tokens: int
     sha256: str
     """The digest of the file's bytes, lower-case hex."""
-    seen: FileState | None = field(default=None, compare=False)
-    """The state of the file when its digest was last verified."""
+    written: FileState | None = field(default=None, compare=False)
+    """The state of the file when it was complete."""
     documents: "TokenFile | None" = None
     """The positions of the first tokens of documents, ascending; None unless requested."""
-    part_of: tuple[int, int] | None = None
-    """The first token of the part and the tokens of the complete file; None for a complete file.
-
-    The digest is that of the complete file.
-    """
 
     @property
-    def _file_tokens(self) -> int:
-        return self.part_of[1] if self.part_of else self.tokens
-
-    @property
-    def is_large(self) -> bool:
-        return self._file_tokens * np.dtype(self.dtype).itemsize >= LARGE_BYTES
+    def size(self) -> int:
+        """In bytes."""
+        return self.tokens * np.dtype(self.dtype).itemsize
 
     @property
     def is_complete(self) -> bool:
@@ -82,41 +73,31 @@ class TokenFile:
             found = self.path.stat()
         except OSError:  # another process may be replacing it
             return False
-        has_size = (
-            stat.S_ISREG(found.st_mode) and found.st_size == self._file_tokens * np.dtype(self.dtype).itemsize
-        )
+        has_size = stat.S_ISREG(found.st_mode) and found.st_size == self.size
         return has_size and (self.documents is None or self.documents.is_complete)
 
-    def verify(self, progress: Progress = UNSEEN) -> "TokenFile | None":
-        """The file with its current state; None when it is missing or its digest differs.
+    def verify(self, progress: Progress = UNSEEN) -> bool:
+        """Return whether the file has the content that was written, by its digest.
 
-        A large file that was not written to since it was hashed is not read.
+        A large file that was not written to since is not read.
         """
         if not self.is_complete or (self.documents and not self.documents.verify()):
-            return None
+            return False
         try:
-            # Take the state before reading the content, so that a write in between is noticed next time.
-            state = FileState.of(self.path.stat())
-            if self.is_large and state == self.seen:
-                return self
-            return replace(self, seen=state) if sha256_of_file(self.path, progress) == self.sha256 else None
+            if self.size >= LARGE_BYTES and FileState.of(self.path.stat()) == self.written:
+                return True
+            return sha256_of_file(self.path, progress) == self.sha256
         except FileNotFoundError:  # removed meanwhile
-            return None
+            return False
 
     def open(self) -> TokenArray:
         """The tokens `[tokens]`, memory-mapped, read-only. Raises DataError when the file is incomplete."""
         if not self.is_complete:
             raise DataError(
-                f"{self.path}: missing, or no longer {self._file_tokens:,} {self.dtype} tokens. "
+                f"{self.path}: missing, or no longer {self.tokens:,} {self.dtype} tokens. "
                 f"Run {trainyard_command('prepare')} again."
             )
-        tokens = np.memmap(self.path, dtype=_stored_type(self.dtype), mode="r")
-        first = self.part_of[0] if self.part_of else 0
-        return tokens[first : first + self.tokens]
-
-    def part(self, first: int, end: int) -> "TokenFile":
-        """The tokens `first` to `end` (exclusive) of a file that is used in place."""
-        return replace(self, tokens=end - first, part_of=(first, self._file_tokens))
+        return np.memmap(self.path, dtype=_stored_type(self.dtype), mode="r")
 
 
 class TokenWriter:
@@ -151,62 +132,27 @@ class TokenWriter:
         self._file.close()
 
 
-def copy_tokens(
-    path: Path,
-    writer: TokenWriter,
-    *,
-    dtype: str,
-    vocab_size: int,
-    portion: Portion = WHOLE,
-    progress: Progress = UNSEEN,
-) -> None:
-    """Append the pre-tokenised file at `path` to `writer` and check each id as `check_tokens` does."""
-    first, end = portion.span(path.stat().st_size // np.dtype(dtype).itemsize)
-    place = 0
-    for chunk in _checked_chunks(path, dtype, vocab_size):
-        writer.write(chunk[max(0, first - place) : max(0, end - place)])
-        place += chunk.size
-        progress.advance(chunk.nbytes)
+def read_token_file(
+    path: Path, *, dtype: str, vocab_size: int, portion: Portion = WHOLE, progress: Progress = UNSEEN
+) -> Iterator[TokenArray]:
+    """Yield the tokens of a portion of the pre-tokenised file at `path`, in parts that are not empty.
 
-
-def check_tokens(path: Path, dtype: str, vocab_size: int, progress: Progress = UNSEEN) -> TokenFile:
-    """Describe the pre-tokenised file at `path`, which is used in place.
-
-    Raises DataError naming the first token that is not below `vocab_size`.
+    Raises DataError naming the first token of the file that is not below `vocab_size`.
     """
-    state = FileState.of(path.stat())
-    digest, tokens = hashlib.sha256(), 0
-    for chunk in _checked_chunks(path, dtype, vocab_size):
-        digest.update(np.ascontiguousarray(chunk).data)
-        tokens += chunk.size
-        progress.advance(chunk.nbytes)
-    return TokenFile(path.absolute(), dtype, tokens, digest.hexdigest(), state)
-
-
-def places_after(path: Path, dtype: str, token: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the positions after each `token` in the file at `path`, ascending, in parts."""
-    for start, chunk in _chunks(path, dtype):
-        yield np.flatnonzero(chunk == token).astype(np.int64) + start + 1
-
-
-def _chunks(path: Path, dtype: str) -> Iterator[tuple[int, TokenArray]]:
-    """Yield parts of the file at `path`, each with the position of its first token."""
     tokens = np.memmap(path, dtype=_stored_type(dtype), mode="r")
+    first, end = portion.span(tokens.size)
     for start in range(0, tokens.size, _CHUNK_TOKENS):
-        yield start, np.asarray(tokens[start : start + _CHUNK_TOKENS])
-
-
-def _checked_chunks(path: Path, dtype: str, vocab_size: int) -> Iterator[TokenArray]:
-    for start, chunk in _chunks(path, dtype):
-        if int(chunk.max()) >= vocab_size or int(chunk.min()) < 0:
-            place = int(np.argmax((chunk >= vocab_size) | (chunk < 0)))
+        chunk = np.asarray(tokens[start : start + _CHUNK_TOKENS])
+        if int(chunk.max()) >= vocab_size:
+            place = int(np.argmax(chunk >= vocab_size))
             raise DataError(
-                f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be 0 or "
-                f"more and below model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the "
-                "vocabulary that the file was written with, or data.bin_dtype to the type of its integers "
-                f"(read: {dtype}); that of a Megatron dataset is in its .idx file."
+                f"{path}: token {int(chunk[place]):,} at position {start + place:,}, but ids must be below "
+                f"model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary that "
+                f"the file was written with, or data.bin_dtype to the type of its integers (read: {dtype})."
             )
-        yield chunk
+        if (own := chunk[max(0, first - start) : max(0, end - start)]).size:
+            yield own
+        progress.advance(chunk.nbytes)
 
 
 def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
@@ -214,7 +160,7 @@ def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
 
 
 INDEX_NAME = "index.json"
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -336,8 +282,6 @@ def _places(file: TokenFile) -> Places | None:
 def _identity(file: TokenFile) -> list[str | int]:
     """The values that identify the tokens, and the document starts where these are recorded."""
     identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
-    if file.part_of is not None:
-        identity += ["from", file.part_of[0]]
     return identity if file.documents is None else [*identity, file.documents.sha256]
 
 

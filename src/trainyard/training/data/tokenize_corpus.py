@@ -8,13 +8,12 @@ machine and under every path. Reused token files are hashed again, so that the f
 tokens that are trained on. `batches` draws the samples.
 """
 
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,21 +34,18 @@ from trainyard.training.data.corpus import (
 )
 from trainyard.training.data.document_reader import Piece, read_pieces
 from trainyard.training.data.folders import fill_folder, wait_for_maker
-from trainyard.training.data.megatron_index import read_megatron_index
 from trainyard.training.data.preparation import Preparation, plans
 from trainyard.training.data.token_files import (
     PreparedData,
     TokenFile,
     TokenWriter,
-    check_tokens,
-    copy_tokens,
     fingerprint_of,
-    places_after,
     read_index,
     read_prepared,
+    read_token_file,
     write_dataset_index,
 )
-from trainyard.training.data.vocabulary import encode_pieces
+from trainyard.training.data.vocabulary import TokenArray, encode_pieces
 
 # All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
 # other machines do so unless they share the folder.
@@ -87,7 +83,7 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
     """The fingerprint of a configuration's prepared tokens, and how they changed since they were prepared.
 
     Both are None when they are not on this machine. Small files are always hashed again; large ones only if
-    they were written to since.
+    they were written to since they were prepared.
     """
     try:
         config = load_config(config_file).config
@@ -99,7 +95,7 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
         return None, None
     if prepared is None or not all(file.path.exists() for file in prepared.files):
         return None, None
-    changed = next((file.path for file in prepared.files if file.verify() is None), None)
+    changed = next((file.path for file in prepared.files if not file.verify()), None)
     if changed is None:
         return prepared.fingerprint, None
     return (
@@ -156,12 +152,12 @@ def _find_or_make(plan: Preparation, progress: Progress) -> PreparedData:
     prepared = read_prepared(plan.directory)
     if prepared is not None:
         progress.begin("hashing prepared tokens")
-        files = [file.verify(progress) for file in prepared.files]
-        if None not in files:
-            return _note_state(prepared, files, plan.directory)
+        changed = [file.path for file in prepared.files if not file.verify(progress)]
+        if not changed:
+            return prepared
         _logger.warning(
             "%s: its content has changed since it was prepared, though not its size; preparing it again",
-            prepared.files[files.index(None)].path,
+            changed[0],
         )
     if int(os.environ.get("RANK", "0")) > 0:
         wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the main process shows the progress
@@ -180,21 +176,9 @@ def _find_or_make(plan: Preparation, progress: Progress) -> PreparedData:
     return replace(prepared, reused=not is_own)
 
 
-def _note_state(prepared: PreparedData, files: list[TokenFile | None], directory: Path) -> PreparedData:
-    """Record the state of large files after they were hashed, so that the next run need not hash them."""
-    train, validation = (*files, None)[:2]
-    assert train is not None
-    found = replace(prepared, train=train, validation=validation)
-    pairs = zip(prepared.files, found.files, strict=True)
-    if any(now.seen != before.seen and now.is_large for before, now in pairs):
-        with contextlib.suppress(OSError):  # on a read-only file system they are hashed each time
-            write_dataset_index(found, directory)
-    return found
-
-
 def _is_unchanged(directory: Path) -> bool:
     prepared = read_prepared(directory)
-    return prepared is not None and all(file.verify() is not None for file in prepared.files)
+    return prepared is not None and all(file.verify() for file in prepared.files)
 
 
 def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
@@ -202,9 +186,36 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     skips = SkipTally(plan.skipped)
     held_out = skips if plan.split == "files" else SkipTally(plan.validation_skipped)
     to_train, to_validate = plan.portions
-    train, train_files = _Part(plan, plan.train, folder / "train.bin", skips, to_train, progress).write()
-    part = _Part(plan, plan.validation, folder / "validation.bin", held_out, to_validate, progress)
-    validation, validation_files = part.write()
+
+    def write_part(
+        path: Path, files: tuple[CorpusFile, ...], portion: Portion, tally: SkipTally
+    ) -> tuple[TokenFile | None, int]:
+        """The token file of one part, None if it has no tokens, and the number of files it comes from."""
+        if not files:
+            return None, 0
+        types = (plan.data.bin_dtype if file.suffix == ".bin" else plan.vocabulary.dtype for file in files)
+        # With `separate`, the positions at which documents start lie beside the tokens.
+        starts_path = path.with_suffix(_STARTS_SUFFIX) if plan.data.packing == "separate" else None
+        with (
+            TokenWriter(path, str(np.result_type(*types))) as writer,
+            TokenWriter(starts_path, "int64") if starts_path else nullcontext() as starts_writer,
+        ):
+            used = 0
+            for file in files:
+                before = writer.tokens
+                for tokens, starts in _read_tokens(plan, file, portion, tally, progress):
+                    if starts_writer is not None:
+                        starts_writer.write(starts + writer.tokens)
+                    writer.write(tokens)
+                used += writer.tokens > before
+            documents = starts_writer.finish() if starts_writer is not None else None
+            written = replace(writer.finish(), documents=documents)
+        return (written, used) if written.tokens else (None, 0)
+
+    train, train_files = write_part(folder / "train.bin", plan.train, to_train, skips)
+    validation, validation_files = write_part(
+        folder / "validation.bin", plan.validation, to_validate, held_out
+    )
     if train is None:
         raise DataError(unusable_message("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
@@ -225,111 +236,34 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     write_dataset_index(prepared, folder)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The training or validation part of a plan: its source files, and the token file that they become."""
+def _read_tokens(
+    plan: Preparation, file: CorpusFile, portion: Portion, skips: SkipTally, progress: Progress
+) -> Iterator[tuple[TokenArray, Places]]:
+    """Yield the tokens of a portion of `file` in parts, and the places in each part where a document starts.
 
-    plan: Preparation
-    files: tuple[CorpusFile, ...]
-    path: Path
-    """The token file; the starts of its documents lie beside it."""
-    skips: SkipTally
-    """Counts the files and rows that are skipped."""
-    portion: Portion
-    """The part of each file that is read."""
-    progress: Progress
-
-    def write(self) -> tuple[TokenFile | None, int]:
-        """Write the tokens, None if there are none; return also the number of files they come from."""
-        if len(self.files) == 1 and self.files[0].suffix == ".bin":
-            found = self._use_in_place(self.files[0])
-            return found, int(found is not None)
-        if not self.files:
-            return None, 0
-        dtype = str(np.result_type(*map(self._type_of, self.files)))
-        with TokenWriter(self.path, dtype) as writer, self._starts_writer() as starts:
-            used = sum(self._append(file, writer, starts) for file in self.files)
-            result = replace(writer.finish(), documents=starts.finish() if starts else None)
-        return (result, used) if result.tokens else (None, 0)
-
-    def _use_in_place(self, file: CorpusFile) -> TokenFile | None:
-        """A single `.bin` file is not copied."""
-        found = check_tokens(file.path, self._type_of(file), self.plan.vocab_size, self.progress)
-        if not self.portion.is_complete:
-            first, end = self.portion.span(found.tokens)
-            if first == end:
-                return None
-            found = found.part(first, end)
-        with self._starts_writer() as starts:
-            if starts is None:
-                return found
-            for places in self._starts_in(file):
-                starts.write(places)
-            return replace(found, documents=starts.finish())
-
-    def _append(self, file: CorpusFile, writer: TokenWriter, starts: TokenWriter | None) -> bool:
-        """Write the tokens of `file`, and its document starts to `starts`; return whether it had tokens."""
-        before, plan = writer.tokens, self.plan
-        if file.suffix == ".bin":
-            if starts is not None:
-                for places in self._starts_in(file):
-                    starts.write(places + before)
-            copy_tokens(
-                file.path,
-                writer,
-                dtype=self._type_of(file),
-                vocab_size=plan.vocab_size,
-                portion=self.portion,
-                progress=self.progress,
-            )
-            return writer.tokens > before
-        pieces = read_pieces(file, plan.data.text_field, self.skips, self.portion)
-        for tokens, begins in encode_pieces(plan.vocabulary, _report(pieces, file.size, self.progress)):
-            if starts is not None and begins:
-                starts.write(np.array([writer.tokens]))
-            writer.write(tokens)
-        return writer.tokens > before
-
-    def _type_of(self, file: CorpusFile) -> str:
-        """The type of the tokens of a file. Raises DataError when an index does not fit its `.bin` file."""
-        if file.suffix != ".bin":
-            return self.plan.vocabulary.dtype
-        return read_megatron_index(file.index, file.path).dtype if file.index else self.plan.data.bin_dtype
-
-    def _starts_writer(self) -> AbstractContextManager[TokenWriter | None]:
-        """A writer for the document starts; None unless data.packing is `separate`."""
-        separate = self.plan.data.packing == "separate"
-        return TokenWriter(self.path.with_suffix(_STARTS_SUFFIX), "int64") if separate else nullcontext()
-
-    def _starts_in(self, file: CorpusFile) -> Iterator[Places]:
-        """Yield the positions of document starts in a `.bin` file, ascending, in parts.
-
-        Positions count from the start of the portion. Raises ConfigError when they cannot be determined.
-        """
-        if self.portion.is_complete:
-            yield from _starts_of_file(self.plan, file)
-            return
-        first, end = self.portion.span(file.size // np.dtype(self._type_of(file)).itemsize)
-        if first < end:
-            yield np.zeros(1, np.int64)  # the rest of a document that was cut
-        for places in _starts_of_file(self.plan, file):
-            yield places[(places > first) & (places < end)] - first
-
-
-def _starts_of_file(plan: Preparation, file: CorpusFile) -> Iterator[Places]:
-    if file.index is not None:
-        yield from read_megatron_index(file.index, file.path).document_starts()
+    Raises ConfigError for bare tokens whose documents are to be kept apart, but end at an unknown token.
+    """
+    if file.suffix != ".bin":
+        pieces = read_pieces(file, plan.data.text_field, skips, portion)
+        for tokens, begins in encode_pieces(plan.vocabulary, _report(pieces, file.size, progress)):
+            yield tokens, np.zeros(int(begins), np.int64)
         return
-    # For tokens that are not bytes, the end-of-document token is only known if the tokenizer is configured.
+    # The id of the end-of-document token is only known for bytes, or if the tokenizer is configured.
     known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size
-    if plan.vocabulary.eos is None or not known:
+    end = plan.vocabulary.eos if known else None
+    if end is None and plan.data.packing == "separate":
         raise ConfigError(
             f"data.packing: where the documents in {file.path} end is not known. Set model.tokenizer to the "
-            "one they were written with, which must have an end-of-document token, take a Megatron dataset, "
-            "or set data.packing to concatenate."
+            "one they were written with, which must have an end-of-document token, or set data.packing to "
+            "concatenate."
         )
-    yield np.zeros(1, np.int64)
-    yield from places_after(file.path, plan.data.bin_dtype, plan.vocabulary.eos)
+    begins = True
+    for tokens in read_token_file(
+        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, portion=portion, progress=progress
+    ):
+        is_end = tokens == end if end is not None else np.zeros(tokens.size, np.bool_)
+        yield tokens, np.flatnonzero(np.concatenate(([begins], is_end[:-1])))
+        begins = bool(is_end[-1])
 
 
 def _report(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:

@@ -9,7 +9,6 @@ from trainyard.config.schema import Config, DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.hugging_face import open_stream
-from trainyard.training.data.mixture import find_prepared_mixture, prepare_mixture
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
 from trainyard.training.runtime.world import DataShare, World
 
@@ -62,14 +61,14 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
     if data.hugging_face.dataset:
         progress.begin(f"opening {data.hugging_face.dataset}")
         return open_stream(data, model)
-    return prepare_mixture(data, model, progress) if data.mixture else prepare_data(data, model, progress)
+    return prepare_data(data, model, progress)
 
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
     if data.hugging_face.dataset:
         return open_stream(data, model)
-    return find_prepared_mixture(data, model) if data.mixture else find_prepared_data(data, model)
+    return find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: TrainingData, world: World) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask
 
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.training.model.attention import (
@@ -74,9 +73,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, key_width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def forward(
-        self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | BlockMask | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
         """`visible` is the mask for `causal_attention`; None means a causal mask."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
@@ -103,7 +100,7 @@ class FeedForward(nn.Module):
         return result
 
 
-def _run_block(block: Callable[..., Tensor], *inputs: Tensor | BlockMask) -> Tensor:
+def _run_block(block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     return block(*inputs)
 
 
@@ -125,10 +122,10 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = FeedForward(architecture)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor | BlockMask) -> Tensor:
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
         return self.run(self._compute, x, cosines, sines, *visible)
 
-    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor | BlockMask) -> Tensor:
+    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *visible)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
@@ -142,8 +139,6 @@ class Decoder(nn.Module):
     unseen: Tensor
     separates_documents = False
     """Whether the tokens mark document starts and documents are masked from each other (`packing`)."""
-    attends_by_blocks = False
-    """Whether separated documents use flex attention, which makes no mask of queries by keys."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -155,12 +150,10 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         positions: Tensor | slice = slice(tokens.shape[1])
-        visible: tuple[Tensor | BlockMask, ...] = ()
+        visible: tuple[Tensor, ...] = ()
         if self.separates_documents:
-            packed = unpack(tokens)
-            tokens = packed.tokens
-            visible = (packed.blocks if self.attends_by_blocks else packed.visible,)
-            positions = packed.positions[:, None]
+            tokens, places, mask = unpack(tokens)
+            positions, visible = places[:, None], (mask,)
         elif is_written_out(tokens.device, tokens.shape[1]):
             visible = (self.unseen[: tokens.shape[1], : tokens.shape[1]],)
         x = self.embed_tokens(tokens)

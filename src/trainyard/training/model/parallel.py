@@ -53,7 +53,6 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.higher_order.flex_attention,
 }
 """The operations whose results selective recomputation keeps, because they are the most expensive."""
 
@@ -107,7 +106,7 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     if compute.strategy in ("fsdp", "hsdp"):
         return _shard(config, world, device, draw=draw)
     model = build_model(shape, seed=config.training.seed).to(device) if draw else _empty_model(shape, device)
-    _choose_masks(model, config, device)
+    model.model.separates_documents = config.data.packing == "separate"
     _recompute(model, compute)
     forward: nn.Module = model
     if compute.compile:
@@ -133,15 +132,6 @@ def put_on_devices(config: Config, world: World, device: torch.device, *, draw: 
     return Parallel(model, forward, DataShare(world), scale, autocast=True, compressed=compressed)
 
 
-def _choose_masks(model: Llama, config: Config, device: torch.device) -> None:
-    """Keep documents apart if that is configured, by flex attention where it pays off.
-
-    Only compiled code avoids an array of scores of queries by keys.
-    """
-    model.model.separates_documents = config.data.packing == "separate"
-    model.model.attends_by_blocks = config.compute.compile and device.type == "cuda"
-
-
 def _empty_model(shape: ArchitectureConfig, device: torch.device) -> Llama:
     with torch.device("meta"):
         model = Llama(shape)
@@ -164,7 +154,7 @@ def _shard(config: Config, world: World, device: torch.device, *, draw: bool) ->
     mesh = _mesh(shape, compute, device)
     if shape.tensor > 1:
         cut_over_group(model, mesh["tensor"])
-    _choose_masks(model, config, device)
+    model.model.separates_documents = config.data.packing == "separate"
     _recompute(model, compute)
     if compute.compile:
         for layer in model.model.layers:

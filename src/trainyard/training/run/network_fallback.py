@@ -7,11 +7,8 @@ It only applies to runs over several machines: on one machine, NCCL needs no net
 reader and judge of the logs (`Request.network`). `compute.on_fallback` decides whether the run ends.
 """
 
-import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,7 @@ from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.failure import Failure, FailureKind
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.training.checkpoint.failure_advice import build_error
-from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
-
-_logger = logging.getLogger(__name__)
-_POLL_SECONDS = 15.0
-"""Seconds between two reads of the logs while the first step takes long, for example to compile."""
 
 
 def keep_nccl_log(logs: Path, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -65,48 +57,6 @@ def record_network(
     return found
 
 
-@contextmanager
-def end_on_fallback(
-    segment: RunContext,
-    recorder: OutcomeRecorder,
-    *,
-    leave: Callable[[int], None],
-    environment: Mapping[str, str] = os.environ,
-) -> Iterator[None]:
-    """End the run by `leave` if the body opens sockets in a first step that takes long.
-
-    Only the main process reads the logs that its folder has. It needs no collective, because the main
-    thread may sit in one. After the first step, `record_network` reads the logs of all.
-    """
-    is_needed = segment.network is not None and segment.config.compute.on_fallback == "stop"
-    if not segment.world.is_main or not is_needed or not _has_several_machines(environment):
-        yield
-        return
-    over, start = threading.Event(), segment.state.step
-
-    def read() -> None:
-        while not over.wait(_POLL_SECONDS) and segment.state.step == start:
-            assert segment.network is not None
-            logs = [_rank_log(segment.directory.logs, rank) for rank in range(segment.world.size)]
-            found = segment.network.event([segment.network.read(logs)])
-            if (reason := segment.network.fallback(found)) is None:
-                continue
-            error = _fallback_error(segment, found)
-            segment.record_event("network", step=start, **found)
-            segment.record_event("network_degraded", step=start, reason=reason)
-            recorder.record(error)
-            _logger.error("%s", error)
-            leave(int(error.exit_code))
-
-    watcher = threading.Thread(target=read, name="network", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-
-
 def _fallback_error(segment: RunContext, found: Mapping[str, Any]) -> NetworkFallbackError:
     fix = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
     assert segment.network is not None
@@ -122,8 +72,4 @@ def _has_several_machines(environment: Mapping[str, str]) -> bool:
 
 
 def _log_path(logs: Path, environment: Mapping[str, str]) -> Path:
-    return _rank_log(logs, int(environment.get("RANK", "0")))
-
-
-def _rank_log(logs: Path, rank: int) -> Path:
-    return logs / f"nccl-rank-{rank}.log"
+    return logs / f"nccl-rank-{environment.get('RANK', '0')}.log"

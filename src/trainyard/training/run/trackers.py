@@ -9,14 +9,12 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import attrgetter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.keys import leaf_keys
-from trainyard.config.schema import Config
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
 from trainyard.training.run.run_context import RunContext, Tracker
 
@@ -32,7 +30,7 @@ _GROUPS = (
     (re.compile(r"(.*_per_second|mfu|.*memory.*_bytes|gpu_.*)"), r"perf/\1"),
 )
 # The sections of the configuration that affect the result, by which W&B compares runs.
-_COMPARED = ("model.", "training.", "data.", "compute.")
+_COMPARED = {"model", "training", "data", "compute"}
 _CLOSING = "closing trackers"
 # Seconds of a grace period that are left for the end of the process, once the trackers are closed.
 _LEAVING_SECONDS = 3.0
@@ -82,7 +80,7 @@ class WandbTracker:
             dir=str(context.directory.logs),
             id=context.run_id,
             name=context.run_id,
-            config=hyperparameters_of(context.config),
+            config=context.config.model_dump(mode="json", include=_COMPARED),
             allow_val_change=True,  # a run can resume with another configuration
             resume="allow" if mode == "online" else None,
             mode=mode,  # type: ignore[arg-type]
@@ -109,37 +107,54 @@ class PrometheusTracker:
         """Keep the file: the time of its row shows how old the figures are."""
 
 
-class GuardedTracker:
-    """A tracker that is dropped, with one warning, when it cannot start or fails."""
+class Trackers:
+    """The open trackers of the main process. One that fails is dropped with one warning."""
 
-    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
-        self._name = name
-        self._tracker: Tracker | None = None
-        with self._drop_on_failure(ValueError):  # settings that W&B refuses
-            self._tracker = start()
+    def __init__(self, starts: dict[str, Callable[[], Tracker]]) -> None:
+        self._open: dict[str, Tracker] = {}
+        for name, start in starts.items():
+            with self._drop_on_failure(name):
+                self._open[name] = start()
 
     def write(self, row: dict[str, Any]) -> None:
-        if self._tracker is not None:
-            with self._drop_on_failure():
-                self._tracker.write(row)
+        for name, tracker in list(self._open.items()):
+            with self._drop_on_failure(name):
+                tracker.write(row)
 
-    def close(self) -> None:
-        if self._tracker is not None:
-            with self._drop_on_failure():
-                self._tracker.close()
+    def close(self, *, seconds: float = math.inf) -> None:
+        """Close the trackers, for at most `seconds`: what is left of a grace period.
+
+        They are then left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
+        """
+
+        def close_all() -> None:
+            for name, tracker in list(self._open.items()):
+                with self._drop_on_failure(name):
+                    tracker.close()
+
+        if math.isinf(seconds):
+            close_all()
+            return
+        closing = threading.Thread(target=close_all, name=_CLOSING, daemon=True)
+        closing.start()
+        closing.join(max(0.0, seconds))
+        if closing.is_alive():
+            _logger.warning(
+                "the trackers were not closed within the grace period; `wandb sync` sends the rest"
+            )
 
     @contextmanager
-    def _drop_on_failure(self, *others: type[Exception]) -> Iterator[None]:
+    def _drop_on_failure(self, name: str) -> Iterator[None]:
         try:
             yield
-        except _failures(*others) as error:
-            self._tracker = None
-            _logger.warning("%s failed (%s); training continues without it", self._name, error)
+        except _failures() as error:
+            self._open.pop(name, None)
+            _logger.warning("%s failed (%s); training continues without it", name, error)
 
 
-def _failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """The errors after which a tracker is dropped: of the system and of W&B. A bug is raised."""
-    failures = (OSError, ImportError, *others)
+def _failures() -> tuple[type[Exception], ...]:
+    """The errors after which a tracker is dropped: of the system, of its settings and of W&B."""
+    failures = (OSError, ImportError, ValueError)
     if "wandb" not in sys.modules:
         return failures
     import wandb
@@ -148,53 +163,24 @@ def _failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
     return (*failures, wandb.Error, HandleAbandonedError, MailboxClosedError)
 
 
-def hyperparameters_of(config: Config) -> dict[str, Any]:
-    """The hyperparameters of a run: every value of the sections in `_COMPARED`, by dotted key."""
-    values = ((key, attrgetter(key)(config)) for key in leaf_keys() if key.startswith(_COMPARED))
-    return {key: value for key, value in values if isinstance(value, bool | int | float | str)}
-
-
-def open_trackers(context: RunContext) -> list[Tracker]:
-    """Open the configured trackers."""
+@contextmanager
+def use_trackers(context: RunContext) -> Iterator[None]:
+    """Open the configured trackers on the main process, once the step to resume from is known; close them."""
     chosen = context.config.monitoring
-    kinds = (
+    kinds: tuple[tuple[str, bool, Callable[[RunContext], Tracker]], ...] = (
         ("TensorBoard", chosen.tensorboard, TensorBoardTracker),
         ("Prometheus", chosen.prometheus_file is not None, PrometheusTracker),
         ("W&B", chosen.wandb.enabled, WandbTracker),
     )
-    return [GuardedTracker(name, lambda start=start: start(context)) for name, is_on, start in kinds if is_on]  # type: ignore[misc]
-
-
-@contextmanager
-def use_trackers(context: RunContext) -> Iterator[None]:
-    """Open the trackers on the main process, once the step to resume from is known, and close them."""
-    if context.world.is_main:
-        context.trackers.extend(open_trackers(context))
+    if not context.world.is_main:
+        yield
+        return
+    trackers = Trackers({name: partial(start, context) for name, is_on, start in kinds if is_on})
+    context.trackers.append(trackers)
     try:
         yield
     finally:
-        if context.trackers:
-            close_trackers(context.trackers, seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
-
-
-def close_trackers(trackers: Sequence[Tracker], *, seconds: float = math.inf) -> None:
-    """Close the trackers, for at most `seconds`: what is left of a grace period.
-
-    They are then left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
-    """
-
-    def close() -> None:
-        for tracker in trackers:
-            tracker.close()
-
-    if math.isinf(seconds):
-        close()
-        return
-    closing = threading.Thread(target=close, name=_CLOSING, daemon=True)
-    closing.start()
-    closing.join(max(0.0, seconds))
-    if closing.is_alive():
-        _logger.warning("the trackers were not closed within the grace period; `wandb sync` sends the rest")
+        trackers.close(seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 
 
 def is_still_closing() -> bool:

@@ -259,7 +259,9 @@ def join_world(
         with _explain_missing_peers(), limit_wait(is_stopping), waiting:
             dist.init_process_group(backend, timeout=limit)
             _joined.set()
-            world = _world(environment)
+            control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
+            local_rank = int(environment.get("LOCAL_RANK", "0"))
+            world = World(dist.get_rank(), dist.get_world_size(), local_rank, control)
     with ExitStack() as leaving:
         leaving.push(partial(_leave, world))
         yield world
@@ -348,11 +350,6 @@ def _explain_missing_peers() -> Iterator[None]:
             f"({str(error).splitlines()[0]}).\nIf one failed, its message is further up in the log. Over "
             "several machines, check that all reach the rendezvous endpoint. Nothing was started."
         ) from error
-
-
-def _world(environment: Mapping[str, str]) -> World:
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
-    return World(dist.get_rank(), dist.get_world_size(), int(environment.get("LOCAL_RANK", "0")), control)
 
 
 @contextmanager

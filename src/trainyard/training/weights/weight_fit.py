@@ -1,10 +1,11 @@
 """Read the weights of a model tensor by tensor, and check that they fit `model.architecture`.
 
 One module per format implements `WeightSource`. The check compares names, shapes and the keys that the file
-declares, and reports every difference by tensor and by key. It reads no tensor.
+declares. It reads no tensor.
 """
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -61,9 +62,10 @@ def digest_of_files(paths: Iterable[Path]) -> str:
 OUTPUT = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _Shape = tuple[int, ...]
 _SHAPED, _MISSING = " in the configuration", ": not in the file"
+_SHOWN = 8
+"""Differences that a refusal lists; as many again per layer would hide the first."""
 
 
 def parameters_of(architecture: ArchitectureConfig) -> dict[str, _Shape]:
@@ -94,12 +96,18 @@ def layers_in(names: Iterable[str]) -> int:
 
 
 def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
-    """Raise ConfigError naming every difference between the file and `model.architecture`."""
+    """Raise ConfigError naming the differences between the file and `model.architecture`.
+
+    Tensors are compared where the declared keys are equal: other keys have other tensors.
+    """
+    ours = architecture.model_dump()
     lines = [
-        *_contradicted_keys(source, architecture),
-        *source.contradictions(architecture),
-        *_different_tensors(source, architecture),
+        f"model.architecture.{key}: the file has {_text(value)}, the configuration {_text(ours[key])}"
+        for key, value in source.declared.items()
+        if not _is_same(value, ours[key])
     ]
+    lines += source.contradictions(architecture)
+    lines = lines or list(_different_tensors(source, architecture))
     if not lines:
         return
     if any(line.startswith("model.architecture.") or _SHAPED in line for line in lines):
@@ -108,19 +116,12 @@ def require_fit(source: WeightSource, architecture: ArchitectureConfig) -> None:
         fix = "The file lacks parts of the model: download or export it again."
     else:
         fix = f"No setting of model.architecture describes these weights: {not_supported(source.path)}."
+    more = [f"… and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     raise ConfigError(
         f"model.path: {source.path} does not fit model.architecture:\n"
-        + "".join(f"  {line}\n" for line in lines)
+        + "".join(f"  {line}\n" for line in (*lines[:_SHOWN], *more))
         + f"{fix} To start from random weights: --set model.path=null. Nothing was started."
     )
-
-
-def _contradicted_keys(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
-    ours = architecture.model_dump()
-    for key, value in source.declared.items():
-        if not _is_same(value, ours[key]):
-            actual, wanted = _text(value), _text(ours[key])
-            yield f"model.architecture.{key}: the file has {actual}, the configuration {wanted}"
 
 
 def _is_same(value: Any, ours: Any) -> bool:
@@ -132,45 +133,23 @@ def _is_same(value: Any, ours: Any) -> bool:
         if value.get("rope_type") == ours.get("rope_type") == "default":
             return True
         return value.keys() == ours.keys() and all(_is_same(value[key], ours[key]) for key in value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(ours, int | float):
-        return bool(value == ours)
-    return math.isclose(value, ours, rel_tol=1e-6)
+    if isinstance(value, float):
+        return math.isclose(value, ours, rel_tol=1e-6)
+    return bool(value == ours)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        if value.get("rope_type") == "default":
-            return "default"
-        return f"{{{', '.join(f'{key}: {_text(each)}' for key, each in value.items())}}}"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return json.dumps(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
 def _different_tensors(source: WeightSource, architecture: ArchitectureConfig) -> Iterator[str]:
-    """Yield one line per kind of difference, even if several layers have it."""
-    expected = parameters_of(architecture)
-    names = set(source.names())
-    depth = min(source.declared.get("num_layers", architecture.num_layers), architecture.num_layers)
-    tie_differs = source.declared.get("tie_word_embeddings") != architecture.tie_word_embeddings
-    lines: dict[str, list[str]] = {}
+    expected, names = parameters_of(architecture), set(source.names())
     for name in sorted(names | expected.keys()):
-        layer = _LAYER.match(name)
-        if layer and int(layer[1]) >= depth:
-            continue  # the number of layers differs, which another line reports
-        if name == OUTPUT and (tie_differs or architecture.tie_word_embeddings):
-            continue  # the line for tie_word_embeddings reports it, or it is a copy of the embedding
-        if line := _difference(source, name, expected.get(name)):
-            lines.setdefault(_NUMBER.sub("N", line, count=1) if layer else line, []).append(line)
-    for line, each in lines.items():
-        yield each[0] if len(each) == 1 else f"{line}, in {len(each)} layers"
-
-
-def _difference(source: WeightSource, name: str, expected: _Shape | None) -> str | None:
-    stored = source.stored_name(name)
-    if expected is None:
-        return f"{stored}: no part of the model; {list(source.shape(name))} in the file"
-    if name not in source.names():
-        return f"{stored}{_MISSING}; the configuration has {list(expected)}"
-    shape = source.shape(name)
-    return None if shape == expected else f"{stored}: {list(shape)} in the file, {list(expected)}{_SHAPED}"
+        stored, wanted = source.stored_name(name), expected.get(name)
+        if wanted is None:
+            if name != OUTPUT:  # beside tied weights it is a copy of the embedding
+                yield f"{stored}: no part of the model; {list(source.shape(name))} in the file"
+        elif name not in names:
+            yield f"{stored}{_MISSING}; the configuration has {list(wanted)}"
+        elif source.shape(name) != wanted:
+            yield f"{stored}: {list(source.shape(name))} in the file, {list(wanted)}{_SHAPED}"

@@ -1,5 +1,4 @@
 import json
-import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, remove_old_checkpoints
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint import shards
 from trainyard.training.checkpoint.checkpoint import (
     PendingSave,
     SaveJob,
@@ -60,35 +58,6 @@ def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str,
     saved = PendingSave(job, state, share_out(state.tensors(), ALONE)).advance(wait=True)
     assert saved is not None
     return saved.path
-
-
-@pytest.mark.parametrize("system", ["Linux", "refuses", "has no such call"])
-def test_written_bytes_go_to_the_disk_early_where_the_system_can(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, system: str
-) -> None:
-    advised: dict[int, list[tuple[int, int]]] = {}
-
-    def advise(descriptor: int, start: int, count: int, _advice: int) -> None:
-        advised.setdefault(os.fstat(descriptor).st_ino, []).append((start, start + count))
-        if system == "refuses":
-            raise OSError("not on this file system")
-
-    monkeypatch.setattr(shards, "_WINDOW_BYTES", 1 << 10)
-    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
-    monkeypatch.setattr(os, "posix_fadvise", advise, raising=False)
-    if system == "has no such call":
-        monkeypatch.delattr(os, "posix_fadvise")
-    path = save(directory, 2)
-    (shard,) = path.glob("*.distcp")
-    spans = advised.get(shard.stat().st_ino, [])
-    ends = [0, *(end for _, end in spans)]
-    assert bool(spans) == (system != "has no such call")
-    assert ends == sorted(set(ends))
-    assert ends[-1] <= shard.stat().st_size
-    assert all(start <= before for (start, _), before in zip(spans, ends, strict=False)), "gaps"
-    loaded = state_after(0)
-    load_checkpoint(path, loaded)
-    assert loaded.digests() == state_after(2).digests()
 
 
 def newest_and_rejected(directory: RunDirectory) -> tuple[Path | None, dict[int, str]]:

@@ -27,7 +27,6 @@ from trainyard.training.data.hugging_face import (
     open_stream,
 )
 from trainyard.training.data.stream_batches import StreamPosition, TokenStream
-from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.data.vocabulary import ByteVocabulary
 
 Run = Callable[..., dict[str, Any]]
@@ -148,22 +147,6 @@ def test_rows_without_a_text_are_left_out(folder: Path) -> None:
     for name in ("train-1.jsonl", "train-2.jsonl"):
         (folder / name).unlink()
     assert all_texts(texts(folder)) == ["a", "ä"]
-
-
-def test_tokens_are_those_of_token_files(folder: Path, tmp_path: Path) -> None:
-    (folder / "validation-0.jsonl").rename(tmp_path / "elsewhere.jsonl")
-    values = {
-        "train_path": str(folder),
-        "prepared_directory": str(tmp_path / "prepared"),
-        "sequence_length": 16,
-        "validation_fraction": 0.0,
-    }
-    prepared = prepare_data(DataConfig.model_validate(values), ModelConfig(name="m"))
-    streamed = open_data_stream(folder, validation_split=None)
-    count = prepared.train.tokens
-    assert streamed.train.first_tokens(count + 9).tolist() == prepared.train.open().tolist()
-    assert streamed.prompt(5) == prepared.prompt(5) == prepared.train.open()[:5].tolist()
-    assert not len(streamed.validation_windows(length=16, count=3))
 
 
 def test_validation_is_the_start_of_its_split_and_not_repeated(folder: Path) -> None:

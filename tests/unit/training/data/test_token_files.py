@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from trainyard.errors import DataError
 from trainyard.training.data import token_files
-from trainyard.training.data.token_files import TokenFile, TokenWriter, check_tokens, copy_tokens
+from trainyard.training.data.corpus import Portion
+from trainyard.training.data.token_files import TokenFile, TokenWriter, read_token_file
+
+HALF = Portion(0.5)
 
 
 def write(path: Path, *parts: list[int], dtype: str = "uint16") -> TokenFile:
@@ -57,29 +60,25 @@ def test_a_file_that_changed_is_not_opened(tmp_path: Path, content: bytes | None
         file.open()
 
 
-def test_a_pretokenised_file_is_described_where_it_lies(tmp_path: Path) -> None:
-    written = write(tmp_path / "a.bin", [1, 2, 99])
-    assert check_tokens(tmp_path / "a.bin", "uint16", 100) == written
-
-
-def test_a_token_beyond_the_vocabulary_is_named_with_its_place(
+def test_a_pretokenised_file_is_read_in_parts_and_a_token_beyond_the_vocabulary_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_files, "_CHUNK_TOKENS", 2)
-    write(tmp_path / "a.bin", [1, 2, 3, 100, 200])
+    path = write(tmp_path / "a.bin", [1, 2, 3, 100, 200]).path
+    parts = read_token_file(path, dtype="uint16", vocab_size=201)
+    assert [part.tolist() for part in parts] == [[1, 2], [3, 100], [200]]
     with pytest.raises(
         DataError, match=r"a\.bin: token 100 at position 3, .*vocab_size, 100\. .*data\.bin_dtype"
     ):
-        check_tokens(tmp_path / "a.bin", "uint16", 100)
-    assert check_tokens(tmp_path / "a.bin", "uint16", 201).tokens == 5
+        list(read_token_file(path, dtype="uint16", vocab_size=100))
 
 
-def test_copying_joins_files_and_checks_them(tmp_path: Path) -> None:
-    write(tmp_path / "a.bin", [1, 2])
-    write(tmp_path / "b.bin", [3])
-    with TokenWriter(tmp_path / "all.bin", "uint16") as writer:
-        for name in ("a.bin", "b.bin"):
-            copy_tokens(tmp_path / name, writer, dtype="uint16", vocab_size=4)
-        assert writer.finish().open().tolist() == [1, 2, 3]
-        with pytest.raises(DataError, match="token 3"):
-            copy_tokens(tmp_path / "b.bin", writer, dtype="uint16", vocab_size=3)
+def test_a_token_beyond_the_vocabulary_is_named_where_the_other_side_of_the_split_has_it(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.bin", [1, 2, 3, 100]).path
+    assert [
+        part.tolist() for part in read_token_file(path, dtype="uint16", vocab_size=101, portion=HALF)
+    ] == [[1, 2]]
+    with pytest.raises(DataError, match="token 100 at position 3"):
+        list(read_token_file(path, dtype="uint16", vocab_size=100, portion=HALF))

@@ -1,14 +1,8 @@
 """Preparing data: the tokens, when they are prepared again, and the errors for bad input."""
 
-import errno
-import hashlib
-import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +19,6 @@ from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
-from trainyard.training.data import token_files as prepared
 from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_files import PreparedData
@@ -104,18 +97,26 @@ def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
     assert prepared.train.open()[-3:].tolist() == [0, 300, 301]
 
 
-def test_a_single_token_file_is_used_where_it_lies(folder: Path) -> None:
+def test_a_token_file_is_copied_and_prepared_again_when_it_changed(folder: Path) -> None:
     path = folder / "tokens.bin"
     np.arange(200, dtype="<u2").tofile(path)
     prepared = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
-    assert prepared.train.path == path
-    assert not list((folder / "prepared").rglob("train.bin"))
+    assert prepared.train.open().tolist() == list(range(200))
     assert prepared.validation is not None
-    assert prepared.validation.dtype == "uint8"
+    assert (prepared.train.dtype, prepared.validation.dtype) == ("uint16", "uint8")
     path.write_bytes(b"\x01\0" * 100)
     again = prepare(folder, train_path=str(path), validation_path=str(folder / "train"))
     assert not again.reused
     assert again.train.tokens == 100
+
+
+def test_a_megatron_dataset_is_refused_with_what_to_do(folder: Path) -> None:
+    for name in ("corpus.bin", "corpus.idx"):
+        (folder / "train" / name).write_bytes(b"\1\0\0\0" * 50)
+    with pytest.raises(DataError, match=r"corpus\.bin: a Megatron dataset.* set data\.bin_dtype"):
+        prepare(folder)
+    (folder / "train" / "corpus.idx").unlink()
+    assert prepare(folder, bin_dtype="uint32").train.tokens > 50
 
 
 def test_the_second_time_nothing_is_written(folder: Path) -> None:
@@ -133,17 +134,6 @@ def test_the_fingerprint_is_of_the_tokens_not_of_the_place(folder: Path) -> None
     here, there = prepare(folder), prepare(folder / "elsewhere")
     assert here.fingerprint == there.fingerprint
     assert here.train.path != there.train.path
-
-
-def test_the_fingerprint_is_the_same_in_place_and_copied(folder: Path) -> None:
-    tokens = np.arange(100, dtype="<u2")
-    (folder / "parts").mkdir()
-    tokens.tofile(folder / "complete.bin")
-    tokens[:40].tofile(folder / "parts" / "0.bin")
-    tokens[40:].tofile(folder / "parts" / "1.bin")
-    complete = prepare(folder, train_path=str(folder / "complete.bin"))
-    parts = prepare(folder, train_path=str(folder / "parts"))
-    assert complete.fingerprint == parts.fingerprint
 
 
 def test_the_split_counts_for_the_fingerprint(folder: Path) -> None:
@@ -174,11 +164,6 @@ def test_changed_data_is_prepared_again(folder: Path, change: str) -> None:
     assert after.fingerprint != before.fingerprint
 
 
-def test_a_changed_field_prepares_again(folder: Path) -> None:
-    (folder / "train" / "a.jsonl").write_text(json.dumps({"text": "one", "body": "two"}))
-    assert prepare(folder).fingerprint != prepare(folder, text_field="body").fingerprint
-
-
 @pytest.mark.parametrize("damage", ["no index", "torn index", "other index", "short tokens", "no tokens"])
 def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
     complete = prepare(folder)
@@ -190,7 +175,7 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
         case "torn index":
             index.write_bytes(index.read_bytes()[:-10])
         case "other index":
-            index.write_text(index.read_text().replace('"schema": 2', '"schema": 99'))
+            index.write_text(index.read_text().replace('"schema": 3', '"schema": 99'))
         case "short tokens":
             complete.train.path.write_bytes(b"torn")
         case _:
@@ -236,22 +221,6 @@ def test_prepared_tokens_with_other_bytes_are_prepared_anew(
     assert prepare(folder, validation_path=validation).reused
 
 
-@pytest.mark.usefixtures("file_size_limit")
-def test_a_token_file_in_place_with_other_bytes_has_another_fingerprint(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = folder / "tokens.bin"
-    np.arange(200, dtype="<u2").tofile(path)
-    before = prepare(folder, 1 << 16, train_path=str(path))
-    overwrite(path)
-    after = prepare(folder, 1 << 16, train_path=str(path))
-    assert (before.reused, after.reused) == (False, False)
-    assert after.train.sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != before.train.sha256
-    assert after.fingerprint != before.fingerprint
-    assert str(path) in caplog.text
-    assert prepare(folder, 1 << 16, train_path=str(path)).fingerprint == after.fingerprint
-
-
 def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,52 +238,8 @@ def test_small_prepared_tokens_are_hashed_each_time_and_large_ones_when_written_
     assert prepare(folder).reused
     assert hashed == [path]
     path.write_bytes(path.read_bytes())
-    for _ in range(2):  # the second time, its new state is on record
-        assert prepare(folder).reused
-        assert hashed == [path, path]
-
-
-def test_large_tokens_where_nothing_can_be_noted_are_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_files, "LARGE_BYTES", 0)
-    path = prepare(folder).train.path
-    path.touch()
-
-    def raise_read_only(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(prepared, "write_json_atomically", raise_read_only)
     assert prepare(folder).reused
-
-
-PREPARING = """
-import sys
-from trainyard.config.schema import DataConfig, ModelConfig
-from trainyard.training.data.tokenize_corpus import prepare_data
-
-data = DataConfig.model_validate_json(sys.argv[1])
-sys.stdin.readline()
-prepared = prepare_data(data, ModelConfig(name="m"))
-print(prepared.fingerprint, prepared.train.open().tobytes().hex())
-"""
-
-
-def test_processes_that_find_other_bytes_at_once_all_train_on_the_right_ones(folder: Path) -> None:
-    complete = prepare(folder)
-    expected = f"{complete.fingerprint} {text(complete).hex()}\n"
-    overwrite(complete.train.path)
-    command = [sys.executable, "-c", PREPARING, config(folder).model_dump_json()]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
-    ]
-    time.sleep(2)  # until all have imported what they need, or nearly
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert [process.communicate(timeout=240)[0] for process in processes] == [expected] * 4
-    assert [path.name for path in (folder / "prepared").iterdir()] == [complete.train.path.parent.name]
+    assert hashed == [path, path]
 
 
 def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
@@ -458,26 +383,7 @@ def test_a_file_that_is_added_moves_no_text_to_the_other_side(folder: Path) -> N
     assert set(before) < set(held_out_text().split(b"\0"))
 
 
-def test_the_end_of_a_token_file_is_held_out_where_it_lies(folder: Path) -> None:
-    path = folder / "tokens.bin"
-    np.arange(1000, dtype="<u2").tofile(path)
-    prepared = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
-    assert prepared.validation is not None
-    assert prepared.train.open().tolist() == list(range(950))
-    assert prepared.validation.open().tolist() == list(range(950, 1000))
-    assert prepared.train.path == prepared.validation.path == path
-    complete = prepare(folder, 1000, train_path=str(path))
-    assert complete.train.tokens == 1000
-    assert complete.fingerprint != prepared.fingerprint
-    found = prepare(folder, 1000, train_path=str(path), validation_fraction=0.05)
-    assert (found.reused, found.fingerprint) == (True, prepared.fingerprint)
-    np.arange(999, -1, -1, dtype="<u2").tofile(path)
-    assert prepared.train.seen is not None
-    os.utime(path, ns=(prepared.train.seen.modified_ns, prepared.train.seen.modified_ns))
-    assert not prepare(folder, 1000, train_path=str(path), validation_fraction=0.05).reused
-
-
-def test_the_ends_of_several_token_files_are_held_out(folder: Path) -> None:
+def test_the_ends_of_token_files_are_held_out(folder: Path) -> None:
     shutil.rmtree(folder / "train")
     (folder / "train").mkdir()
     for name, first in (("1.bin", 0), ("0.bin", 500)):
@@ -533,20 +439,6 @@ def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
 def test_an_unusable_tokenizer_is_an_error_of_configuration(folder: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         prepare_data(config(folder), ModelConfig(name="m", tokenizer="nowhere"))
-
-
-def test_the_facts_for_the_run_leave_out_what_is_unknown(folder: Path) -> None:
-    prepared = prepare(folder)
-    assert prepared.to_json() == {
-        "name": str(folder / "train"),
-        "fingerprint": prepared.fingerprint,
-        "train_tokens": prepared.train.tokens,
-        "train_files": 3,
-    }
-    both = prepare(folder, validation_path=str(folder / "train" / "c"))
-    assert both.validation is not None
-    assert both.to_json()["validation_tokens"] == both.validation.tokens
-    assert both.to_json()["validation_files"] == 1
 
 
 def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:

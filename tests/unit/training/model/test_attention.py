@@ -1,16 +1,15 @@
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
-from torch.nn.attention import flex_attention
 
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
@@ -20,7 +19,6 @@ from trainyard.training.data.hugging_face import open_stream
 from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.attention import (
-    BLOCK,
     causal_attention,
     unpack,
     unseen_keys,
@@ -28,8 +26,6 @@ from trainyard.training.model.attention import (
 )
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
-from trainyard.training.model.parallel import put_on_devices
-from trainyard.training.model.shard_assignment import own_part
 from trainyard.training.run.validation import Validation
 from trainyard.training.runtime.world import ALONE, DataShare
 
@@ -154,11 +150,11 @@ def gradients(model: nn.Module) -> list[Tensor]:
 STARTS = [[0, 5, 6, 11], [3], [], [0, 16], [1, 2, 3, 15]]
 
 
-def test_marks_give_ids_positions_and_starts() -> None:
-    packed = unpack(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
-    assert packed.tokens.tolist() == [[7, 8, 9, 1, 2], [3, 4, 5, 6, 7]]
-    assert packed.positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 0]]
-    visible = ["".join(map(str, row)) for row in packed.visible[0, 0].int().tolist()]
+def test_marks_give_ids_positions_and_a_mask() -> None:
+    tokens, positions, mask = unpack(torch.tensor([[~7, 8, ~9, 1, 2], [3, 4, 5, ~6, ~7]]))
+    assert tokens.tolist() == [[7, 8, 9, 1, 2], [3, 4, 5, 6, 7]]
+    assert positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 0]]
+    visible = ["".join(map(str, row)) for row in mask[0, 0].int().tolist()]
     assert visible == ["10000", "11000", "00100", "00110", "00111"]
 
 
@@ -190,60 +186,6 @@ def test_the_loss_and_its_gradients_are_those_of_the_documents_alone(model: Llam
     for one, other in zip(together, gradients(model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert count_targets(batch.numpy()) == targets
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(st.lists(st.integers(0, 399), max_size=9), min_size=1, max_size=3),
-    st.sampled_from([1, 100, 128, 129, 256, 400]),
-)
-def test_blocks_agree_with_the_mask(starts: list[list[int]], length: int) -> None:
-    places = [sorted({place for place in row if place < length}) for row in starts]
-    packed = unpack(marked_sample(torch.zeros(len(places), length, dtype=torch.int64), places))
-    blocks, count = packed.blocks, -(-length // BLOCK)
-    mask = torch.zeros(len(places), count * BLOCK, count * BLOCK, dtype=torch.bool)
-    mask[:, :length, :length] = packed.visible[:, 0]
-    tiles = mask.view(len(places), count, BLOCK, count, BLOCK).transpose(2, 3)
-    partial = blocks.to_dense()[:, 0].bool()
-    assert blocks.full_kv_num_blocks is not None
-    assert blocks.full_kv_indices is not None
-    numbers = torch.arange(count)
-    full = torch.zeros_like(partial)
-    for row, query in product(range(len(places)), range(count)):
-        seen = blocks.full_kv_indices[row, 0, query, : blocks.full_kv_num_blocks[row, 0, query]]
-        full[row, query] = torch.isin(numbers, seen)
-    assert torch.equal(partial | full, tiles.any(-1).any(-1))
-    assert torch.equal(full, tiles.all(-1).all(-1))
-
-
-@pytest.mark.parametrize("recomputed", ["none", "selective", "full"])
-def test_flex_attention_over_blocks_is_attention_under_the_mask(
-    recomputed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sharded and recomputed, as on a GPU. torch computes flex attention on a CPU for inspection only."""
-    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
-    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    shape = SHAPE.model_copy(update={"max_position_embeddings": 200})
-    compute = {"strategy": "fsdp", "activation_checkpointing": recomputed}
-    values = {"model": {"name": "x", "architecture": shape.model_dump()}, "training": {"max_steps": 1}}
-    config = Config.model_validate(values | {"compute": compute})
-    tokens = torch.randint(0, 64, (2, 201), generator=torch.Generator().manual_seed(2))
-    batch = marked_sample(tokens, [[3, 90, 131], [128]])
-    found = []
-    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        for by_blocks in (False, True):
-            built = put_on_devices(config, ALONE, torch.device("cpu")).model
-            built.model.separates_documents, built.model.attends_by_blocks = True, by_blocks
-            loss = summed_loss(built(batch[:, :-1]), batch[:, 1:])
-            loss.backward()  # type: ignore[no-untyped-call]
-            found.append((loss.detach(), [own_part(gradient) for gradient in gradients(built)]))
-    finally:
-        torch.distributed.destroy_process_group()
-    torch.testing.assert_close(*(loss for loss, _ in found))
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_sample_that_is_one_document_is_what_it_is_without_marks(model: Llama) -> None:
@@ -356,7 +298,6 @@ def test_bare_tokens_tell_documents_by_the_end_of_document_token(folder: Path, t
     assert starts_of(joined) == [0, 4, 7, 12, 15, 17, 18, 20, 22]
     alone = prepare(folder, model_with_tokenizer(tokenizer), train_path=str(folder / "train" / "c.bin"))
     assert starts_of(alone) == [0, 3, 5, 6]
-    assert alone.train.path == folder / "train" / "c.bin"
     with pytest.raises(ConfigError, match=r"data\.packing: .*c\.bin end is not known\. Set model\.tokenizer"):
         prepare(folder, ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=1000)))
 

@@ -13,7 +13,7 @@ from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
 from trainyard.plan.device_memory import memory_peaks_of
 from trainyard.plan.workload import training_workload
 from trainyard.training.model.model import build_model
-from trainyard.training.model.optimizer import build_optimizer, learning_rate, schedule_changes, schedule_of
+from trainyard.training.model.optimizer import build_optimizer, learning_rate
 
 CONFIG = TrainingConfig(learning_rate=1.0, warmup_steps=4, min_learning_rate_ratio=0.1, max_steps=20)
 
@@ -64,61 +64,6 @@ def test_every_schedule_rises_to_the_peak_and_ends_at_the_floor(
 
 
 NAMES = ("cosine", "linear", "warmup_stable_decay", "constant")
-LENGTHS = (1, 2, 7, 20, 33)
-
-
-@each_case("mode", ["keep", "stretch"])
-@each_case("decay", [None, 3])
-@each_case("warmup", [0, 4, 40])
-@each_case("name", NAMES)
-def test_an_extension_keeps_the_schedule_or_stretches_it(
-    name: str, warmup: int, decay: int | None, mode: str
-) -> None:
-    changes = {"lr_scheduler": name, "warmup_steps": warmup, "decay_steps": decay}
-    config = CONFIG.model_copy(update=changes | {"schedule_on_extension": mode})
-    for first, second, third in itertools.product(LENGTHS, repeat=3):
-        schedule = None
-        for total in (first, second, third):
-            schedule = schedule_of(config, total, 8, schedule)
-        assert schedule is not None
-        assert schedule["total_steps"] == third
-        followed = first if mode == "keep" else third
-        assert schedule["schedule_steps"] == followed
-        earlier = rates(config, followed)
-        now = [learning_rate(step, schedule["schedule_steps"], config) for step in range(third)]
-        assert now == (earlier + [earlier[-1]] * third)[:third]
-
-
-@each_case("mode", ["keep", "stretch"])
-@each_case("name", NAMES)
-@each_case(
-    ("change", "total"),
-    [
-        ({}, 20),
-        ({}, 40),
-        ({"learning_rate": 0.5}, 20),
-        ({"warmup_steps": 9}, 20),
-        ({"lr_scheduler": "linear"}, 20),
-        ({"lr_scheduler": "constant", "learning_rate": 2.0}, 33),
-        ({"batch_size": 2, "gradient_accumulation_steps": 2}, 20),
-    ],
-)
-def test_what_a_resume_changes_is_found_with_the_rate_of_its_step(
-    change: dict[str, Any], total: int, name: str, mode: str
-) -> None:
-    config = CONFIG.model_copy(update={"lr_scheduler": name, "schedule_on_extension": mode})
-    before = schedule_of(config, 20, 8, None)
-    other = config.model_copy(update=change)
-    now = schedule_of(other, total, 8, before)
-    followed = 20 if mode == "keep" else total
-    for step in (0, 3, 7, 15, 19, 20):
-        found = schedule_changes(step, before, now)
-        rate = [learning_rate(step, 20, config), learning_rate(step, followed, other)]
-        assert found.pop("learning_rate", None) == (rate if rate[0] != rate[1] else None)
-        assert found.pop("total_steps", None) == ([20, total] if total != 20 else None)
-        assert found.pop("schedule_steps", None) == ([20, followed] if followed != 20 else None)
-        settings = {key: [getattr(config, key), value] for key, value in change.items()}
-        assert found == {f"training.{key}": pair for key, pair in settings.items() if pair[0] != pair[1]}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

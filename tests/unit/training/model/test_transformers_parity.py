@@ -16,7 +16,6 @@ from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
 from trainyard.run.directory import RunDirectory
 from trainyard.training.export import plan_export, write_export
 from trainyard.training.model.model import Llama, build_model, rotary_frequencies
-from trainyard.training.weights import gguf_weights
 from trainyard.training.weights.gguf_weights import gguf_name
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
@@ -185,17 +184,6 @@ def test_transformers_reads_the_same_tensors_from_gguf(transformers: Any, tmp_pa
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
         assert torch.equal(tensor, ours[name]), name
-
-
-def test_queries_and_keys_in_the_order_of_the_file_give_other_logits(
-    transformers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    architecture = small_shape("tinyllama-1b")
-    judge = reference(transformers, architecture)
-    write_gguf(tmp_path / "m.gguf", judge, architecture, TYPES.F32)
-    monkeypatch.setattr(gguf_weights, "rows_by_halves", lambda weights, _heads: weights)
-    with pytest.raises(AssertionError, match="not close"):
-        assert_same_logits(load(tmp_path / "m.gguf", architecture), judge)
 
 
 @every_family

@@ -1,6 +1,5 @@
 """The network that our trainer records: when NCCL's log is kept, the facts, and the end of a fallback."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +13,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, ExitCode, NetworkFallbackError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import read_rows
-from trainyard.training.run import network_fallback
-from trainyard.training.run.network_fallback import end_on_fallback, keep_nccl_log, record_network
+from trainyard.training.run.network_fallback import keep_nccl_log, record_network
 from trainyard.training.run.run_context import RunContext
 from trainyard.watch.network_record import NetworkWatch, judge_event
 from trainyard.watch.network_verdict import Network, NetworkFacts
@@ -141,31 +139,6 @@ def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file and must be"):
         keep_nccl_log(tmp_path / "file", dict(TWO_MACHINES))
-
-
-@pytest.mark.parametrize("network", ["Socket", "Libfabric/GDRDMA"])
-@pytest.mark.parametrize("on_fallback", ["stop", "warn"])
-def test_a_first_step_that_takes_long_is_ended_while_it_runs(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch, network: str, on_fallback: str
-) -> None:
-    monkeypatch.setattr(network_fallback, "_POLL_SECONDS", 0.01)
-    here, left = segment(on_fallback=on_fallback), threading.Event()
-    codes: list[int] = []
-    recorded: list[Any] = []
-
-    def leave(code: int) -> None:
-        codes.append(code)
-        here.state.step += 1
-        left.set()
-
-    write_log(here, network)
-    write_log(here, network, rank=1)
-    recorder: Any = SimpleNamespace(record=recorded.append)
-    ends = network == "Socket" and on_fallback == "stop"
-    with end_on_fallback(here, recorder, leave=leave, environment=TWO_MACHINES):
-        assert left.wait(30 if ends else 0.2) is ends
-    assert codes == ([ExitCode.NOT_PROVEN] if ends else [])
-    assert len(recorded) == len(events(here, "network")) == ends
 
 
 def test_the_loop_reads_the_log_after_the_first_step_and_at_the_end(

@@ -18,14 +18,14 @@ from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
-    GuardedTracker,
     TensorBoardTracker,
-    close_trackers,
-    hyperparameters_of,
+    Trackers,
     is_still_closing,
-    open_trackers,
     tag_of,
+    use_trackers,
 )
+from trainyard.training.runtime.stop_signals import StopRequest
+from trainyard.training.runtime.world import ALONE
 
 ROW = {"step": 1, "loss": 2.0, "time": 3.0}
 WANDB_ONLY = {"tensorboard": False, "wandb": {"enabled": True}}
@@ -36,8 +36,15 @@ def context_of(monitoring: dict[str, Any], folder: Path, resumed_at: int = 0) ->
     config = Config.model_validate(
         {"model": {"name": "m"}, "training": {"max_steps": 1, "seed": 4711}, "monitoring": monitoring}
     )
-    state = SimpleNamespace(step=resumed_at)
-    return SimpleNamespace(config=config, directory=RunDirectory(folder), run_id="r", state=state)
+    return SimpleNamespace(
+        config=config,
+        directory=RunDirectory(folder),
+        run_id="r",
+        state=SimpleNamespace(step=resumed_at),
+        world=ALONE,
+        trackers=[],
+        stop=StopRequest(),
+    )
 
 
 class FailingTracker:
@@ -59,28 +66,19 @@ class FailingTracker:
             raise self._error("disk full")
 
 
-def test_a_tracker_that_fails_to_write_is_dropped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    failing, healthy = FailingTracker("write"), FailingTracker()
-    both = [GuardedTracker("Failing", lambda: failing), GuardedTracker("Healthy", lambda: healthy)]
-    for tracker in (*both, *both):
-        tracker.write(ROW)
-    close_trackers(both)
-    assert failing.calls == ["write"]
-    assert healthy.calls == ["write", "write", "close"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "Failing failed (disk full); training continues without it"
-    ]
-
-
-def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
+def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    healthy = FailingTracker()
-    close_trackers(
-        [GuardedTracker("A", lambda: FailingTracker("close")), GuardedTracker("B", lambda: healthy)]
-    )
-    assert healthy.calls == ["close"]
-    assert caplog.text.count("A failed (disk full)") == 1
+    failing, closing, healthy = FailingTracker("write"), FailingTracker("close"), FailingTracker()
+    both = Trackers({"A": lambda: failing, "B": lambda: closing, "C": lambda: healthy})
+    for _ in range(2):
+        both.write(ROW)
+    both.close()
+    assert failing.calls == ["write"]
+    assert healthy.calls == closing.calls == ["write", "write", "close"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{name} failed (disk full); training continues without it" for name in "AB"
+    ]
 
 
 def test_tensorboard_draws_the_rows_of_the_segment_that_resumed(tmp_path: Path) -> None:
@@ -120,38 +118,21 @@ def test_tags_are_grouped(name: str, tag: str) -> None:
     assert tag_of(name) == tag
 
 
-def test_hyperparameters_are_all_values_of_the_sections_that_decide_the_result(
-    tiny_config: Callable[..., Config],
-) -> None:
-    config = tiny_config(training={"seed": 5})
-    shown = hyperparameters_of(config)
-    assert shown["training.seed"] == 5
-    assert shown["model.architecture.num_layers"] == config.model.architecture.num_layers
-    assert {key.split(".")[0] for key in shown} == {"model", "training", "data", "compute"}
-    assert all(isinstance(value, bool | int | float | str) for value in shown.values())
-
-
-def test_a_bug_in_a_tracker_is_not_hidden() -> None:
-    tracker = GuardedTracker("Buggy", lambda: FailingTracker("write", error=ZeroDivisionError))
-    with pytest.raises(ZeroDivisionError):
-        tracker.write(ROW)
-
-
-def test_a_second_ctrl_c_is_not_hidden() -> None:
-    tracker = GuardedTracker("Slow", lambda: FailingTracker("close", error=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        tracker.close()
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_bug_and_a_second_ctrl_c_are_not_hidden(error: type[BaseException]) -> None:
+    trackers = Trackers({"Buggy": lambda: FailingTracker("close", error=error)})
+    with pytest.raises(error):
+        trackers.close()
 
 
 def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
-    opened = open_trackers(context_of({}, tmp_path))
-    for _ in range(2):
-        for tracker in opened:
-            tracker.write(ROW)
-    close_trackers(opened)
+    context = context_of({}, tmp_path)
+    with use_trackers(context):
+        for _ in range(2):
+            context.trackers[0].write(ROW)
     assert len(caplog.records) == 1
     assert "TensorBoard failed" in caplog.text
     assert str(tmp_path / "tensorboard") in caplog.text
@@ -162,8 +143,9 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "bogus")
-    for tracker in open_trackers(context_of(WANDB_ONLY, tmp_path)):
-        tracker.write(ROW)
+    context = context_of(WANDB_ONLY, tmp_path)
+    with use_trackers(context):
+        context.trackers[0].write(ROW)
     assert caplog.text.count("W&B failed") == 1
 
 
@@ -171,11 +153,13 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
 SERVICE_DIES = """
 import logging, os, pathlib, signal, subprocess, sys, time
 from tests.unit.training.run.test_trackers import WANDB_ONLY, context_of
-from trainyard.training.run.trackers import close_trackers, open_trackers
+from trainyard.training.run.trackers import use_trackers
 
 logging.basicConfig(format="%(message)s")
-opened = open_trackers(context_of(WANDB_ONLY, pathlib.Path(sys.argv[1])))
-opened[0].write({"step": 1, "loss": 2.0, "time": 3.0})
+context = context_of(WANDB_ONLY, pathlib.Path(sys.argv[1]))
+use = use_trackers(context)
+use.__enter__()
+context.trackers[0].write({"step": 1, "loss": 2.0, "time": 3.0})
 for _ in range(100):  # on a busy machine it may still be starting
     listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
     rows = [line.split(maxsplit=2) for line in listed]
@@ -186,8 +170,8 @@ for _ in range(100):  # on a busy machine it may still be starting
 (service,) = services
 os.kill(int(service), signal.SIGKILL)
 for step in range(2, 200):
-    opened[0].write({"step": step, "loss": 2.0, "time": 3.0})
-close_trackers(opened)
+    context.trackers[0].write({"step": step, "loss": 2.0, "time": 3.0})
+use.__exit__(None, None, None)
 print("the run continues")
 """
 
@@ -206,16 +190,6 @@ def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     )
     assert done.stdout.strip() == "the run continues", done.stderr
     assert done.stderr.count("W&B failed") == 1
-
-
-def test_a_run_continues_without_a_tracker_that_fails(
-    tiny_config: Callable[..., Config],
-    run_training: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda _: FailingTracker("write"))
-    outcome = run_training(tiny_config(monitoring={"tensorboard": True}, training={"max_steps": 3}))
-    assert (outcome["status"], outcome["steps"]) == ("succeeded", 3)
 
 
 def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
@@ -240,15 +214,16 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
             go_on.wait(60)
             closed.append("slow")
 
-    slow: Any = [SlowTracker()]
+    kinds: Any = {"Slow": SlowTracker}
+    slow = Trackers(kinds)
     start = time.monotonic()
-    close_trackers(slow, seconds=0.1)
+    slow.close(seconds=0.1)
     assert time.monotonic() - start < 30
     assert is_still_closing()
     assert "not closed within the grace period" in caplog.text
     go_on.set()
     while is_still_closing() and time.monotonic() - start < 60:
         time.sleep(0.01)
-    close_trackers(slow, seconds=30)
+    slow.close(seconds=30)
     assert closed == ["slow", "slow"]
     assert not is_still_closing()

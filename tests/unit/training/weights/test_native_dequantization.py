@@ -1,11 +1,9 @@
 """The native kernels against gguf's NumPy, bit for bit; and what happens where there are none."""
 
 import _ctypes
-import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,18 +154,6 @@ def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Instructions) -> 
             )
 
 
-@pytest.mark.parametrize("name", [name for name, scales in SCALES.items() if len(scales) == 2])
-def test_where_two_nans_meet_there_is_a_nan_and_it_is_the_same_on_every_path(
-    name: str, built_kernels: Path
-) -> None:
-    blocks = np.random.default_rng(3).integers(0, 256, (64, sizes(name)[1]), dtype=np.uint8)
-    write_half(blocks, SCALES[name][0], 0x7E01)
-    write_half(blocks, SCALES[name][1], 0xFE02)
-    values = dequantize(blocks, name)
-    assert np.isnan(values).all()
-    assert np.array_equal(bits(values), bits(dequantize(blocks, name, instructions=Instructions.SCALAR)))
-
-
 @every_type
 def test_tiles_and_threads_change_no_bit(name: str, path: Instructions) -> None:
     data = random_rows(name, rows=3, elements=5_000)
@@ -185,16 +171,6 @@ def test_shapes_are_those_of_gguf(name: str, built_kernels: Path) -> None:
         elements = shape[-1] // size * sizes(name)[0]
         values = dequantize(np.zeros(shape, np.uint8), name)
         assert values.shape == (*shape[:-1], elements)
-
-
-def test_rows_need_not_lie_together(built_kernels: Path) -> None:
-    data = random_rows("Q8_0", rows=9, elements=9 * 32 * 5)
-    assert np.array_equal(bits(dequantize(data[::3], "Q8_0")), bits(expected(data[::3].copy(), "Q8_0")))
-
-
-def test_numbers_of_their_own_type_are_taken_as_gguf_reads_them(built_kernels: Path) -> None:
-    halves = np.linspace(-3, 3, 24, dtype=np.float32).astype(np.float16).reshape(2, 12)
-    assert np.array_equal(dequantize(halves, "F16"), halves.astype(np.float32))
 
 
 def test_float32_is_copied_so_that_a_mapped_file_is_not_written(no_kernels: Path) -> None:
@@ -222,13 +198,6 @@ def test_a_row_that_is_not_complete_blocks_is_refused(name: str, no_kernels: Pat
 def test_a_type_that_gguf_cannot_dequantise_is_refused(no_kernels: Path) -> None:
     with pytest.raises(DataError, match="gguf cannot convert Q8_1 weights"):
         dequantize(np.zeros(sizes("Q8_1")[1], np.uint8), "Q8_1")
-
-
-def test_the_backend_is_what_the_processor_can_do(built_kernels: Path) -> None:
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    if not flags:
-        pytest.skip("this system does not list the features of the processor")
-    assert best_instructions() is (Instructions.AVX2 if " avx2 " in flags else Instructions.SCALAR)
 
 
 def test_a_library_in_the_build_directory_is_found(no_kernels: Path, library: Path) -> None:
@@ -303,23 +272,6 @@ def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], No
     """)
     with pytest.raises(ConfigError, match="refused Q8_0 weights: no kernel for this type"):
         dequantize(np.zeros(34, np.uint8), "Q8_0")
-
-
-def test_infinite_scales_cause_no_warning(no_kernels: Path) -> None:
-    block = np.zeros((1, 34), np.uint8)
-    write_half(block, 0, 0x7C00)
-    assert np.isnan(dequantize(block, "Q8_0")).all()
-
-
-def test_neither_torch_nor_a_compiler_is_needed(no_kernels: Path) -> None:
-    program = (
-        "import sys, numpy as np\n"
-        "from trainyard.training.weights.native_dequantization import dequantize\n"
-        "assert dequantize(np.zeros(34, np.uint8), 'Q8_0').shape == (32,)\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    environment = os.environ | {"PATH": str(no_kernels), LIBRARY_VARIABLE: "none"}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=240, env=environment)
 
 
 @pytest.fixture

