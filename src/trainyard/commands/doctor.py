@@ -92,8 +92,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
-    is_open = not (args.store or args.config)
-    if is_open and args.run_dir is not None and not args.run_dir.exists():
+    if args.run_dir is not None and not (args.store or args.config or args.run_dir.exists()):
         raise ConfigError(f"{args.run_dir}: there is no such run, and the checklist needs none")
     if args.all:
         given = (args.config or default_config(), args.set, args.store, args.run_dir)

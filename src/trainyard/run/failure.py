@@ -163,18 +163,13 @@ def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
 
 
 def next_step(run: Mapping[str, Any], directory: Path) -> str:
-    """Return what to do after an unsuccessful end: `next_command`, after the change that it needs.
-
-    A program that ended by itself would end the same way again.
-    """
+    """Return what to do after an unsuccessful end: `next_command`, after the change that it needs."""
     outcome, command, program = run.get("outcome"), next_command(run, directory), run.get("program")
     if not isinstance(program, Mapping):
         return command
-    plan, change = run.get("plan"), ""
-    if isinstance(outcome, Mapping):
-        change = _needed_change(outcome, plan.get("steps") if isinstance(plan, Mapping) else None)
-    if not change and not program.get("resume"):
-        change = _ANEW
+    steps = plan.get("steps") if isinstance(plan := run.get("plan"), Mapping) else None
+    change = _needed_change(outcome, steps) if isinstance(outcome, Mapping) else ""
+    change = change or ("" if program.get("resume") else _ANEW)
     explain = trainyard_command(f"explain {shlex.quote(str(directory))}")
     return explain if change == _UNKNOWN else f"{change}; then: {command}" if change else command
 

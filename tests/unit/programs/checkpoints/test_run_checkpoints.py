@@ -205,9 +205,9 @@ def test_what_is_not_kept_is_named_with_the_reason(tmp_path: Path, caplog: pytes
             path.unlink()
     found.take(lambda _: 0, end=WELL)
     [line] = [each.getMessage() for each in caplog.records if "not kept" in each.getMessage()]
-    assert line == (
-        "4 of the 13 checkpoints that were saved are not kept, of step 1, 2, 3, 4: checkpointing.keep_last "
-        "is 9; 2 were written over, or removed, before they were copied"
+    assert (
+        line
+        == "4 of 13 saved checkpoints are not kept (step 1, 2, 3, 4): written over, or beyond keep_last 9"
     )
 
 
