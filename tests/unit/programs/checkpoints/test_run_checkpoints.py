@@ -225,6 +225,7 @@ def test_other_tensors_are_a_checkpoint_only_if_nothing_else_is(
         path = tmp_path / f"out{number}/a.pt"
         write(tmp_path, f"out{number}/a.pt")
         found.saved = [*found.saved, replace(event(path, number, Source.OBSERVED), weights=relation)]
+    found.saved = [*found.saved, event(path, number, Source.DECLARED)]  # it is not better for that
     found.take(lambda _: 0, end=WELL)
     assert found.taken is not None and found.taken.step == step
     copy = replace(found.taken, weights="")  # as a later start knows it
