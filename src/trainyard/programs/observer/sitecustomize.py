@@ -225,7 +225,7 @@ def compare_numbers(pairs: Any) -> tuple[bool, bool]:
 
 def without(numbers: list[float], basis: list[list[float]]) -> list[float]:
     """Return numbers without their parts along orthogonal lists."""
-    left = list(numbers)
+    left = [float(each) for each in numbers]
     for each in basis:
         size = sum(x * x for x in each)
         if size > 1e-12 * sum(x * x for x in numbers):
