@@ -38,7 +38,7 @@ from trainyard.errors import (
 from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github_api import GitHub, server_of
-from trainyard.gateways.github_cli import GitHubCli
+from trainyard.gateways.github_cli import token_of_login
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
 from trainyard.gateways.local_machine import free_bytes
 from trainyard.gateways.model_signing import METHOD, signer_from
@@ -374,7 +374,7 @@ def workflow_items(folder: Path) -> Iterator[Finding]:
 def github_items() -> list[Finding]:
     """Return an item for each step of `trainyard init github`; nothing is changed."""
     host, name = find_repository("")
-    ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
+    ask = GitHub(name, token_of_login(host), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
     steps = Setup(ask, repository, WantedSetup()).steps()
     return items_of_setup(describe_steps(list(steps), host, repository.name))

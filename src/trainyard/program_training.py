@@ -37,6 +37,7 @@ from trainyard.gateways.git import (
 )
 from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.instance_notices import instance_notices
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, program_variables, withheld_names
 from trainyard.gateways.process_tree import (
@@ -326,19 +327,20 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     What the machine recorded is kept with it, because nobody can read that later.
     """
     if ended.stopped_by is not None:
-        return time_limit_of_slurm(os.environ, time.time())
+        return time_limit_of_slurm(os.environ, time.time()) or _taken_back()
     if ended.exit_code == 0 or ended.problem is not None:
         return {}
     run.rows.close()  # the last rows may show a fault
     logs = [replace(read_log(path), name=path.name) for path in sorted(run.directory.logs.glob("node-*.log"))]
     last = [replace(log, lines=log.lines[-_LAST_LINES:]) for log in logs]
     was_killed = bool(signal_of(ended.exit_code) or find_signal(last)[0])
+    recorded = (*system.changes(was_killed=was_killed), *(instance_notices() if was_killed else ()))
     error = run.error(has_failed=True)
     newest, begin = run.rows.writer.newest, (run.found.step or 0) if run.found else 0
     facts = FailureFacts(
         ended.exit_code,
         **FailureFacts.of_exception(error.to_json() if error else {}),
-        system=tuple(filter(None, (*system.changes(was_killed=was_killed), run.rows.writer.fault))),
+        system=tuple(filter(None, (*recorded, run.rows.writer.fault))),
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
@@ -348,6 +350,13 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     return {name: text.replace(here, "") for name, text in found.items()} | {
         name: value for name, value in kept.items() if value is not None
     }
+
+
+def _taken_back() -> dict[str, str]:
+    """Return the failure of a program that is stopped because EC2 ends its instance; empty if it does not."""
+    notices = instance_notices()
+    found = LogExplanation(FailureClass.PREEMPTED, notices, True, "; ".join(notices), level="fact")
+    return found.failure() if notices else {}
 
 
 def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.run_numbers import used_numbers
-from trainyard.artifacts.store.store_address import CALL_SECONDS, open_store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.config.kind import RunKind, kind_of_run
@@ -40,12 +40,7 @@ RUNS = 50
 
 
 def find_proven_run(
-    file: Path,
-    changes: Sequence[str] = (),
-    *,
-    store: str,
-    runs: int = RUNS,
-    call_seconds: float = CALL_SECONDS,
+    file: Path, changes: Sequence[str] = (), *, store: str, runs: int = RUNS
 ) -> tuple[int | None, str, tuple[str, ...]]:
     """Find a proven run that is the same, report it, and return its number, or why not, and its evidence.
 
@@ -54,7 +49,7 @@ def find_proven_run(
     """
     config = load_with_weights(file, changes).config
     git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
-    there = open_store(store, call_seconds=call_seconds)
+    there = open_store(store)
     number: int | None = None
     evidence: tuple[str, ...] = ()
     why_not = incomparable(config, git)

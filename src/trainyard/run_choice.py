@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard.artifacts.record.run_numbers import (
     Claim,
@@ -39,9 +39,6 @@ from trainyard.run.identity import RunIdentity, begin_identity, identity_in, kee
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import Answer, Recorded, Situation, decide, recorded_run
 from trainyard.training.data.config_of_run import config_of_run, differences_from_run
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_BESIDE = 1000
 

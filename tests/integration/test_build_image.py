@@ -246,7 +246,7 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
     aws: ScriptedAws, run: Run, context: Path
 ) -> None:
     digest = pushed(aws, context.name, lambda: "other")
-    wrong = []
+    wrong: list[object] = []
     for script, code, starts in ENDS:
         aws.builds.clear()
         aws.scripts = [script] * 3

@@ -44,43 +44,6 @@ def run_program(folder: Path, *, world: int) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
 
-CAUGHT = """
-import pathlib, time, torch.distributed
-from types import SimpleNamespace
-from trainyard.programs.integrations.transformers_callback import TrainyardCallback
-
-store = torch.distributed.HashStore()
-torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-callback = TrainyardCallback()
-arguments = SimpleNamespace(world_size=2, output_dir="out", enable_jit_checkpoint=True)
-state = SimpleNamespace(is_world_process_zero=True, global_step=0, max_steps=9)
-callback.on_train_begin(arguments, state, None)
-callback.on_step_end(arguments, state, SimpleNamespace(should_training_stop=False))
-
-def threads():
-    names = [file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
-    return names.count("pt_gloo_runloop")
-
-until = time.monotonic() + 30
-while not (before := threads()) and time.monotonic() < until:
-    time.sleep(0.01)  # a thread names itself, once it runs
-torch.distributed.destroy_process_group()
-print(before > 0, threads(), flush=True)
-"""
-
-
-def test_no_thread_outlives_a_training_that_an_exception_has_ended(tmp_path: Path) -> None:
-    """The trainer calls no method then, and the program that catches it destroys all groups at its end."""
-    done = subprocess.run(
-        [sys.executable, "-c", CAUGHT],
-        env={**os.environ, "TRAINYARD_EVENTS": str(tmp_path / "events.jsonl")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout == "True 0\n", done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "least"), [(1, 2), (2, 6)])
 def test_sigterm_in_any_hook_saves_a_step_that_all_ranks_agree_on(

@@ -1,25 +1,22 @@
 """The lint of environments, by the command as people call it."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.scripts.conftest import Call
 
-Program = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Path) -> None:
+def test_findings_have_their_place_reason_and_fix(called: Call, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM a:1\nENV FI_EFA_USE_DEVICE_RDMA=1\n")
     (tmp_path / "train.env").write_text("NCCL_TIMEOUT=1800\n")
     files = (tmp_path / "Dockerfile", tmp_path / "train.env")
-    done = program("lint-environment", *files, "--instance-type", "g5.8xlarge", "--num-nodes", "2")
+    done = called("lint-environment", *files, "--instance-type", "g5.8xlarge", "--num-nodes", "2")
     assert done.returncode == 1
     assert f"{tmp_path}/Dockerfile:2: error: FI_EFA_USE_DEVICE_RDMA=1" in done.stdout
     assert f"{tmp_path}/train.env:1: warning: NCCL_TIMEOUT=1800" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 files, 2 variables: 1 error, 1 warning"
-    asked = program("lint-environment", *files, "--instance-type", "p5.48xlarge", "--json")
+    asked = called("lint-environment", *files, "--instance-type", "p5.48xlarge", "--json")
     data = json.loads(asked.stdout)
     assert (asked.returncode, data["ok"]) == (0, True)
     assert data["files"] == {str(file): 1 for file in files}
@@ -38,15 +35,15 @@ def test_findings_have_their_place_reason_and_fix(program: Program, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_read_is_exit_code_2(
-    text: str, options: tuple[str, ...], words: str, program: Program, tmp_path: Path
+    text: str, options: tuple[str, ...], words: str, called: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    done = program("lint-environment", tmp_path / "job.yaml", *options)
+    done = called("lint-environment", tmp_path / "job.yaml", *options)
     assert done.returncode == 2
     assert words in done.stderr
 
 
-def test_a_file_that_is_not_there_is_named(program: Program, tmp_path: Path) -> None:
-    done = program("lint-environment", tmp_path / "none.yaml")
+def test_a_file_that_is_not_there_is_named(called: Call, tmp_path: Path) -> None:
+    done = called("lint-environment", tmp_path / "none.yaml")
     assert done.returncode == 2
     assert "none.yaml" in done.stderr

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import Call
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.run.directory import RunDirectory
 
-Program = Callable[..., Any]
 NAMES = ["trained", "learned", "network", "stored", "repeatable"]
 
 
@@ -36,8 +36,8 @@ def failing(proof: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", ["auto", "1"])
-def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store: str, number: str) -> None:
-    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--run-number", number)
+def test_a_whole_run_is_proven(called: Call, stored_run: RunDirectory, store: str, number: str) -> None:
+    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--run-number", number)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     proof = proof_of(stored_run)
@@ -52,47 +52,45 @@ def test_a_whole_run_is_proven(program: Program, stored_run: RunDirectory, store
 
 @pytest.mark.parametrize("depth", ["listing", "sample"])
 def test_a_lesser_depth_says_what_it_compared(
-    program: Program, stored_run: RunDirectory, store: str, depth: str
+    called: Call, stored_run: RunDirectory, store: str, depth: str
 ) -> None:
-    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
+    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
     assert done.returncode == 0, done.stderr
     assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][3]["evidence"]
 
 
-def test_json_is_the_proof_and_nothing_else(program: Program, stored_run: RunDirectory, store: str) -> None:
-    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--json")
+def test_json_is_the_proof_and_nothing_else(called: Call, stored_run: RunDirectory, store: str) -> None:
+    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--json")
     assert json.loads(done.stdout) == {"schema_version": 1, **proof_of(stored_run)}
 
 
-def test_the_exit_code_may_speak_of_some_parts(
-    program: Program, stored_run: RunDirectory, store: str
-) -> None:
+def test_the_exit_code_may_speak_of_some_parts(called: Call, stored_run: RunDirectory, store: str) -> None:
     """Other programs cannot show all five; the verdict itself is still about all five."""
     run = json.loads(stored_run.run_file.read_bytes())
     del run["seed"]
     stored_run.run_file.write_text(json.dumps(run))
     for only, code in (("trained,network", 0), ("trained,stored", 1), ("repeatable", 1)):
         place = ("--run-dir", stored_run.path, "--store", store)
-        done = program("prove", *place, "--only", only, "--json")
+        done = called("prove", *place, "--only", only, "--json")
         assert done.returncode == code, (only, done.stderr)
         assert json.loads(done.stdout)["proven"] is False
 
 
-def test_a_dry_run_writes_nothing(program: Program, stored_run: RunDirectory, store: str) -> None:
-    done = program("prove", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
+def test_a_dry_run_writes_nothing(called: Call, stored_run: RunDirectory, store: str) -> None:
+    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--dry-run", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["proven"] is True
     assert not (stored_run.report / "proof.json").exists()
 
 
 def test_a_byte_that_changed_in_the_store_is_noticed(
-    program: Program, stored_run: RunDirectory, store: str, tmp_path: Path
+    called: Call, stored_run: RunDirectory, store: str, tmp_path: Path
 ) -> None:
     victim = next(path for path in (tmp_path / "store").rglob("state.bin"))
     content = bytearray(victim.read_bytes())
     content[17] ^= 1
     victim.write_bytes(content)
-    done = program("prove", "--run-dir", stored_run.path, "--store", store)
+    done = called("prove", "--run-dir", stored_run.path, "--store", store)
     assert done.returncode == 1
     assert failing(proof_of(stored_run)) == ["stored"]
     lines = [line.split("INFO  ")[1] for line in done.stderr.splitlines()]
@@ -105,50 +103,50 @@ def test_a_byte_that_changed_in_the_store_is_noticed(
 
 
 def test_a_checkpoint_that_was_not_stored_is_noticed(
-    program: Program, finished_run: RunDirectory, store: str, tmp_path: Path
+    called: Call, finished_run: RunDirectory, store: str, tmp_path: Path
 ) -> None:
     last = finished_run.checkpoint(20)
     last.rename(tmp_path / "away")
     sync_run(open_store(store), finished_run, None)
-    done = program("prove", "--run-dir", finished_run.path, "--store", store)
+    done = called("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert "step 20, the last one, is not stored" in done.stderr
     (tmp_path / "away").rename(last)
-    assert program("prove", "--run-dir", finished_run.path, "--store", store).returncode == 1
+    assert called("prove", "--run-dir", finished_run.path, "--store", store).returncode == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["--store", ""]])
 def test_without_a_store_the_run_is_not_proven(
-    program: Program, finished_run: RunDirectory, arguments: list[str]
+    called: Call, finished_run: RunDirectory, arguments: list[str]
 ) -> None:
-    done = program("prove", "--run-dir", finished_run.path, *arguments)
+    done = called("prove", "--run-dir", finished_run.path, *arguments)
     assert done.returncode == 1
     assert "not proven: stored: no store was named" in done.stderr
     assert failing(proof_of(finished_run)) == ["stored"]
 
 
-def test_the_store_of_the_last_proof_is_used(program: Program, stored_run: RunDirectory, store: str) -> None:
+def test_the_store_of_the_last_proof_is_used(called: Call, stored_run: RunDirectory, store: str) -> None:
     """Otherwise proving again without an address would make a proven run red."""
     words = ("prove", "--run-dir", stored_run.path)
-    assert program(*words, "--store", store).returncode == 0
-    again = program(*words)
+    assert called(*words, "--store", store).returncode == 0
+    again = called(*words)
     assert again.returncode == 0, again.stderr
     assert proof_of(stored_run)["store"] == store
 
 
 def test_the_store_of_another_runs_proof_is_not_used(
-    program: Program, stored_run: RunDirectory, store: str
+    called: Call, stored_run: RunDirectory, store: str
 ) -> None:
     words = ("prove", "--run-dir", stored_run.path)
-    assert program(*words, "--store", store).returncode == 0
+    assert called(*words, "--store", store).returncode == 0
     path = stored_run.report / "proof.json"
     path.write_text(path.read_text().replace('"run_id": "', '"run_id": "another-'))
-    assert program(*words).returncode == 1
+    assert called(*words).returncode == 1
     assert failing(proof_of(stored_run)) == ["stored"]
 
 
 def test_the_store_of_the_configuration_is_used(
-    program: Program, finished_run: RunDirectory, store: str, change_run: Callable[..., None]
+    called: Call, finished_run: RunDirectory, store: str, change_run: Callable[..., None]
 ) -> None:
     text = finished_run.config_file.read_text().replace("store: null", f"store: {store}")
     finished_run.config_file.write_text(text)
@@ -156,23 +154,21 @@ def test_the_store_of_the_configuration_is_used(
 
     change_run(finished_run, config_sha256=hashlib.sha256(text.encode()).hexdigest())
     sync_run(open_store(store), finished_run, None)
-    assert program("prove", "--run-dir", finished_run.path).returncode == 0
+    assert called("prove", "--run-dir", finished_run.path).returncode == 0
 
 
-def test_a_store_without_the_run_is_not_proven(
-    program: Program, finished_run: RunDirectory, store: str
-) -> None:
-    done = program("prove", "--run-dir", finished_run.path, "--store", store)
+def test_a_store_without_the_run_is_not_proven(called: Call, finished_run: RunDirectory, store: str) -> None:
+    done = called("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert "store does not exist" in done.stderr
     Path(store.removeprefix("file://")).mkdir()
-    done = program("prove", "--run-dir", finished_run.path, "--store", store)
+    done = called("prove", "--run-dir", finished_run.path, "--store", store)
     assert done.returncode == 1
     assert f"stored: {store} holds nothing of this run" in done.stderr
 
 
-def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_run: RunDirectory) -> None:
-    done = program(
+def test_a_store_that_does_not_answer_is_a_refusal(called: Call, finished_run: RunDirectory) -> None:
+    done = called(
         *("prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
         AWS_ACCESS_KEY_ID="a",
@@ -184,23 +180,21 @@ def test_a_store_that_does_not_answer_is_a_refusal(program: Program, finished_ru
     assert "not proven: stored: " in done.stderr
 
 
-def test_in_actions_what_fails_is_annotated(
-    program: Program, finished_run: RunDirectory, tmp_path: Path
-) -> None:
+def test_in_actions_what_fails_is_annotated(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:
     output = tmp_path / "output"
     variables = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output)}
-    done = program("prove", "--run-dir", finished_run.path, **variables)
+    done = called("prove", "--run-dir", finished_run.path, **variables)
     assert "::error title=Not proven%3A stored::no store was named%0ANext: " in done.stderr
     assert "proven<<" in output.read_text()
     assert "\nfalse\n" in output.read_text()
 
 
-def test_a_folder_that_is_no_run_is_named(program: Program) -> None:
-    done = program("prove", "--run-dir", "missing")
+def test_a_folder_that_is_no_run_is_named(called: Call) -> None:
+    done = called("prove", "--run-dir", "missing")
     assert done.returncode == 2
     assert "run.json: missing, so missing is not a run directory" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--run-number", "0"], ["--run-number", "x"], ["--store", "ftp://x"]])
-def test_wrong_usage(program: Program, finished_run: RunDirectory, arguments: list[str]) -> None:
-    assert program("prove", "--run-dir", finished_run.path, *arguments).returncode == 2
+def test_wrong_usage(called: Call, finished_run: RunDirectory, arguments: list[str]) -> None:
+    assert called("prove", "--run-dir", finished_run.path, *arguments).returncode == 2

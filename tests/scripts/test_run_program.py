@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -313,3 +314,29 @@ def test_slurm_ended_a_program_only_near_the_end_of_its_job() -> None:
         assert time_limit_of_slurm(environment, now) == {}
     found = time_limit_of_slurm(end, 970.0)
     assert (found["class"], found["retry"], found["level"]) == ("time-limit", "yes", "fact")
+
+
+def test_what_keeps_a_run_from_being_proven_is_reported_before_its_first_step(
+    program: Program, tmp_path: Path
+) -> None:
+    """Each line says what helps, and following it removes the line."""
+    (tmp_path / "train.py").write_text('print({"step": 1, "loss": 1.0}, flush=True)\n')
+    (tmp_path / "text.txt").write_text("words")
+
+    def reported(*settings: str) -> set[str]:
+        words = [word for each in settings for word in ("--set", each)]
+        done = program("run", *words, "--", sys.executable, "train.py", GITHUB_ACTIONS="true")
+        before = done.stderr.partition("training")[0]
+        found = set(re.findall(r"before: this run cannot be proven without ([\w ]+): ", before))
+        assert len(re.findall("::warning title=Not provable::", done.stderr)) == len(found), done.stderr
+        return found
+
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    assert reported() == {"commit", "lock", "data"}
+    (tmp_path / "requirements.txt").write_text("numpy==2.0.0\n")
+    for words in (("init", "-q"), ("add", "train.py", "requirements.txt"), ("commit", "-qm", "Train")):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "train.py").write_text('print({"step": 1, "loss": 1.5}, flush=True)\n')
+    assert reported() == {"a clean working tree", "data"}
+    subprocess.run([*git, "commit", "-qam", "Change"], check=True)
+    assert reported("program.data=[text.txt]") == set()

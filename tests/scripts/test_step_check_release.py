@@ -2,15 +2,13 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from tests.git_repository import git
+from tests.scripts.conftest import Call
 
-Program = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$GH_RECORD"
@@ -39,20 +37,20 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_tag_of_main_is_released_and_one_of_another_branch_is_not(
-    program: Program, repository: Path, tmp_path: Path
+    called: Call, repository: Path, tmp_path: Path
 ) -> None:
     where = ("--root", repository, "--branch", "main", "--notes", "notes.md")
     outputs = tmp_path / "outputs"
-    done = program("step check-release", "--tag", "v0.1.0", *where, GITHUB_OUTPUT=str(outputs))
+    done = called("step check-release", "--tag", "v0.1.0", *where, GITHUB_OUTPUT=str(outputs))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "notes.md").read_text() == "- everything\n"
     assert "\n0.1.0\n" in outputs.read_text()
     assert "\nfalse\n" in outputs.read_text()
     git(repository, "checkout", "--quiet", "-b", "side")
     git(repository, "commit", "--quiet", "--allow-empty", "--message", "Not merged")
-    done = program("step check-release", "--tag", "v0.1.0", *where)
+    done = called("step check-release", "--tag", "v0.1.0", *where)
     assert (done.returncode, "The commit is not on main: merge it first" in done.stderr) == (1, True)
-    assert program("step check-release", "--tag", "0.1.0", *where).returncode == 2
+    assert called("step check-release", "--tag", "0.1.0", *where).returncode == 2
 
 
 def run_step(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

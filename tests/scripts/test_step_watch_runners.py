@@ -38,7 +38,7 @@ class Repository:
     def get(self, path: str, **query: Any) -> Any:
         return {"id": 1, "sha": "same", "workflow_runs": []}
 
-    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
+    def post(self, path: str, body: Any = None) -> Any:
         self.changed.append(path)
 
 

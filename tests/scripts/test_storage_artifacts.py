@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import Call
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -19,8 +20,8 @@ def store(finished_run: RunDirectory, tmp_path: Path) -> str:
     return url
 
 
-def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path: Path) -> None:
-    done = program("store ls", "--store", store, "--price-per-gb-month", "1000")
+def test_a_store_is_listed_with_what_it_costs(called: Call, store: str, tmp_path: Path) -> None:
+    done = called("store ls", "--store", store, "--price-per-gb-month", "1000")
     assert done.returncode == 0, done.stderr
     head, row, total = done.stdout.splitlines()
     words = "run run id proof training checkpoints size age $ per month verdict"
@@ -30,7 +31,7 @@ def test_a_store_is_listed_with_what_it_costs(program: Any, store: str, tmp_path
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.parent.name != "ids"]
     size = sum(path.stat().st_size for path in files)
     assert total == f"1 run, {size / 1000:.0f} kB, $ {size / (1 << 30) * 1000:.2f} per month"
-    value = json.loads(program("store ls", "--store", store, "--depth", "full", "--json").stdout)
+    value = json.loads(called("store ls", "--store", store, "--depth", "full", "--json").stdout)
     [run] = value["runs"]
     assert (value["usd_per_gb_month"], run["usd_per_month"], run["depth"], run["ok"]) == (
         None,
@@ -77,71 +78,71 @@ def test_a_list_of_runs_is_green_only_where_a_run_is_proven(
         assert (listed["proof"], listed["status"]) == (way, status)
 
 
-def test_what_is_missing_is_named_by_the_listing(program: Any, store: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_named_by_the_listing(called: Call, store: str, tmp_path: Path) -> None:
     (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
-    done = program("store ls", "--store", store)
+    done = called("store ls", "--store", store)
     assert done.returncode == 1
     assert "1 wrong: run-7/checkpoint-20/state.bin: missing in the store" in done.stdout
     assert done.stderr.splitlines() == ["run-7/checkpoint-20/state.bin: missing in the store"]
-    assert program("store ls", "--store", store, "--run-number", "8").returncode == 1
-    assert program("store ls", "--store", store, "--price-per-gb-month", "nan").returncode == 2
+    assert called("store ls", "--store", store, "--run-number", "8").returncode == 1
+    assert called("store ls", "--store", store, "--price-per-gb-month", "nan").returncode == 2
 
 
 def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
-    program: Any, store: str, tmp_path: Path
+    called: Call, store: str, tmp_path: Path
 ) -> None:
     line = ("store promote", "--store", store, "--run-number", "7", "--name", "production", "--json")
-    dry = program(*line, "--step", "10", "--dry-run")
+    dry = called(*line, "--step", "10", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "store/promoted").exists()
-    done = program(*line, "--step", "10", GITHUB_ACTOR="ada")
+    done = called(*line, "--step", "10", GITHUB_ACTOR="ada")
     assert done.returncode == 0, done.stderr
     pointer = json.loads(done.stdout)
     assert (pointer["step"], pointer["by"], pointer["depth"]) == (10, "ada", "full")
-    assert "10 (production), 20" in program("store ls", "--store", store).stdout
-    pruned = program("store prune", "--store", store, "--all-runs", "--keep-last", "1")
+    assert "10 (production), 20" in called("store ls", "--store", store).stdout
+    pruned = called("store prune", "--store", store, "--all-runs", "--keep-last", "1")
     assert "keep    run 7  checkpoint-10  " in pruned.stdout
     assert pruned.stdout.splitlines()[1].endswith("promoted as production")
-    back = program("store restore", "--store", store, "--step", "production", "--to", "back", "--json")
+    back = called("store restore", "--store", store, "--step", "production", "--to", "back", "--json")
     assert json.loads(back.stdout)["steps"] == [10]
-    moved = program(*line, "--step", "newest", "--actor", "bob")
+    moved = called(*line, "--step", "newest", "--actor", "bob")
     assert "before: step 10 of run 7" in moved.stderr
     for wrong in (
         ("--step", "ten"),
         ("--step", "10", "--name", "Prod"),
         ("--step", "1", "--run-number", "auto"),
     ):
-        assert program(*line, *wrong).returncode == 2
-    assert program(*line, "--step", "11").returncode == 1
+        assert called(*line, *wrong).returncode == 2
+    assert called(*line, "--step", "11").returncode == 1
     withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw", "--actor", "ada")
-    assert "would be taken back; nothing was changed" in program(*withdraw, "--dry-run").stderr
-    assert "production of step 20 of run 7: taken back" in program(*withdraw).stderr
-    assert program(*withdraw, "--json").returncode == 2
-    assert program(*withdraw, "--step", "10").returncode == 2
-    assert program(*line).returncode == 2
+    assert "would be taken back; nothing was changed" in called(*withdraw, "--dry-run").stderr
+    assert "production of step 20 of run 7: taken back" in called(*withdraw).stderr
+    assert called(*withdraw, "--json").returncode == 2
+    assert called(*withdraw, "--step", "10").returncode == 2
+    assert called(*line).returncode == 2
     unsigned = ("store restore", "--store", store, "--run-number", "7", "--to", "signed")
-    assert program(*unsigned, "--public-key", "none.pub").returncode == 2
+    assert called(*unsigned, "--public-key", "none.pub").returncode == 2
 
 
-def test_pruning_plans_first_and_removes_when_told(program: Any, store: str, tmp_path: Path) -> None:
+def test_pruning_plans_first_and_removes_when_told(called: Call, store: str, tmp_path: Path) -> None:
     line = ("store prune", "--store", store, "--run-number", "7", "--keep-last", "1")
-    planned = program(*line)
+    planned = called(*line)
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.splitlines()[1].startswith("remove  run 7  checkpoint-10  ")
     assert "1 checkpoints, " in planned.stderr
     assert "nothing was changed; --apply removes them" in planned.stderr
     assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
-    done = program(*line, "--apply", "--json", "--actor", "ada")
+    done = called(*line, "--apply", "--json", "--actor", "ada")
     assert done.returncode == 0, done.stderr
     [run] = json.loads(done.stdout)["runs"]
     assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]
     assert not (tmp_path / "store/run-7/checkpoint-10").exists()
-    verified = program("store verify", "--store", store, "--run-number", "7", "--depth", "full")
+    verified = called("store verify", "--store", store, "--run-number", "7", "--depth", "full")
     assert verified.returncode == 0, verified.stderr
-    assert program("store prune", "--store", store, "--all-runs").returncode == 2
-    assert program("store prune", "--store", store, "--keep-last", "1").returncode == 2
-    assert program(*line, "--apply", "--dry-run").returncode == 2
+    assert called("store prune", "--store", store, "--all-runs").returncode == 2
+    assert called("store prune", "--store", store, "--keep-last", "1").returncode == 2
+    assert called(*line, "--apply", "--dry-run").returncode == 2
     (tmp_path / "store/run-7/checkpoint-20/state.bin").unlink()
-    broken = program(*line)
+    broken = called(*line)
     assert broken.returncode == 1
     assert "run 7: no checkpoint of it verifies" in broken.stderr

@@ -155,9 +155,9 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 10_017),
+    "commands": (8_000, 10_005),
     "training": (9_500, 10_213),
-    "gateways": (7_500, 8_670),
+    "gateways": (7_500, 8_715),
     "jobs": (6_500, 7_934),
     "artifacts": (6_500, 7_152),
     "programs": (5_500, 9_059),
@@ -167,12 +167,12 @@ BUDGETS = {
     "github": (2_400, 2_400),
     "run": (2_500, 3_289),
     "plan": (2_500, 2_539),
-    "watch": (1_800, 2_448),
+    "watch": (1_800, 2_431),
     "config": (1_500, 2_400),
     "proof": (2_400, 2_898),
-    REST: (2_200, 4_984),
-    "src": (72_000, 88_140),
-    "tests": (75_000, 90_782),
+    REST: (2_200, 4_985),
+    "src": (72_000, 88_157),
+    "tests": (75_000, 90_833),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

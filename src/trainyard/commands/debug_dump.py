@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -54,15 +54,8 @@ VARIABLES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "OFI_NCCL_", "FI_", "UCX_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_"),
     *("TRAINYARD_DEVICE", "TRAINYARD_NODE", "TRAINYARD_LOG", "MASTER_ADDR", "MASTER_PORT", "LD_LIBRARY_PATH"),
     *("HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "PYTHONPATH", "PYTHONUNBUFFERED", "PATH", "LANG", "TZ"),
-    *(
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-    ),
+    *("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION"),
     *("CI", "GITHUB_ACTIONS", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_SHA", "GITHUB_WORKFLOW"),
     *("RUNNER_OS", "RUNNER_ARCH", "RUNNER_VERSION"),
 )
@@ -209,16 +202,11 @@ def as_json(data: Any) -> str:
 
 
 def write_archive(file: Path, folder: str, texts: Mapping[str, str]) -> None:
-    """Write the texts as files of one folder into a .tar.gz file."""
-    with tarfile.open(file, "w:gz") as archive:
-        for member, content in members(folder, texts):
-            archive.addfile(member, io.BytesIO(content))
-
-
-def members(folder: str, texts: Mapping[str, str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Write the texts, without secrets, as files of one folder into a .tar.gz file."""
     secrets = SecretFilter.of({"environment": dict(os.environ)})
-    for name, text in texts.items():
-        content = secrets.mask_bytes(text.encode())
-        member = tarfile.TarInfo(f"{folder}/{name}")
-        member.size = len(content)
-        yield member, content
+    with tarfile.open(file, "w:gz") as archive:
+        for name, text in texts.items():
+            content = secrets.mask_bytes(text.encode())
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))

@@ -24,7 +24,7 @@ from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import origin_address
 from trainyard.gateways.github_api import GitHub, server_of
-from trainyard.gateways.github_cli import GitHubCli
+from trainyard.gateways.github_cli import token_of_login
 from trainyard.github import variables
 from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
 from trainyard.github.setup import Setup, WantedSetup
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
-    ask = GitHub(name, GitHubCli(host).token(), server=server_of(host)).ask
+    ask = GitHub(name, token_of_login(host), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
     if not args.json:
         kind = "private" if repository.is_private else "public"

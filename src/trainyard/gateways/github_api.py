@@ -1,6 +1,6 @@
 """The calls of GitHub's REST API that workflows need, with the standard library only.
 
-Every call has a time limit. Reads and idempotent changes are retried, a dispatch is not. The token is sent
+Every call has a time limit. Reads and deletions are retried, other changes are not. The token is sent
 only to GitHub and never to the target of a redirect, and appears in no error. The callers decide what to
 request. https://docs.github.com/en/rest
 """
@@ -81,17 +81,13 @@ class GitHub:
         """Return the text that a read answers with, such as the log of a job."""
         return self._call("GET", path, again=True).decode(errors="replace")
 
-    def post(self, path: str, body: Json | None = None, *, again: bool = False) -> Any:
-        """Return the answer to a change; with `again` it is retried, so it must be idempotent."""
-        return self._json("POST", path, body=body or {}, again=again)
-
-    def put(self, path: str) -> None:
-        """Make an idempotent change without a body; it is retried."""
-        self._json("PUT", path, body={}, again=True)
+    def post(self, path: str, body: Json | None = None) -> Any:
+        """Return the answer to a change; it is not retried."""
+        return self._json("POST", path, body=body or {})
 
     def delete(self, path: str) -> None:
         """Delete something; it is retried."""
-        self._json("DELETE", path, again=True)
+        self._json("DELETE", path)
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ApiAnswer:
         """Return the answer to a call about anything, such as `repos/me/lab`; a read is retried.
@@ -122,10 +118,9 @@ class GitHub:
         *,
         query: Mapping[str, str | int] | None = None,
         body: Json | None = None,
-        again: bool = False,
     ) -> Any:
         address = f"{path}?{urlencode(query)}" if query else path
-        answer = self._call(method, address, body=body, again=again or method == "GET")
+        answer = self._call(method, address, body=body, again=method in ("GET", "DELETE"))
         try:
             return json.loads(answer) if answer else None
         except ValueError:

@@ -1,4 +1,4 @@
-"""Read what the machine records about an end: kills for memory, the kernel's lines, disks that are full.
+"""Read what the machine records about an end: kills for memory, lines of the kernel, full disks.
 
     SystemRecord() at the start ──> the program runs ──> `changes`: one sentence or line a fact
 

@@ -36,14 +36,12 @@ _SILENT_ROWS = 10
 IDLE_SECONDS = 300.0
 """A GPU is idle when it has computed nothing for this long: a save or a validation takes less."""
 _IDLE_PERCENT = 5.0
-_BUSY_PERCENT = 50.0
 _RECENT_ROWS = 12
 """Speed and waiting are judged by the median of so many rows, so that single slow steps do not count."""
 _SLOWER = math.log(1.5)
 _WAITING_SHARE, _WAITING_SHARE_OVER = 0.3, 0.15
 """Share of a step spent waiting for data at which an alert starts, and at which it ends."""
 _RANK_BEHIND = 1.2
-_CLOCK_BEHIND = 0.85
 _FIGURES = ("step", "step_seconds", "data_seconds", "gpu_utilization_percent")
 _LARGEST = 1e100
 _MEDIAN_ERROR = 1.2533
@@ -167,8 +165,6 @@ class Health:
 
     def add_gpus(self, gpus: Iterable["GpuReading"], now: float, *, node: str = "") -> None:
         """Take the readings of one machine's GPUs while the run trains."""
-        gpus = list(gpus)
-        busy = [gpu for gpu in gpus if gpu.utilization_percent and gpu.utilization_percent >= _BUSY_PERCENT]
         for gpu in gpus:
             name = f"GPU {gpu.index}" + (f" of {node}" if node else "")
             if gpu.utilization_percent is not None:
@@ -179,11 +175,6 @@ class Health:
                 self._judge(HealthRule.THROTTLED, name, now, text, holds=gpu.is_throttled)
             faults = f"{name}: {', '.join(gpu.faults)}"
             self._judge(HealthRule.GPU_FAULT, name, now, faults, holds=bool(gpu.faults))
-            others = [other.sm_clock_mhz for other in busy if other is not gpu and other.sm_clock_mhz]
-            if gpu in busy and gpu.sm_clock_mhz and len(others) > 1:
-                clock, usual = gpu.sm_clock_mhz, median_of(others)
-                text = f"{name} runs at {clock:.0f} MHz, the others at {usual:.0f} MHz"
-                self._judge(HealthRule.STRAGGLER, name, now, text, holds=clock < _CLOCK_BEHIND * usual)
 
     def add_ranks(self, seconds: Mapping[int, float], now: float) -> None:
         """Take the seconds of a step that each rank needed before it waited for the others."""

@@ -1,6 +1,6 @@
 """Record which network joined the machines of a run, and judge what is on record.
 
-    logs/nccl-*.log ──read_facts──> facts of some processes ──network_event──> events.jsonl, event `network`
+    logs/nccl-*.log ──read──> facts of some processes ──network_event──> events.jsonl, event `network`
     events.jsonl    ──judge_event──> the verdict, for the proof
 
 The event has the facts themselves, so that a proof judges them again. They outlive the logs: a segment that
@@ -44,15 +44,6 @@ _UNREADABLE = NetworkVerdict(Network.UNKNOWN, ("the event of the network in even
 _LOG_FIX = "leave NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS unset, so that each process keeps its log"
 
 
-def read_facts(logs: Iterable[Path]) -> NetworkFacts:
-    """Return what the logs of some processes show; a log that is missing or unreadable shows nothing."""
-    log = NetworkLog()
-    for path in logs:
-        with suppress(OSError, DamagedFileError), open_regular(path) as file:
-            log.read_file(file)
-    return log.facts()
-
-
 @dataclass(frozen=True)
 class NetworkWatch:
     """Reads and judges the logs of a job for code that may not import this package."""
@@ -60,8 +51,12 @@ class NetworkWatch:
     expected: Expectation
 
     def read(self, logs: Iterable[Path]) -> NetworkFacts:
-        """Return what the logs of some processes show."""
-        return read_facts(logs)
+        """Return what the logs of some processes show; one that is missing or unreadable shows nothing."""
+        log = NetworkLog()
+        for path in logs:
+            with suppress(OSError, DamagedFileError), open_regular(path) as file:
+                log.read_file(file)
+        return log.facts()
 
     def event(self, parts: Sequence[NetworkFacts]) -> dict[str, Any]:
         """Return the fields of the event `network` for the facts of all processes."""
@@ -123,7 +118,7 @@ class NodeNetwork:
         is_settled, self._seen = is_over or sizes == self._seen, sizes
         if sizes == self._reported:
             return None
-        event = self._watch.event([read_facts(sizes)])
+        event = self._watch.event([self._watch.read(sizes)])
         if not event["facts"]["processes"] or not (is_settled or self._watch.fallback(event)):
             return None
         self._reported = sizes

@@ -75,7 +75,7 @@ def test_a_refusal_quotes_github_and_never_the_token(server: Server) -> None:
     refused = {"message": "Resource not accessible by integration"}
     server.say("POST /repos/owner/name/actions/runs/5/cancel", (403, refused))
     with pytest.raises(ServiceError, match="403 Resource not accessible by integration") as caught:
-        repository(server).post("/actions/runs/5/cancel", again=True)
+        repository(server).post("/actions/runs/5/cancel")
     assert TOKEN not in str(caught.value)
     assert len(server.asked) == 1
 

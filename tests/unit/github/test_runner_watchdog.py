@@ -38,7 +38,7 @@ class Memory(GitHub):
     def get(self, path: str, **query: Any) -> Any:
         return {"workflow_runs": self.runs} if path.endswith("/runs") else {"id": 4}
 
-    def post(self, path: str, body: Any = None, *, again: bool = False) -> Any:
+    def post(self, path: str, body: Any = None) -> Any:
         if self.refuses:
             raise ServiceError("409")
         self.changed.append((path, body))

@@ -145,7 +145,6 @@ def readings(**changed: Any) -> list[GpuReading]:
     [
         (HealthRule.IDLE_GPU, {"utilization_percent": 0.0}, 300),
         (HealthRule.THROTTLED, {"is_throttled": True, "temperature_celsius": 91.0}, 30),
-        (HealthRule.STRAGGLER, {"sm_clock_mhz": 1200.0}, 60),
         (HealthRule.GPU_FAULT, {"faults": ("its memory has no spare rows left",)}, 0),
     ],
 )

@@ -10,12 +10,12 @@ from trainyard.gateways.local_machine import network_devices
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher
 from trainyard.watch.network_record import (
+    NetworkWatch,
     NodeNetwork,
     expectation_here,
     nccl_warnings,
-    read_facts,
 )
-from trainyard.watch.network_verdict import NetworkFacts
+from trainyard.watch.network_verdict import Expectation, NetworkFacts
 
 IB = "infiniband/mlx5_0"
 IB_UP = {f"{IB}/ports/1/link_layer": "InfiniBand", f"{IB}/ports/1/state": "4: ACTIVE"}
@@ -66,7 +66,8 @@ def test_warnings_are_shown_once_each(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
-    assert read_facts([tmp_path, tmp_path / "none.log"]) == NetworkFacts()
+    watch = NetworkWatch(Expectation())
+    assert watch.read([tmp_path, tmp_path / "none.log"]) == NetworkFacts()
 
 
 @each_case("version", VERSIONS)

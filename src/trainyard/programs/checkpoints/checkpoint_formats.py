@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 
 from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.programs.checkpoints.volume_agent import INDEXES
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.programs.sources import Source
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
@@ -177,8 +178,12 @@ def judge_files(
         form, path, step_inside(files), tuple(files), "its files are there", needs_quiet=True
     )
     found = replace(found, is_weights_alone=is_lightning and _has_no_optimizer(found))
-    indexed = () if listing is None else chain(_missing_of_indexes(listing, found), _saved_again(found))
-    return _judged(found, chain(_damage(found), indexed))
+    problems = _damage(found)
+    # Another program may call a file of its own .metadata.
+    is_indexed = any(each.names or each.path.endswith((".distcp", *INDEXES[:2])) for each in files)
+    if listing is not None and is_indexed:
+        problems = chain(problems, _missing_of_indexes(listing, found), _saved_again(found))
+    return _judged(found, problems)
 
 
 _STEPS = ("global_step", "step", "iteration", "iter_num", "global_steps")
@@ -284,9 +289,7 @@ def _missing_of_indexes(listing: VolumeListing, found: FoundCheckpoint) -> Itera
         here = {_name(file): file for file in listing.by_folder.get(folder, ())}
         if _METADATA not in here and any(fnmatchcase(name, "__*_*.distcp") for name in here):
             yield f"no {_METADATA}, which is written last"
-        for index in (
-            file for name, file in here.items() if name == _METADATA or name.endswith(".index.json")
-        ):
+        for index in (file for name, file in here.items() if name in INDEXES):
             if not index.names:
                 yield f"its {_name(index)} " + ("cannot be read" if index.names is None else "names no file")
             for name in index.names or ():

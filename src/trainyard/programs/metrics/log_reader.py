@@ -55,11 +55,8 @@ class PresetForm:
         if self.validation and (found := self.validation.search(line)):
             yield {"step": int(found[1]) + self.first, "val_loss": read_figure(found[2])}
         elif found := self.step.search(line):
-            texts = {name.strip(): text.strip() for name, text in self.pairs.findall(line, found.end())}
-            row = row_of_figures((self.names.get(name, name), text) for name, text in texts.items())
-            for name in ("memory", "mmemory"):
-                if "GiB" in texts.get(name, "") and (size := read_number(texts[name].partition("GiB")[0])):
-                    row["gpu_memory_bytes"] = round(float(size) * 2**30)
+            pairs = ((name.strip(), text.strip()) for name, text in self.pairs.findall(line, found.end()))
+            row = row_of_figures((self.names.get(name, name), text) for name, text in dict(pairs).items())
             if (milliseconds := row.pop("step_milliseconds", None)) is not None:
                 row["step_seconds"] = milliseconds / 1000
             if row.get("loss") == -1.0:  # torchtitan's ranks without the last pipeline stage print it
@@ -79,7 +76,6 @@ FORMS: Mapping[str, PresetForm | None] = {
         {
             "elapsed time per iteration (ms)": "step_milliseconds",
             "elapsed time per iteration (s)": "step_seconds",
-            "samples per second": "samples_per_second",
             "number of skipped iterations": "skipped_steps",
             "number of nan iterations": "nan_steps",
         },
@@ -111,7 +107,7 @@ FORMS: Mapping[str, PresetForm | None] = {
     "torchtitan": PresetForm(
         re.compile(r"(?<!validate )step:\s*(\d+)(?=\s+loss:)"),
         re.compile(r"(\w+):\s+(\S+\([^()]*\)|\S+)"),
-        {"tps": "tokens_per_second_per_gpu", "wps": "tokens_per_second_per_gpu", "mfu": "mfu(%)"},
+        {"tps": "tokens_per_second_per_gpu", "mfu": "mfu(%)"},
         validation=re.compile(r"validate step:\s*(\d+)\s+loss:\s*(\S+)"),
     ),
 }

@@ -440,11 +440,12 @@ class Weights:
             parts.append(each.detach().reshape(-1)[::pace].float().cpu())
             same = [other.reshape(-1)[::pace].tolist() for other in by_shape.get(each.shape, ())]
             pairs += [(number, found, parts[-1].tolist()) for found in same]
-        exact = [each.reshape(-1).float().cpu() for each in tensors if each.is_floating_point()]
-        if (is_near := compare_numbers(pairs)[0]) or not exact or sum(map(len, exact)) > MOST_SORTED:
+        exact = [each for each in tensors if each.is_floating_point()]
+        is_near, size = compare_numbers(pairs)[0], sum(each.numel() for each in exact)
+        if is_near or not 0 < size <= MOST_SORTED:
             return is_near
-        numbers = torch.cat(parts)
-        is_there = torch.isin(numbers, torch.cat(exact)) & (numbers != 0) & (numbers != 1)
+        numbers, found = torch.cat(parts), torch.cat([each.reshape(-1).float().cpu() for each in exact])
+        is_there = torch.isin(numbers, found) & (numbers != 0) & (numbers != 1)
         return any(2 * int(each.sum()) >= max(4, len(each)) for each in is_there.split(list(map(len, parts))))
 
 

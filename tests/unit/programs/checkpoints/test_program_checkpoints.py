@@ -84,6 +84,11 @@ NAMED: dict[str, tuple[list[str], str, dict[str, list[str]]]] = {
         "out",
         {f"out/{step}": ["_CHECKPOINT_METADATA", "d/a"] for step in (5, 9)},
     ),
+    "files that are called as an index": (
+        ["out/step_1/a.pt", "out/step_1/x/.metadata", "out/step_1/t.index.json"],
+        "out/step_1",
+        {"out/step_1": ["a.pt", "t.index.json", "x/.metadata"]},
+    ),
     "a part of a folder is none itself": (["out/step_1/a.pt"], "out/**", {"out/step_1": ["a.pt"]}),
     "nothing": (["other/m.pt"], "out", {}),
 }
@@ -93,15 +98,13 @@ NAMED: dict[str, tuple[list[str], str, dict[str, list[str]]]] = {
 def test_a_path_that_is_named_is_a_checkpoint_whatever_its_ending(name: str, tmp_path: Path) -> None:
     files, pattern, wanted = NAMED[name]
     write(tmp_path, *files)
-    found = shown(newest_first(UnitFinder().named(tmp_path, pattern)), tmp_path)
+    found = newest_first(UnitFinder().named(tmp_path, pattern))
+    assert found.partial == ()
     if name == "files with numbers":  # two of one folder
-        found_all = newest_first(UnitFinder().named(tmp_path, pattern)).complete
-        assert sorted(sorted(each.files()) for each in found_all) == [
-            ["d_1.pt", "g_1.pt"],
-            ["d_2.pt", "g_2.pt"],
-        ]
+        saves = sorted(sorted(each.files()) for each in found.complete)
+        assert saves == [["d_1.pt", "g_1.pt"], ["d_2.pt", "g_2.pt"]]
         return
-    assert found == wanted
+    assert shown(found, tmp_path) == wanted
 
 
 SEARCHED: dict[str, tuple[list[str], dict[str, list[str]]]] = {
