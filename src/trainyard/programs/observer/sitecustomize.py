@@ -369,7 +369,7 @@ class Weights:
         is_near, is_far = compare_numbers(pairs)
         if answer or is_near:
             return answer or "near"
-        return self._judge_far(tensors, by_shape, bool(pairs), is_far or not pairs)
+        return self._judge_far(tensors, by_shape, has_pairs=bool(pairs), is_far=is_far or not pairs)
 
     def _tensors_in(self, saved: Any) -> Any:
         """Return the tensors of numbers in an object, without an optimizer's; None if some are hidden."""
@@ -403,7 +403,7 @@ class Weights:
                 return None
         return found
 
-    def _judge_far(self, tensors: Any, by_shape: Any, has_pairs: bool, is_far: bool) -> str:
+    def _judge_far(self, tensors: Any, by_shape: Any, *, has_pairs: bool, is_far: bool) -> str:
         """Return whether tensors without the watched numbers are `near` or `other`, else `unknown`.
 
         They may be of a parameter that is not watched, quantized, or frozen weights with merged adapters. If
@@ -411,15 +411,12 @@ class Weights:
         """
         import gc
 
-        torch, every, is_inside = self._torch, {id(each()): each() for each in self._every}, False
-        ids = frozenset(every)
-        for thing in gc.get_objects():
-            if torch.nn.Module in type(thing).__mro__:  # isinstance would load a lazy object
-                parameters = quietly(list)(thing.parameters()) or []
-                if not ids.isdisjoint(map(id, parameters)):
-                    is_inside = True
-                    every.update((id(each), each) for each in parameters)
-        alive = [each for each in every.values() if each is not None]
+        torch, every = self._torch, [each() for each in self._every]
+        # isinstance would load a lazy object
+        modules = [each for each in gc.get_objects() if torch.nn.Module in type(each).__mro__]
+        held = [quietly(list)(each.parameters()) or [] for each in modules]
+        inside = [each for some in held if not {*map(id, every)}.isdisjoint(map(id, some)) for each in some]
+        alive = {id(each): each for each in (*every, *inside) if each is not None}.values()
         if sum(len(by_shape.get(each.shape, ())) for each in alive) > MOST_PAIRS:
             return "unknown"
         if self._have_parts(tensors, by_shape, alive):
@@ -428,7 +425,7 @@ class Weights:
         size = sum(each.numel() for each in tensors)
         of_bytes = sum(each.numel() for each in tensors if each.dtype in (torch.int8, torch.uint8))
         is_searched = FEWEST_NUMBERS <= size <= MOST_SORTED
-        is_known = has_pairs or (is_alone and is_inside and is_searched)
+        is_known = has_pairs or (is_alone and is_searched and bool(inside))
         is_plain = 2 * of_bytes < size and all(each.requires_grad for each in alive)
         return "other" if self._is_all and is_far and is_known and is_plain else "unknown"
 
