@@ -19,6 +19,7 @@ from trainyard.deployment_checks import (
     tracker_items,
     workflow_items,
 )
+from trainyard.errors import ConfigError
 from trainyard.plan.finding import Severity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,6 +200,11 @@ def test_skip_is_for_areas_of_the_checklist(words: list[str], capsys: pytest.Cap
         doctor.main(words)
     assert ended.value.code == 2
     assert "--skip" in capsys.readouterr().err
+
+
+def test_a_word_that_is_no_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="xx: there is no such run"):
+        doctor.main(["xx"])
 
 
 def test_in_the_folder_of_a_program_it_asks_for_no_more_than_a_run_does(

@@ -45,7 +45,7 @@ from trainyard.deployment_checks import (
     default_config,
     query_readiness,
 )
-from trainyard.errors import ExitCode
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import append_summary
 from trainyard.machine.checklist import checklist_rows, conclusion, is_ready, item_record, sign_off_page
@@ -86,14 +86,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{option} is for the checklist: add --all")
     if args.set and args.config is None:
         parser.error("--set changes a value of the configuration: add --config FILE")
-    if args.all and args.run_dir is not None and not args.run_dir.exists():
-        parser.error(f"{args.run_dir}: the checklist knows no such run")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     output.configure_logging(args.log_level)
+    if args.run_dir is not None and not (args.store or args.config or args.run_dir.exists()):
+        raise ConfigError(f"{args.run_dir}: there is no such run, and the checklist needs none")
     if args.all:
         given = (args.config or default_config(), args.set, args.store, args.run_dir)
         wanted = Checklist(*given, dry_run=args.dry_run, skipped=tuple(args.skip))

@@ -410,7 +410,7 @@ class RunCheckpoints:
         for note in self.skipped if end is None else ():  # the verdict has the last ones
             if not _NO_NEWS.search(note):
                 self._warn_once(note)
-        newest, saves = found.newest, self._steps_of_saves()
+        newest = found.newest
         if newest is None or (state_of(newest) == self._state and end is None):
             return
         older = [each for each in found.complete if each.found.source.proves and each is not newest]
@@ -419,21 +419,20 @@ class RunCheckpoints:
                 self._copy(each, is_over=end is not None)
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
-        left = saves - {step for step, _ in self._known.values()} if end is not None else set()
-        if left:
-            gone = left - {each.step for each in found.complete}
-            why = [f"checkpointing.keep_last is {self._keep_last}"] if left - gone else []
-            why += [f"{len(gone):,} were written over, or removed, before they were copied"] if gone else []
-            named = [f"{step:,}" for step in sorted(left)[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR)
-            text = "%s of the %s checkpoints that were saved are not stored, of step %s: %s"
-            LOG.warning(text, len(left), len(saves), ", ".join(named), "; ".join(why))
+        if end is not None and self._program.checkpoints == AUTO:
+            self._note_left()
 
-    def _steps_of_saves(self) -> set[int]:
-        """Return the steps at which the program has saved; none if they have another unit than the run's."""
+    def _note_left(self) -> None:
+        """Report the steps whose checkpoint the program has saved, and the run directory has not."""
         if self.optimizer_shift is None or self.counts_epochs:
-            return set()
+            return
         shifts = {Source.OBSERVED: self.optimizer_shift}
-        return {each.step + shifts.get(each.source, 0) for each in self.saved if each.step is not None}
+        saved = [each for each in self.saved if each.step is not None and each.weights != "other"]
+        steps = {(each.step or 0) + shifts.get(each.source, 0) for each in saved}
+        if left := sorted(steps - set(self._directory.checkpoint_steps())):
+            named = ", ".join([f"{step:,}" for step in left[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR))
+            text = "%s of %s saved checkpoints are not kept (step %s): written over, or beyond keep_last %s"
+            LOG.warning(text, len(left), len(steps), named, self._keep_last)
 
     def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
         """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""

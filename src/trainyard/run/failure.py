@@ -54,6 +54,7 @@ _STEP = re.compile(r"Step (\d{1,18}): ")
 # Where neither a fix nor the exception is known: `trainyard explain` shows the lines around the error.
 _UNKNOWN = "find the error that its output shows"
 PROCESS_LOST = "The log has the message of the process that ended; once its cause is fixed"
+_ANEW = "set program.resume, or training begins at step 1, unless the program itself resumes"
 _LAST_OWN_CODE = 127
 """The last exit code of a program that no signal ended; a shell gives 128 + N."""
 _ADVICE = {
@@ -162,15 +163,13 @@ def where_it_ended(outcome: Mapping[str, Any], steps: int | None) -> str:
 
 
 def next_step(run: Mapping[str, Any], directory: Path) -> str:
-    """Return what to do after an unsuccessful end: `next_command`, after the change that it needs.
-
-    A program that ended by itself would end the same way again.
-    """
-    outcome, command = run.get("outcome"), next_command(run, directory)
-    if not isinstance(run.get("program"), Mapping) or not isinstance(outcome, Mapping):
+    """Return what to do after an unsuccessful end: `next_command`, after the change that it needs."""
+    outcome, command, program = run.get("outcome"), next_command(run, directory), run.get("program")
+    if not isinstance(program, Mapping):
         return command
-    plan = run.get("plan")
-    change = _needed_change(outcome, plan.get("steps") if isinstance(plan, Mapping) else None)
+    steps = plan.get("steps") if isinstance(plan := run.get("plan"), Mapping) else None
+    change = _needed_change(outcome, steps) if isinstance(outcome, Mapping) else ""
+    change = change or ("" if program.get("resume") else _ANEW)
     explain = trainyard_command(f"explain {shlex.quote(str(directory))}")
     return explain if change == _UNKNOWN else f"{change}; then: {command}" if change else command
 

@@ -324,7 +324,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "program of export": (True, "trained", None, None),
     "raise SystemExit": (True, "trained", "SystemExit: 7", None),
     "exit": (True, "trained", "SystemExit: 7", None),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:60)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:61)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),

@@ -153,3 +153,11 @@ def test_a_run_is_a_position_or_an_option() -> None:
 def test_blanks_around_the_sign_of_a_setting_are_named() -> None:
     with pytest.raises(ConfigError, match="is not KEY=VALUE, without spaces"):
         settings("training.max_steps = 200")
+
+
+def test_a_program_that_does_not_exist_is_wrong_usage_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exit_code_of(partial(run.main, ["pyhton", "x.py"])) is ExitCode.USAGE
+    assert [*tmp_path.iterdir()] == []

@@ -511,43 +511,37 @@ def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> N
     assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
-@each_case(("saved", "validated", "holds"), [(599, 599, True), (599, 500, False), (598, 598, False)])
-def test_what_was_validated_last_may_be_saved_one_step_before_the_end(
-    saved: int, validated: int, holds: bool
-) -> None:
-    run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
-    run["outcome"] = {**run["outcome"], "checkpoint": {**SAVED, "step": saved}}
-    rows = sorted(
-        [*whole_rows(), {"step": validated, "val_loss": 1.0, "loss": 1.0}], key=lambda row: row["step"]
-    )
-    found = Found(checkpoints={saved: Stored(step=saved)})
-    stored = part(judge(run, rows=rows, found=found, settings={}), "stored")
-    assert (stored.passed, "the step after it is not saved" in stored.evidence) == (holds, holds), stored
+BEFORE, BEST = (
+    "validated: the step after it is not saved",
+    "best validation loss: the 200 steps after it are not",
+)
 
 
-@each_case("axis", ["step", "epoch"])
 @each_case(
-    ("saved", "losses", "holds"),
+    ("saved", "validated", "text"),
     [
-        (400, [4.0, 2.0, 3.0], True),
-        (400, [4.0, 3.0, 2.0], False),
-        (200, [4.0, 2.0, 3.0], False),
-        (400, [], False),
+        (599, {599: 1.0}, BEFORE),
+        (599, {500: 1.0}, ""),
+        (598, {598: 1.0}, ""),
+        (400, {200: 4.0, 400: 2.0, 600: 3.0}, BEST),
+        (400, {200: 4.0, 400: 3.0, 600: 2.0}, ""),
+        (200, {200: 4.0, 400: 2.0, 600: 3.0}, ""),
     ],
 )
-def test_a_checkpoint_of_the_best_validation_counts_with_its_step(
-    saved: int, losses: list[float], holds: bool, axis: str
+@each_case("axis", ["step", "epoch"])
+def test_an_older_checkpoint_counts_if_its_validation_was_the_last_or_the_best(
+    saved: int, validated: dict[int, float], text: str, axis: str
 ) -> None:
     run = {**proven_run(), "recipe": "command", "program": {"command": ["train"]}, "plan": {}}
     run["outcome"] = {**run["outcome"], "checkpoint": {**SAVED, "step": saved}}
-    places = enumerate(losses, 1)
-    validated = [{axis: 200 * at if axis == "step" else at, "val_loss": loss} for at, loss in places]
-    rows = sorted([*whole_rows(), *validated], key=lambda row: row.get("step", 0))
-    stored = part(
-        judge(run, rows=rows, found=Found(checkpoints={saved: Stored(step=saved)}), settings={}), "stored"
-    )
-    text = "the last checkpoint is of step 400, which has the best validation loss: the 200 steps after it"
-    assert (stored.passed, text in stored.evidence) == (holds, holds), stored
+    losses = [
+        {axis: step if axis == "step" else step // 200, "val_loss": each} for step, each in validated.items()
+    ]
+    rows = sorted([*whole_rows(), *losses], key=lambda row: row.get("step", 0))
+    found = Found(checkpoints={saved: Stored(step=saved)})
+    stored = part(judge(run, rows=rows, found=found, settings={}), "stored")
+    text = "" if axis == "epoch" and text == BEFORE else text
+    assert (stored.passed, text in stored.evidence) == (bool(text), True), stored
 
 
 NO_MATCH = "program.checkpoints: out/*.pt names nothing that this run has written; it has saved out/model.npz"

@@ -145,7 +145,7 @@ def test_advice_follows_the_reason_only_where_something_has_to_change() -> None:
 
 def ended(code: int, **outcome: Any) -> dict[str, Any]:
     facts = {"status": "failed", "program_exit_code": code, "steps": 400, **outcome}
-    return {"program": {"command": ["x"]}, "plan": {"steps": 1000}, "outcome": facts}
+    return {"program": {"command": ["x"], "resume": ["--resume"]}, "plan": {"steps": 1000}, "outcome": facts}
 
 
 def test_a_program_that_ended_by_itself_is_changed_before_it_runs_again() -> None:
@@ -174,8 +174,12 @@ def test_a_program_that_ended_by_itself_is_changed_before_it_runs_again() -> Non
         ended(1, stopped_by="SIGTERM"),
         ended(75, status="stopped"),
         {**ended(1), "program": None},
-        {"program": {"command": ["x"]}},
+        {"program": {"command": ["x"], "resume": ["--resume"]}},
     ],
 )
 def test_what_something_else_ended_resumes_as_it_is(run: dict[str, Any]) -> None:
-    assert next_step(run, Path("r")) == next_command(run, Path("r"))
+    command = next_command(run, Path("r"))
+    assert next_step(run, Path("r")) == command
+    if run["program"]:
+        anew = "set program.resume, or training begins at step 1, unless the program itself resumes"
+        assert next_step({**run, "program": {"command": ["x"]}}, Path("r")) == f"{anew}; then: {command}"

@@ -273,6 +273,7 @@ class UnitFinder:
         for event in events:  # what was saved before the first step is data, or weights that were given
             if event.source is Source.OBSERVED and (event.step is not None or not known):
                 of_file |= dict.fromkeys(_files_of(event), event)
+        found = [replace(each, weights=_with_event(each, of_file).weights) for each in found]
         files = [path for path in of_file if path not in declared]
         groups = dict[tuple[Path, int | None], list[str]]()
         for home, inside in folders_of_saves(files, root).items():

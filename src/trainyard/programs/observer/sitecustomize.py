@@ -58,7 +58,7 @@ LOSSES = ("loss", "error", "rms", "mae", "mape", "mphe", "nloglik", "deviance", 
 MOST_OPTIMIZERS, MOST_PARAMETERS, MOST_NUMBERS, MOST_SEARCHED, MOST_TENSORS = 8, 16, 64, 1 << 16, 4000
 # So many numbers are searched in any order; fewer show nothing. So rarely does chance make numbers that
 # follow from others.
-MOST_SORTED, FEWEST_NUMBERS, CHANCE = 1 << 22, 8, 1e-4
+MOST_SORTED, MOST_PAIRS, FEWEST_NUMBERS, CHANCE = 1 << 18, 1 << 14, 8, 1e-4
 # The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED.
 EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
 # A program that reads more files of torch than these before its first step reads data with it.
@@ -205,7 +205,7 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
 def compare_numbers(pairs: Any) -> tuple[bool, bool]:
     """Return whether numbers follow from others by more than chance, and whether all surely do not.
 
-    A pair has the number of a parameter, numbers, and two lists of others. The share of them that no constant
+    A pair has the number of a parameter, numbers, and lists of others. The share of them that no constant
     and no multiples of the others explain is beta distributed where they have no relation.
     """
     best: dict[int, tuple[float, int]] = {}
@@ -216,7 +216,7 @@ def compare_numbers(pairs: Any) -> tuple[bool, bool]:
         size = sum(each * each for each in without(found, basis[:1]))
         if free > 0 and size:
             share = sum(each * each for each in without(found, basis)) / size
-            if share ** (free / 2) < CHANCE:
+            if share ** (free / 2) * len(pairs) < CHANCE:
                 return True, False
             best[number] = min(best.get(number, (1.0, 0)), (share, free))
     total = sum(free for _, free in best.values())
@@ -225,7 +225,7 @@ def compare_numbers(pairs: Any) -> tuple[bool, bool]:
 
 def without(numbers: list[float], basis: list[list[float]]) -> list[float]:
     """Return numbers without their parts along orthogonal lists."""
-    left = list(numbers)
+    left = [float(each) for each in numbers]
     for each in basis:
         size = sum(x * x for x in each)
         if size > 1e-12 * sum(x * x for x in numbers):
@@ -273,7 +273,8 @@ class Weights:
         self._torch = torch
         self._owners = 0
         self._samples: list[Any] = []
-        self._is_all = True  # whether each parameter that is trained is watched
+        self._every: list[Any] = []  # parameters that are trained
+        self._is_all = True  # whether these are all of them, and each could be watched
         self._flag: Any = None
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
@@ -284,6 +285,7 @@ class Weights:
 
         every, self._owners = list(parameters), self._owners + 1
         given = [each for each in every if self._is_plain(each)]
+        self._every += map(ref, every)
         self._is_all &= is_all and len(given) == len(every) and self._owners <= MOST_OPTIMIZERS
         if self._owners > MOST_OPTIMIZERS:
             return
@@ -365,10 +367,9 @@ class Weights:
                     answer = "given"
                 pairs += [(number, found.tolist(), now.tolist(), first.tolist())] if len(found) > 1 else []
         is_near, is_far = compare_numbers(pairs)
-        if not answer and (is_near or self._are_inside(tensors, [now for *_, now in watched])):
-            return "near"
-        is_other = (is_far or not pairs) and self._are_others(tensors, bool(pairs))
-        return answer or ("other" if is_other else "unknown")
+        if answer or is_near:
+            return answer or "near"
+        return self._judge_far(tensors, by_shape, has_pairs=bool(pairs), is_far=is_far or not pairs)
 
     def _tensors_in(self, saved: Any) -> Any:
         """Return the tensors of numbers in an object, without an optimizer's; None if some are hidden."""
@@ -402,39 +403,47 @@ class Weights:
                 return None
         return found
 
-    def _are_inside(self, tensors: Any, present: Any) -> bool:
-        """Return whether trained numbers are anywhere in tensors, such as transposed or in one vector."""
-        torch = self._torch
-        exact = [each for each in tensors if each.is_floating_point()]
-        if not exact or sum(each.numel() for each in exact) > MOST_SORTED:
-            return False
-        exact = [each.reshape(-1).float().cpu() for each in exact]
-        numbers = torch.cat([each.float().cpu() for each in present])
-        numbers = numbers[numbers != 0].unique()
-        return bool(torch.isin(numbers, torch.cat(exact)).sum() * 4 >= max(1, len(numbers)))
+    def _judge_far(self, tensors: Any, by_shape: Any, *, has_pairs: bool, is_far: bool) -> str:
+        """Return whether tensors without the watched numbers are `near` or `other`, else `unknown`.
 
-    def _are_others(self, tensors: Any, has_pairs: bool) -> bool:
-        """Return whether tensors that are far from all trained numbers are surely of another model.
-
-        They may be quantized, or frozen weights with merged adapters. If no shape is known, an optimizer may
-        also hold shards, or flat copies that are of no module.
+        They may be of a parameter that is not watched, quantized, or frozen weights with merged adapters. If
+        no shape is known, an optimizer may also hold shards, or flat copies that are of no module.
         """
         import gc
 
-        inside: list[Any] = []
-        torch, ids = self._torch, {id(each[0]()) for each in self._samples}
-        for thing in gc.get_objects():
-            if torch.nn.Module in type(thing).__mro__:  # isinstance would load a lazy object
-                parameters = quietly(list)(thing.parameters()) or []
-                inside += parameters if not ids.isdisjoint(map(id, parameters)) else []
-        group: Any = sys.modules.get("torch.distributed")
-        is_alone = group is None or not group.is_available() or not group.is_initialized()
+        torch, every = self._torch, [each() for each in self._every]
+        # isinstance would load a lazy object
+        modules = [each for each in gc.get_objects() if torch.nn.Module in type(each).__mro__]
+        held = [quietly(list)(each.parameters()) or [] for each in modules]
+        inside = [each for some in held if not {*map(id, every)}.isdisjoint(map(id, some)) for each in some]
+        alive = {id(each): each for each in (*every, *inside) if each is not None}.values()
+        if sum(len(by_shape.get(each.shape, ())) for each in alive) > MOST_PAIRS:
+            return "unknown"
+        if self._have_parts(tensors, by_shape, alive):
+            return "near"
+        is_alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         size = sum(each.numel() for each in tensors)
         of_bytes = sum(each.numel() for each in tensors if each.dtype in (torch.int8, torch.uint8))
         is_searched = FEWEST_NUMBERS <= size <= MOST_SORTED
-        is_known = has_pairs or (is_alone and bool(inside) and is_searched)
-        is_plain = 2 * of_bytes < size and all(each.requires_grad for each in inside)
-        return self._is_all and is_known and is_plain
+        is_known = has_pairs or (is_alone and is_searched and bool(inside))
+        is_plain = 2 * of_bytes < size and all(each.requires_grad for each in alive)
+        return "other" if self._is_all and is_far and is_known and is_plain else "unknown"
+
+    def _have_parts(self, tensors: Any, by_shape: Any, parameters: Any) -> bool:
+        """Return whether tensors have the numbers of a parameter, in any order, or near ones."""
+        torch, pairs, parts = self._torch, [], []
+        for number, each in enumerate(parameters):
+            pace = each.numel() // MOST_NUMBERS + 1
+            parts.append(each.detach().reshape(-1)[::pace].float().cpu())
+            same = [other.reshape(-1)[::pace].tolist() for other in by_shape.get(each.shape, ())]
+            pairs += [(number, found, parts[-1].tolist()) for found in same]
+        exact = [each for each in tensors if each.is_floating_point()]
+        is_near, size = compare_numbers(pairs)[0], sum(each.numel() for each in exact)
+        if is_near or not 0 < size <= MOST_SORTED:
+            return is_near
+        numbers, found = torch.cat(parts), torch.cat([each.reshape(-1).float().cpu() for each in exact])
+        is_there = torch.isin(numbers, found) & (numbers != 0) & (numbers != 1)
+        return any(2 * int(each.sum()) >= max(4, len(each)) for each in is_there.split(list(map(len, parts))))
 
 
 class Observer:
