@@ -205,16 +205,6 @@ def test_each_launchers_variables_alone_give_its_shape(
     assert (hardware["world_size"], hardware["local_world_size"]) == (world, here)
 
 
-def test_a_contradiction_is_refused_before_torch_is_imported(nodes: Nodes) -> None:
-    environment = {**pytorchjob(1, per_node="8")[0], "WORLD_SIZE": "7", "PYTHONPROFILEIMPORTTIME": "1"}
-    ((code, errors),) = nodes.finish([environment], run_dir="refused")
-    assert code == 2, errors
-    assert "WORLD_SIZE=7 counts neither the 2 nodes nor their processes" in errors
-    assert "trainyard.errors" in errors
-    assert not [line for line in errors.splitlines() if line.endswith(" torch")]
-    assert not (nodes.folder / "refused").exists()
-
-
 @pytest.mark.slow
 def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: Nodes) -> None:
     both = nodes.start(elastic_pytorchjob(free_port()), "training.max_steps=100000", run_dirs=["stopped"] * 2)

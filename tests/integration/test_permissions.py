@@ -146,7 +146,7 @@ def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_
     enforce(False)
     iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
     user = iam.list_users()["Users"][-1]["UserName"]
-    document = json.dumps(policy(store.url.split("/")[2], number=2))
+    document = json.dumps(policy(store.url.split("/")[2], number=1))
     iam.put_user_policy(UserName=user, PolicyName="retention", PolicyDocument=document)
     enforce(True)
     [plan] = plan_pruning(store, [1], rules)

@@ -230,18 +230,6 @@ def test_the_policy_of_the_role_that_stores_is_enough_and_what_stays_is_three_ob
     ]
 
 
-def test_the_policy_for_the_check_alone_is_enough_and_leaves_nothing(
-    as_user: Any, check: Check, moto: Any, enforce: Callable[[bool], None]
-) -> None:
-    url, variables = as_user(documented("### The check before a run"))
-    done = check("--store", url, "--run-number", "7", **variables)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.rstrip().endswith("run 7 is free [ok]")
-    assert "note" not in done.stderr
-    enforce(False)
-    assert keys(moto, url.split("/")[2]) == []
-
-
 @each_case(
     "missing",
     [

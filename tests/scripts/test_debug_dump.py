@@ -124,7 +124,7 @@ def test_what_the_cluster_refuses_is_named_and_the_rest_is_there(cluster: Cluste
     ("name", "why"),
     [
         ("jo", "There is no job jo in team; did you mean job?"),
-        ("quite-different", "There is no job quite-different in team; it has job; "),
+        ("quite-different", "There is no job quite-different in team; trainyard job ls lists all"),
         ("No_Name", "is not the name of an object in a cluster"),
     ],
 )

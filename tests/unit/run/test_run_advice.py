@@ -43,7 +43,9 @@ def test_the_run_that_was_meant_is_named(runs: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_run_the_command_that_makes_one_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent"):
+    empty = tmp_path / "folder" / "without runs"
+    empty.mkdir(parents=True)
+    for path in (empty, empty / "absent"):
         assert "`trainyard run` makes one" in refusal(path)
 
 
