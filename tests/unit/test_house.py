@@ -172,7 +172,7 @@ BUDGETS = {
     "proof": (2_400, 2_898),
     REST: (2_200, 4_983),
     "src": (72_000, 87_979),
-    "tests": (75_000, 90_522),
+    "tests": (75_000, 90_502),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

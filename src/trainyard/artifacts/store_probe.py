@@ -125,7 +125,7 @@ def probe_store(store: Store, *, writes: bool, for_files: Callable[[], Store] | 
         probe.run(lambda: _send_files(for_files() if for_files else store, made))
     else:
         probe.run(lambda: store.read_object(READINESS))
-    if remaining := [key for key in (READINESS, *_SIZES) if key in made and not _is_deleted(store, key)]:
+    if remaining := [key for key in (READINESS, *_SIZES) if key in made and not _delete(store, key)]:
         probe.notes.append(
             f"{', '.join(remaining)}: stays in the store, at most 5 MiB, and the next check replaces it "
             "(this role may not delete, which is how it should be set up)"
@@ -133,7 +133,7 @@ def probe_store(store: Store, *, writes: bool, for_files: Callable[[], Store] | 
     return probe
 
 
-def _is_deleted(store: Store, key: str) -> bool:
+def _delete(store: Store, key: str) -> bool:
     try:
         store.delete(key)
     except (ServiceError, VerificationError):

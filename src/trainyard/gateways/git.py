@@ -46,7 +46,7 @@ def git_facts(directory: Path) -> dict[str, Any]:
     if not _git(directory, "ls-tree", "-z", "HEAD"):
         return {}
     ignored = _names(directory, "--others", "--exclude-standard", "--ignored", "--", *_IGNORED_CODE)
-    return _facts(directory, [_untracked(directory, _CODE), ignored], _CODE)
+    return _facts(directory, [_untracked_files(directory, _CODE), ignored], _CODE)
 
 
 def repository_facts(path: Path, *, with_modules: bool = True) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def repository_facts(path: Path, *, with_modules: bool = True) -> dict[str, Any]
     folder = place if place.is_dir() else place.parent
     root = _root(folder)
     code = (*_MODULES, *_OTHER_CODE) if with_modules else _OTHER_CODE
-    return _facts(Path(root), [_untracked(Path(root), code)], ()) if root else {}
+    return _facts(Path(root), [_untracked_files(Path(root), code)], ()) if root else {}
 
 
 def untracked_modules(
@@ -73,7 +73,7 @@ def untracked_modules(
     root = Path(_root(directory) or directory)
     names = {os.path.relpath(os.path.realpath(path), root): modules[path] for path in sorted(modules)}
     ignored = _names(root, "--others", "--exclude-standard", "--ignored", "--", *_MODULES)
-    others = _untracked(root, _MODULES)
+    others = _untracked_files(root, _MODULES)
     if ignored is None or others is None:
         return None
     found = [{name: names[name] for name in names if name in set(listed)} for listed in (ignored, others)]
@@ -188,7 +188,7 @@ def _state_of_tree(
     return {"dirty": True, "diff_sha256": hashlib.sha256("\0\0".join(known).encode()).hexdigest()}
 
 
-def _untracked(directory: Path, code: Sequence[str]) -> list[str] | None:
+def _untracked_files(directory: Path, code: Sequence[str]) -> list[str] | None:
     return _names(directory, "--others", "--exclude-standard", "--", *code)
 
 

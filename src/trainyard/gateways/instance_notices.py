@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 _VENDOR = Path("/sys/devices/virtual/dmi/id/sys_vendor")
 _ENDPOINT = "http://169.254.169.254"
 _SECONDS = 1.0  # a container that may not ask gets no answer
-_SOON_SECONDS = 180.0  # EC2 tells of an interruption two minutes before it
+_SOON_SECONDS = 180.0  # EC2 announces an interruption two minutes before it
 
 
 def instance_notices() -> tuple[str, ...]:

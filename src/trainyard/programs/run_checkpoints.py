@@ -420,9 +420,9 @@ class RunCheckpoints:
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
         if end is not None and self._program.checkpoints == AUTO:
-            self._note_left()
+            self._report_left_out()
 
-    def _note_left(self) -> None:
+    def _report_left_out(self) -> None:
         """Report the steps whose checkpoint the program has saved, and the run directory has not."""
         if self.optimizer_shift is None or self.counts_epochs:
             return

@@ -188,7 +188,7 @@ class _Snapshot:
         return getattr(self._store, name)
 
 
-def counted(chunks: Iterable[bytes | memoryview], progress: Progress) -> Iterator[bytes | memoryview]:
+def report_progress(chunks: Iterable[bytes | memoryview], progress: Progress) -> Iterator[bytes | memoryview]:
     """Yield what is read from a store, and report each piece to `progress`."""
     for chunk in chunks:
         progress.advance(len(chunk))

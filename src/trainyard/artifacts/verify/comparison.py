@@ -17,7 +17,7 @@ from trainyard.artifacts.store.object_store import (
     Store,
     StoredObject,
     checksum_agrees,
-    counted,
+    report_progress,
     sha256_of_chunks,
 )
 from trainyard.errors import ObjectChangedError
@@ -129,7 +129,7 @@ def _compare_once(store: Store, entry: ManifestObject, identity: str, progress: 
     """Read the object whose checksum was compared, and return the problem of its bytes."""
     try:
         with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:
-            sha256, size = sha256_of_chunks(counted(chunks, progress))
+            sha256, size = sha256_of_chunks(report_progress(chunks, progress))
     except FileNotFoundError:
         return "removed while it was verified"
     except ObjectChangedError:

@@ -61,7 +61,7 @@ class InstalledPackages:
             before = self._packages_before(step)
             self._take_pins(step, before)
             if step.unread:
-                self._not_checked(step, f"the packages of {step.unread} are not read")
+                self._leave_unchecked(step, f"the packages of {step.unread} are not read")
             is_resolved = any(one.written for one in step.stated) and not step.is_locked
             if self.resolver and is_resolved and not step.install.removes:
                 self._resolve(step, before, self.resolver)
@@ -72,7 +72,7 @@ class InstalledPackages:
         if self.resolver and len(self.pythons) == len(environments) == 1:
             self.findings += self._judge_end(self.resolver, [step for step in steps if step.is_last])
 
-    def _not_checked(self, step: InstallStep, reason: str) -> None:
+    def _leave_unchecked(self, step: InstallStep, reason: str) -> None:
         self.unchecked[f"{self.dockerfile}:{step.line}: {reason}"] = None
 
     def _packages_before(self, step: InstallStep) -> dict[str, Package]:
@@ -103,12 +103,12 @@ class InstalledPackages:
     def _resolve(self, step: InstallStep, before: Mapping[str, Package], resolver: Resolver) -> None:
         request = request_of(step, before, self.machine)
         if isinstance(request, str):
-            self._not_checked(step, request)
+            self._leave_unchecked(step, request)
             return
         answer = resolve(request, resolver, step.base, next(iter(self.pythons), ""))
         self.pythons.add(answer.python)
         if answer.unchecked:
-            self._not_checked(step, answer.unchecked)
+            self._leave_unchecked(step, answer.unchecked)
         elif answer.conflict:
             self.findings.append(
                 refuse(step, self.dockerfile, answer=answer, request=request, resolver=resolver)
