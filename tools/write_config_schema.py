@@ -35,6 +35,7 @@ from trainyard.report.facts.status import RunState, Status
 from trainyard.run.checkpoint_manifest import CheckpointManifest
 from trainyard.run.node_folder import NodeFolder
 from trainyard.run.record_models import Event, MetricRow, RunRecord
+from trainyard.watch.goodput import Goodput
 
 Fragment = dict[str, Any]
 SCHEMA = Path("configs/training_configuration.schema.json")
@@ -113,7 +114,7 @@ def record_schemas() -> dict[str, dict[str, Any]]:
 
 
 def dashboard_schema() -> dict[str, Any]:
-    """The JSON Schema of the report. Every figure is a number, and absent when it is not known."""
+    """The JSON Schema of the report. A figure is a number, goodput an account; both absent when not known."""
     unknown = RunFacts(
         directory=Path(),
         run={},
@@ -131,6 +132,13 @@ def dashboard_schema() -> dict[str, Any]:
     part = {"name": text, "passed": truth, "is_judged": truth, "evidence": text, "fix": text}
     figure = {"name": text, "value": number, "baseline": number, "threshold": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
+    groups: dict[str, Any] = {
+        str(group): _object(dict.fromkeys(figure_values(unknown, group), number)) for group in FigureGroup
+    }
+    account = Goodput(*[0.0] * 6).record()
+    groups[FigureGroup.TIMING]["properties"]["goodput"] = _object(
+        dict.fromkeys(account, number), list(account)
+    )
     properties: dict[str, Any] = {
         "schema_version": {"const": SCHEMA_VERSION},
         "status": {"enum": [str(status) for status in Status]},
@@ -142,9 +150,7 @@ def dashboard_schema() -> dict[str, Any]:
         "run_directory": text,
         "git_sha": text,
         "git_dirty": truth,
-        **{
-            str(group): _object(dict.fromkeys(figure_values(unknown, group), number)) for group in FigureGroup
-        },
+        **groups,
         "curves": {"type": "object", "additionalProperties": curve},
         "checkpoints": {"type": "array", "items": _object(checkpoint, list(checkpoint))},
         "proof": _object(

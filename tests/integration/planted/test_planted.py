@@ -6,6 +6,7 @@ them. Fields of records with wrong values are in tests/scripts/test_prove_tamper
 """
 
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -27,11 +28,13 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 
 # Plant every situation, not only a share.
 EVERY = os.environ.get("TRAINYARD_EVERY_SITUATION") == "1"
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
 def a_share(situations: list[Situation], of: int) -> list[Situation]:
-    """About one situation in `of`, chosen by a checksum of its name: the same ones each time."""
-    chosen = [each for each in situations if zlib.crc32(f"{each.yard} {each.name}".encode()) % of == 0]
+    """About one situation in `of`, by a checksum of its name without run ids: always the same."""
+    named = ((f"{each.yard} {_RUN_ID.sub('', each.name)}", each) for each in situations)
+    chosen = [each for name, each in named if zlib.crc32(name.encode()) % of == 0]
     return situations if EVERY else chosen
 
 

@@ -19,7 +19,7 @@ from trainyard.run.records import RecordWriter, append_event
 
 ROOT = Path(__file__).resolve().parents[3]
 
-START = 1_796_000_000.0
+START = 1_790_000_000.0
 STEPS = 600
 RUN_ID = "20261120-214501-7c1f"
 HEX = "0123456789abcdef" * 4

@@ -27,7 +27,10 @@ class Workers:
         try:
             for item in items:
                 futures.append(self._pool.submit(function, item))
-            wait(futures, return_when=FIRST_EXCEPTION)
+            # A signal that arrives just before a wait begins is seen only when that wait ends.
+            while (state := wait(futures, 0.5, FIRST_EXCEPTION)).not_done:
+                if any(future.exception() for future in state.done):
+                    break
         finally:
             for future in futures:
                 future.cancel()

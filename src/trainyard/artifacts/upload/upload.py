@@ -150,8 +150,5 @@ class GroupUploader:
 
 
 def _is_final(key: str) -> bool:
-    """Return whether the object never changes once it is listed.
-
-    Records grow, and a file such as `latest.pt`, whose step is unknown, can be neither promoted nor resumed.
-    """
+    """Return whether the object never changes once listed; records, and files of no known step, may."""
     return checkpoint_step_of(key) is not None

@@ -25,7 +25,7 @@ from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]
 Golden = Callable[[str, str], None]
-START = 1_796_000_000.0
+START = 1_790_000_000.0
 ROOT = Path(__file__).resolve().parents[4]
 
 

@@ -20,7 +20,7 @@ from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.records import RecordWriter
 
 NewRun = Callable[[], Any]
-START = 1_796_000_000.0
+START = 1_790_000_000.0
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 

@@ -26,7 +26,7 @@ from trainyard.run.records import RecordWriter, append_event
 from trainyard.run.run_lock import locked, note_session
 
 NewRun = Callable[[], Any]
-START = 1_796_000_000.0
+START = 1_790_000_000.0
 
 
 def test_a_proof_counts_only_for_the_run_as_it_is_now(new_run: NewRun) -> None:
