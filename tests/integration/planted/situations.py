@@ -180,8 +180,7 @@ _LIKE_A_LEFTOVER = ("run-1/checkpoint-3/planted",)
 
 
 def _unlisted(yard_name: str, yard: Yard, thing: Thing) -> Iterator[Situation]:
-    # Logs and earlier records may be missing; a store alone may also lack objects of an older checkpoint.
-    # The record of an id is in no list.
+    # Logs and earlier records may be missing, a store alone may lack older checkpoints; ids are in no list.
     for gone in (True,) if thing.name.startswith("ids/") else (False, True):
         name = f"store {thing.name}: not listed{', and removed' if gone else ''}"
         seen = Verdict.ANY if gone and thing.role in (Role.LOG, Role.EARLIER) else Verdict.NO

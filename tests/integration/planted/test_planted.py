@@ -26,16 +26,14 @@ from tests.integration.planted.yard import Yard
 
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 
-# Plant every situation, not only a share.
 EVERY = os.environ.get("TRAINYARD_EVERY_SITUATION") == "1"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 
 def a_share(situations: list[Situation], of: int) -> list[Situation]:
     """About one situation in `of`, by a checksum of its name without run ids: always the same."""
-    named = ((f"{each.yard} {_RUN_ID.sub('', each.name)}", each) for each in situations)
-    chosen = [each for name, each in named if zlib.crc32(name.encode()) % of == 0]
-    return situations if EVERY else chosen
+    names = [_RUN_ID.sub("", f"{each.yard} {each.name}").encode() for each in situations]
+    return [each for each, name in zip(situations, names, strict=True) if EVERY or zlib.crc32(name) % of == 0]
 
 
 def mistakes(situations: Iterable[Situation], yards: Mapping[str, Yard]) -> Iterator[str]:
