@@ -124,13 +124,14 @@ def explained(lines: list[str], code: int) -> str:
 PARALLEL = """
 import os, sys, time, datetime, torch, torch.distributed as dist
 mode, rank = sys.argv[1], int(os.environ["RANK"])
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+dist.init_process_group("gloo")
+group = dist.new_group(timeout=datetime.timedelta(seconds=4 if mode == "hangs" else 200))
 for step in range(3):
-    dist.all_reduce(torch.ones(1)); print(f"step {step} loss 2.5", flush=True)
+    dist.all_reduce(torch.ones(1), group=group); print(f"step {step} loss 2.5", flush=True)
 if rank == 1:
     if mode == "raises": raise IndexError("token 50257 is out of range")
     if mode == "hangs": time.sleep(20)
-dist.all_reduce(torch.ones(1))
+dist.all_reduce(torch.ones(1), group=group)
 """
 
 
