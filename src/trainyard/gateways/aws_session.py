@@ -75,10 +75,7 @@ _STATEMENTS = {
         _allow("s3:ListBucket kms:Decrypt kms:GenerateDataKey"),
         _allow("s3:GetObject", "arn:*:s3:::*/run-*/identity.json"),
         _allow("s3:GetObject", "arn:*:s3:::*/ids/*"),
-        _allow(
-            "s3:GetObject s3:PutObject s3:AbortMultipartUpload s3:DeleteObject",
-            "arn:*:s3:::*/trainyard-readiness.*",
-        ),
+        _allow("s3:GetObject s3:PutObject s3:AbortMultipartUpload", "arn:*:s3:::*/trainyard-readiness.*"),
     ],
     "write": [],
 }
