@@ -56,10 +56,6 @@ _FIXES = {
         CredentialsRefusedError,
         f"The account's identity provider does not list GitHub's issuer, or not the audience {AUDIENCE}. ",
     ),
-    "RegionDisabledException": (
-        CredentialsRefusedError,
-        f"Enable the region in the account settings, or set {REGION} to another. ",
-    ),
 }
 
 

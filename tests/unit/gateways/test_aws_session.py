@@ -161,7 +161,6 @@ ADVICE = {
     "AccessDenied": "trainyard init github --aws-role",
     "no provider": "identity provider does not list",
     "wrong audience": "audience sts.amazonaws.com",
-    "region": "set TRAINYARD_AWS_REGION",
 }
 
 

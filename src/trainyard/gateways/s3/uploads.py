@@ -137,10 +137,10 @@ class Upload:
 
 
 class SinglePart(Upload):
-    """A file that one request uploads; it is read again then, and S3 refuses other bytes."""
+    """A file that one request uploads: it is hashed now and read again then, and S3 refuses other bytes."""
 
-    def hash_file(self) -> None:
-        """Read the file once; it has to be done before `commit`."""
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.sha256 = sha256_of(self._path, self._pace)
 
     def _checksum(self) -> str:
