@@ -1,23 +1,21 @@
 """The check before a run on real stores: each fault is red, with its reason."""
 
 import importlib
-import json
 import os
 import re
 import socket
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from tests.cases import each_case
+from tests.integration.conftest import AsUser, documented_policy
 
 from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.record.run_numbers import used_numbers
@@ -28,9 +26,7 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.command import handler
 
-ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = sorted((READINESS, READINESS_SMALL, READINESS_PARTS))
-RUNBOOK = ROOT / "docs" / "runbooks" / "permissions.md"
 
 
 @dataclass(frozen=True)
@@ -134,12 +130,6 @@ def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
     assert keys(seaweedfs, bucket) == []
 
 
-def test_a_bucket_that_is_not_there_is_named(seaweedfs: Any, check: Check) -> None:
-    done = check("--store", "s3://mistyped-bucket/x", AWS_ENDPOINT_URL=seaweedfs.url)
-    assert done.returncode == 1
-    assert "store: The bucket mistyped-bucket does not exist at http" in done.stderr
-
-
 @pytest.mark.parametrize("answers", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "breaks off"])
 def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: bytes) -> None:
     """The server accepts every connection and request, and never completes an answer."""
@@ -163,63 +153,10 @@ def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: 
     assert f"store: s3://ml-runs at {url} gave no answer within 1 seconds" in done.stderr
 
 
-@pytest.fixture
-def enforce(moto: Any) -> Iterator[Callable[[bool], None]]:
-    """Switches moto's enforcement of policies on and off."""
-
-    def switch(on: bool) -> None:
-        free = b"0" if on else b"1000000000"
-        headers = {"Content-Type": "text/plain"}
-        request = urllib.request.Request(f"{moto.url}/moto-api/reset-auth", data=free, headers=headers)
-        urllib.request.urlopen(request, timeout=30).close()
-
-    switch(False)
-    yield switch
-    switch(False)
-
-
-@pytest.fixture
-def as_user(moto: Any, enforce: Callable[[bool], None]) -> Callable[..., tuple[str, dict[str, str]]]:
-    """A new bucket's store and the variables of a user who has only the policy `statements` there."""
-
-    def make(statements: list[dict[str, Any]]) -> tuple[str, dict[str, str]]:
-        enforce(False)
-        bucket, user = moto.new_bucket(), f"user-{time.time_ns()}"
-        iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
-        iam.create_user(UserName=user)
-        document = json.dumps({"Version": "2012-10-17", "Statement": statements}).replace("ml-runs", bucket)
-        iam.put_user_policy(UserName=user, PolicyName="check", PolicyDocument=document)
-        key = iam.create_access_key(UserName=user)["AccessKey"]
-        enforce(True)
-        return f"s3://{bucket}/phase2", {
-            "AWS_ENDPOINT_URL": moto.url,
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
-
-    return make
-
-
-def documented(heading: str) -> list[dict[str, Any]]:
-    """The statements of the first policy below a heading of the runbook."""
-    found = re.search(rf"{heading}\n.*?```json\n(.*?)```", RUNBOOK.read_text(), re.S)
-    assert found is not None
-    statements: list[dict[str, Any]] = json.loads(found[1])["Statement"]
-    for statement in statements:
-        if isinstance(statement["Action"], str):
-            statement["Action"] = [statement["Action"]]
-    return statements
-
-
-def without(statements: list[dict[str, Any]], *actions: str) -> list[dict[str, Any]]:
-    left = [{**s, "Action": [a for a in s["Action"] if a not in actions]} for s in statements]
-    return [statement for statement in left if statement["Action"]]
-
-
-def test_the_policy_of_the_role_that_stores_is_enough(as_user: Any, check: Check) -> None:
-    url, variables = as_user(documented("## artifacts"))
+def test_the_policy_of_the_role_that_stores_is_enough(as_user: AsUser, check: Check) -> None:
+    bucket, variables = as_user(documented_policy)
     for _ in range(2):
-        done = check("--store", url, **variables)
+        done = check("--store", f"s3://{bucket}/phase2", **variables)
         assert done.returncode == 0, done.stderr
 
 
@@ -231,18 +168,15 @@ def test_the_policy_of_the_role_that_stores_is_enough(as_user: Any, check: Check
     ],
 )
 def test_every_permission_that_is_missing_is_named_in_one_go(
-    as_user: Any, check: Check, missing: tuple[str, ...]
+    as_user: AsUser, check: Check, missing: tuple[str, ...]
 ) -> None:
-    url, variables = as_user(without(documented("## artifacts"), *missing) or [nothing_allowed()])
-    done = check("--store", url, **variables)
+    nothing = {"Effect": "Allow", "Action": ["s3:GetBucketTagging"], "Resource": "*"}
+    bucket, variables = as_user(lambda bucket: documented_policy(bucket, *missing) or [nothing])
+    done = check("--store", f"s3://{bucket}/phase2", **variables)
     assert done.returncode == 1
     named = set(re.findall(r"The missing permission is (s3:\w+) on", done.stderr))
     assert named == set(missing)
     assert "permissions.md#artifacts" in done.stderr
-
-
-def nothing_allowed() -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": ["s3:GetBucketTagging"], "Resource": "arn:aws:s3:::ml-runs"}
 
 
 @pytest.mark.parametrize("server", ["seaweedfs", "file"])

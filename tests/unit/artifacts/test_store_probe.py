@@ -5,7 +5,7 @@ import errno
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,42 +35,6 @@ def test_a_folder_of_any_name_is_ready(tmp_path: Path, name: str) -> None:
 def test_with_nothing_to_write_the_folder_is_not_even_made(tmp_path: Path) -> None:
     assert probe_store(open_store(f"file://{tmp_path}/store"), writes=False) == Probe()
     assert list(tmp_path.iterdir()) == []
-
-
-def a_file(path: Path) -> Path:
-    path.write_text("a file")
-    return path
-
-
-def below_a_file(path: Path) -> Path:
-    return a_file(path) / "store"
-
-
-def a_dangling_link(path: Path) -> Path:
-    path.symlink_to(path.parent / "nowhere" / "at all")
-    return path
-
-
-def a_link_to_itself(path: Path) -> Path:
-    path.symlink_to(path)
-    return path
-
-
-def a_folder_under_its_name(path: Path) -> Path:
-    (path / READINESS).mkdir(parents=True)
-    return path
-
-
-@pytest.mark.parametrize(
-    "broken", [a_file, below_a_file, a_dangling_link, a_link_to_itself, a_folder_under_its_name]
-)
-def test_what_is_no_folder_is_refused_by_name(tmp_path: Path, broken: Callable[[Path], Path]) -> None:
-    folder = broken(tmp_path / "store")
-    before = sorted(tmp_path.rglob("*"))
-    found = probed(folder)
-    assert len(found.problems) == 1
-    assert str(tmp_path) in found.problems[0]
-    assert [p for p in sorted(tmp_path.rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
 
 
 def test_a_limit_of_file_sizes_is_refused(tmp_path: Path) -> None:

@@ -69,11 +69,10 @@ class Group:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the run removed the checkpoint meanwhile.
-
-        It removes the marker before the other files.
-        """
-        return self.marker is not None and not self.marker.path.exists()
+        """Return whether the run removed the checkpoint meanwhile: its marker first, then its folder."""
+        if self.marker is not None:
+            return not self.marker.path.exists()
+        return bool(self.items) and not self.items[0].path.parent.exists()
 
     @property
     def elsewhere(self) -> tuple[Item, ...]:
