@@ -112,7 +112,8 @@ def store_contents(
         others_seconds=OTHERS_SECONDS if others_seconds is None else others_seconds,
     ) as sending:
         entries = send_groups(sending, wanted, problems=problems, notes=notes)
-    _sweep(store, sending)
+    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
+        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim record counts as neither
     problems += _carry_over(entries, before)
@@ -156,12 +157,6 @@ def send_groups(
         entries |= stored
         _logger.info("%s: %d files, %s", group.name, len(stored), size_text(_total(stored)))
     return entries
-
-
-def _sweep(store: Store, sending: GroupUploader) -> None:
-    """Abort uploads that were started long ago, if anything was sent at all."""
-    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
-        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
 
 
 def _carry_over(entries: dict[str, ManifestObject], before: StoredState) -> list[str]:

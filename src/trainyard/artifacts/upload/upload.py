@@ -142,7 +142,8 @@ class GroupUploader:
         upload = self._store.stage(item.path, item.key, metadata=self._metadata, replaces=replaces)
         undo.callback(upload.abort)
         require_claimed(item, upload.sha256)
-        if known is not None and known.sha256 != upload.sha256 and _is_final(item.key):
+        is_final = checkpoint_step_of(item.key) is not None  # records, and files of no known step, may change
+        if known is not None and known.sha256 != upload.sha256 and is_final:
             raise VerificationError(
                 f"{item.key}: the run's manifest lists other bytes under this name, and what is listed never "
                 "changes. Training again below a stored step is a new run: start it with --resume and the "
@@ -172,11 +173,6 @@ class GroupUploader:
         if not stored.checksum and not has_content(self._store, stored, upload.sha256):
             raise VerificationError(f"{stored.key}: was read back with other bytes than were sent")
         return ManifestObject.of(stored, upload.sha256)
-
-
-def _is_final(key: str) -> bool:
-    """Return whether the object never changes once listed; records, and files of no known step, may."""
-    return checkpoint_step_of(key) is not None
 
 
 class RateLimit:

@@ -46,11 +46,8 @@ def archive_of(answer: Mapping[str, Any]) -> str:
     """
     archive = answer.get("ArchiveStatus") or answer.get("StorageClass")
     is_restored = 'ongoing-request="false"' in str(answer.get("Restore", ""))
-    return str(archive) if archive and _is_archive(str(archive)) and not is_restored else ""
-
-
-def _is_archive(name: str) -> bool:
-    return name in _ARCHIVES or name.endswith("ARCHIVE_ACCESS")
+    is_archive = archive in _ARCHIVES or str(archive).endswith("ARCHIVE_ACCESS")
+    return str(archive) if is_archive and not is_restored else ""
 
 
 def condition(replaces: str) -> dict[str, str]:
