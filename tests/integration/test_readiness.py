@@ -6,16 +6,15 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cases import each_case
 from tests.integration.conftest import AsUser, documented_policy
+from tests.scripts.conftest import Call, Done
 
 from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.record.run_numbers import used_numbers
@@ -29,20 +28,8 @@ from trainyard.command import handler
 OBJECTS = sorted((READINESS, READINESS_SMALL, READINESS_PARTS))
 
 
-@dataclass(frozen=True)
-class Done:
-    """The result of the script."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Check = Callable[..., Done]
-
-
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Runs the script's `main` in this process; keyword arguments are variables, empty ones are not set."""
     script = importlib.import_module("trainyard.commands.doctor")
     hidden = ("GITHUB_", "TRAINYARD_", "RUNNER_")
@@ -70,7 +57,7 @@ def keys(server: Any, bucket: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["seaweedfs", "moto"])
 def test_a_good_store_is_ready_and_what_the_check_leaves_is_three_objects(
-    request: pytest.FixtureRequest, check: Check, name: str
+    request: pytest.FixtureRequest, check: Call, name: str
 ) -> None:
     server = request.getfixturevalue(name)
     bucket = server.new_bucket()
@@ -84,7 +71,7 @@ def test_a_good_store_is_ready_and_what_the_check_leaves_is_three_objects(
 
 
 def test_the_number_of_this_run_is_its_own_and_that_of_another_is_refused(
-    seaweedfs: Any, check: Check, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    seaweedfs: Any, check: Call, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs.url)
     run, url = make_run("mine"), f"s3://{seaweedfs.new_bucket()}"
@@ -115,7 +102,7 @@ CREDENTIALS = {
 
 @each_case("wrong", CREDENTIALS)
 def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
-    seaweedfs: Any, check: Check, wrong: str
+    seaweedfs: Any, check: Call, wrong: str
 ) -> None:
     bucket, started = seaweedfs.new_bucket(), time.monotonic()
     done = check("--store", f"s3://{bucket}", **{"AWS_ENDPOINT_URL": seaweedfs.url, **CREDENTIALS[wrong]})
@@ -131,7 +118,7 @@ def test_what_is_wrong_with_the_way_to_the_store_is_said_in_seconds(
 
 
 @pytest.mark.parametrize("answers", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "breaks off"])
-def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: bytes) -> None:
+def test_a_store_that_hangs_is_red_within_the_time_limit(check: Call, answers: bytes) -> None:
     """The server accepts every connection and request, and never completes an answer."""
     with ExitStack() as held:
         server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -153,7 +140,7 @@ def test_a_store_that_hangs_is_red_within_the_time_limit(check: Check, answers: 
     assert f"store: s3://ml-runs at {url} gave no answer within 1 seconds" in done.stderr
 
 
-def test_the_policy_of_the_role_that_stores_is_enough(as_user: AsUser, check: Check) -> None:
+def test_the_policy_of_the_role_that_stores_is_enough(as_user: AsUser, check: Call) -> None:
     bucket, variables = as_user(documented_policy)
     for _ in range(2):
         done = check("--store", f"s3://{bucket}/phase2", **variables)
@@ -168,7 +155,7 @@ def test_the_policy_of_the_role_that_stores_is_enough(as_user: AsUser, check: Ch
     ],
 )
 def test_every_permission_that_is_missing_is_named_in_one_go(
-    as_user: AsUser, check: Check, missing: tuple[str, ...]
+    as_user: AsUser, check: Call, missing: tuple[str, ...]
 ) -> None:
     nothing = {"Effect": "Allow", "Action": ["s3:GetBucketTagging"], "Resource": "*"}
     bucket, variables = as_user(lambda bucket: documented_policy(bucket, *missing) or [nothing])
