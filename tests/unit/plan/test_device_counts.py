@@ -16,7 +16,7 @@ from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom, room_of_type
 

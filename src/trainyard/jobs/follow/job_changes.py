@@ -24,7 +24,7 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.jobs.job_kind import JobKind, Observed
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
@@ -36,7 +36,6 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import submit
-from trainyard.jobs.kinds import EVERY_KIND
 from trainyard.jobs.resubmission import (
     Resubmission,
     avoid_nodes,
@@ -58,6 +57,7 @@ Json = Mapping[str, Any]
 _DEACTIVATION = {"spec": {"active": False}}
 """Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")
+_OF_RAY = (("/apis/ray.io/v1", "rayjobs"), ("/apis/ray.io/v1", "rayclusters"))
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
 """Kinds that the operators create, and the garbage collector deletes after the job."""
 _PAUSE = 0.5
@@ -197,25 +197,17 @@ class JobEditor:
         return NamedObject(self._job.kind.api.resource, self._job.name, self._job.path)
 
     @property
-    def _kinds(self) -> list[JobKind]:
-        """The kinds of the job's plan: its own, and those that are submitted as it, as a RayCluster is."""
-        return [kind for kind in EVERY_KIND.values() if self._job.kind.name in (kind.name, kind.submitted_as)]
-
-    @property
-    def _part_kinds(self) -> list[tuple[str, str]]:
+    def _part_kinds(self) -> tuple[tuple[str, str], ...]:
         """Kinds of the parts that we create with the job, and copy when it is submitted again."""
-        parts = [(f"/apis/{root}", resource) for kind in self._kinds for root, resource in kind.parts]
-        others = [kind.api for kind in self._kinds if kind != self._job.kind]
-        apis = [(f"/apis/{api.group_version}", api.resource) for api in others]
-        return [_CONFIG_MAPS, *dict.fromkeys((*parts, *apis))]
+        kind = self._job.kind
+        own = _OF_RAY if kind.on_ray else ((f"/apis/{root}", resource) for root, resource in kind.parts)
+        return (_CONFIG_MAPS, *own)
 
     @property
     def _labels(self) -> str:
-        """The selector of objects with the label of the job, except those of a job of another kind."""
-        own = self._kinds
-        others = ",".join(name for name, kind in EVERY_KIND.items() if kind not in own)
+        """The selector of our objects with the label of the job, except those of a job of another kind."""
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
-        return f"{equal},{KIND_LABEL} notin ({others})"
+        return f"{equal},{KIND_LABEL} in ({self._job.kind.labelled_as})"
 
     def next_name(self) -> str:
         """Return the first free name for a job that follows this one. Raises ServiceError."""
