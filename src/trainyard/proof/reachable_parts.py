@@ -1,7 +1,7 @@
 """The parts of the proof that a planned run cannot reach, however well it goes.
 
 Only a plan decides here; facts that the run itself shows, such as its loss or the state of its repository,
-count as good. `tests/scripts/test_unproven_plans.py` compares the answers with `proof.prove`.
+count as good. `tests/unit/proof/test_reachable_parts.py` compares the answers with `proof.prove`.
 """
 
 from collections.abc import Iterator
