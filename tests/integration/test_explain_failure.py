@@ -1,8 +1,6 @@
 """trainyard explain on the output of processes that really fail, and its command line."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from itertools import zip_longest
@@ -158,14 +156,6 @@ def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: 
     assert found["class"] == klass, (found, log.read_text()[-6000:])
 
 
-def test_our_own_configuration_error_is_one(tmp_path: Path) -> None:
-    config = tmp_path / "wrong.yaml"
-    config.write_text("training: {max_step: 3}\n")
-    done = warm_start.run([sys.executable, ROOT / "scripts" / "train.py", "--config", config], timeout=120)
-    assert done.returncode == 2
-    assert explain("--log", "-", "--exit-code", "2", stdin=done.stderr).startswith("configuration: ")
-
-
 def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Path) -> None:
     log = tmp_path / "rank 1.log"
     log.write_text("step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
@@ -193,17 +183,6 @@ def test_events_decide_where_the_log_ends_in_the_middle(tmp_path: Path) -> None:
 def test_wrong_usage_is_said(words: tuple[str, ...], tmp_path: Path) -> None:
     said = explain(*words, code=2)
     assert "Traceback" not in said and said
-
-
-def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(os.urandom(100_000) + b"\nOSError: [Errno 28] No space left on device\n" + b"\xff\xfe\n")
-    assert json.loads(explain("--log", log, "--json"))["class"] == "disk-full"
-
-
-def test_signals_are_named() -> None:
-    found = json.loads(explain("--log", "-", "--exit-code", str(128 + signal.SIGKILL), "--json", stdin=""))
-    assert found["class"] == "unknown" and "signal 9" in found["evidence"][0]
 
 
 @pytest.mark.slow

@@ -268,11 +268,11 @@ def test_a_helper_is_made_and_removed_whatever_happens(
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [
-        ({"phase": "Failed", "reason": "Evicted"}, ServiceError, "has ended.*Evicted"),
+        ({"phase": "Failed", "reason": "Evicted"}, ServiceError, "cannot run.*Evicted"),
         (
             {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}]},
             ServiceError,
-            "cannot start: ImagePullBackOff: no",
+            "cannot run.*ImagePullBackOff",
         ),
         ({"phase": "Pending"}, WaitTimeoutError, "did not start in 0 s: no node has accepted it"),
     ],
