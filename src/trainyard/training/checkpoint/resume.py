@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.load import dump_yaml
-from trainyard.config.registries import DEFAULT_OPTIMIZER
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
@@ -147,11 +146,7 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order, the optimizer.
-
-    The default optimizer is left out: only the state of another one fits no other.
-    """
-    optimizer = config.training.optimizer
+    """The values that must be equal to resume: the model's shape, the data and its order."""
     return {
         **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
         "data fingerprint": fingerprint,
@@ -159,7 +154,6 @@ def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
         **_data_values(config.data),
-        **({} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}),
     }
 
 
