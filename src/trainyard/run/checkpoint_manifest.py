@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.digests import FileDigests, digests_of_file
+from trainyard.run.digests import FileDigests
 from trainyard.run.directory import step_of
 from trainyard.run.record_models import (
     OF_A_FILE,
@@ -102,7 +102,10 @@ def describe_files(
     for name, file in hashed.items():
         if sizes.get(name) != file.size:
             raise CheckpointError(f"{directory / name}: does not have the {file.size:,} bytes just written")
-    found = [hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes]
+    found = [
+        hashed.get(name) or ManifestFile(name, size, sha256_of_file(directory / name))
+        for name, size in sizes.items()
+    ]
     return tuple(sorted((*found, *elsewhere), key=lambda file: PurePosixPath(file.path)))
 
 

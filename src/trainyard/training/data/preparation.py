@@ -16,10 +16,8 @@ import numpy as np
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import (
-    WHOLE,
     Corpus,
     CorpusFile,
-    Portion,
     SkipCount,
     SkipTally,
     corpus_at,
@@ -48,20 +46,12 @@ class Preparation:
     validation_skipped: tuple[SkipCount, ...] = ()
     """Skipped in data.validation_path."""
     split: str | None = None
-    """How validation data is held out of the training files, `files` or `within`; None: it is not."""
-
-    @property
-    def portions(self) -> tuple[Portion, Portion]:
-        """The portions that are read of each training file and of each validation file."""
-        if self.split != "within":
-            return WHOLE, WHOLE
-        fraction = self.data.validation_fraction
-        return Portion(fraction), Portion(fraction, held_out=True)
+    """How validation data is held out: complete `files`, or the end of the tokens (`within`); None: not."""
 
     @property
     def size(self) -> int:
         """The bytes of all files."""
-        return sum(file.size for file in set(self.train + self.validation))
+        return sum(file.size for file in self.train + self.validation)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as shown by `--dry-run`."""
@@ -101,12 +91,9 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
             "data.validation_path", validation, data, without=[prepared], skips=validation_skips
         ).files
 
-    def build_plan(split: str | None) -> Preparation:
-        train, validation = corpus.files, held_out
-        if split == "files":
-            train, validation = hold_out(corpus.files, data.validation_fraction)
-        elif split == "within":
-            validation = corpus.files
+    def build_plan(
+        split: str | None, train: tuple[CorpusFile, ...], validation: tuple[CorpusFile, ...]
+    ) -> Preparation:
         vocab_size = model.architecture.vocab_size
         key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation), split=split)
         return Preparation(
@@ -122,13 +109,13 @@ def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
             split=split,
         )
 
-    if data.validation_path is not None or data.validation_fraction == 0:
-        yield build_plan(None)
+    if validation is not None or data.validation_fraction == 0:
+        yield build_plan(None, corpus.files, held_out)
     else:
-        by_files = build_plan("files")
+        by_files = build_plan("files", *hold_out(corpus.files, data.validation_fraction))
         if by_files.validation:
             yield by_files
-        yield build_plan("within")
+        yield build_plan("within", corpus.files, ())
         yield by_files  # a text that is too short to split is used completely for training
 
 

@@ -26,7 +26,6 @@ from trainyard.training.data.batches import Places
 from trainyard.training.data.corpus import (
     OTHER_SUFFIX,
     CorpusFile,
-    Portion,
     SkipCount,
     SkipTally,
     skip_sentence,
@@ -39,6 +38,7 @@ from trainyard.training.data.token_files import (
     PreparedData,
     TokenFile,
     TokenWriter,
+    cut_end,
     fingerprint_of,
     read_index,
     read_prepared,
@@ -185,10 +185,9 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
     held_out = skips if plan.split == "files" else SkipTally(plan.validation_skipped)
-    to_train, to_validate = plan.portions
 
     def write_part(
-        path: Path, files: tuple[CorpusFile, ...], portion: Portion, tally: SkipTally
+        path: Path, files: tuple[CorpusFile, ...], tally: SkipTally
     ) -> tuple[TokenFile | None, int]:
         """The token file of one part, None if it has no tokens, and the number of files it comes from."""
         if not files:
@@ -203,7 +202,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
             used = 0
             for file in files:
                 before = writer.tokens
-                for tokens, starts in _read_tokens(plan, file, portion, skips=tally, progress=progress):
+                for tokens, starts in _read_tokens(plan, file, tally, progress):
                     if starts_writer is not None:
                         starts_writer.write(starts + writer.tokens)
                     writer.write(tokens)
@@ -212,14 +211,14 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
             written = replace(writer.finish(), documents=documents)
         return (written, used) if written.tokens else (None, 0)
 
-    train, train_files = write_part(folder / "train.bin", plan.train, to_train, skips)
-    validation, validation_files = write_part(
-        folder / "validation.bin", plan.validation, to_validate, held_out
-    )
+    train, train_files = write_part(folder / "train.bin", plan.train, skips)
+    validation, validation_files = write_part(folder / "validation.bin", plan.validation, held_out)
     if train is None:
         raise DataError(unusable_message("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
         raise DataError(unusable_message("data.validation_path", plan.data.validation_path, held_out))
+    if plan.split == "within":
+        train, validation = cut_end(train, plan.data.validation_fraction, folder / "validation.bin")
     if plan.split is None:
         skips.include(held_out.summary())
     prepared = PreparedData(
@@ -237,14 +236,14 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
 
 
 def _read_tokens(
-    plan: Preparation, file: CorpusFile, portion: Portion, *, skips: SkipTally, progress: Progress
+    plan: Preparation, file: CorpusFile, skips: SkipTally, progress: Progress
 ) -> Iterator[tuple[TokenArray, Places]]:
-    """Yield the tokens of a portion of `file` in parts, and the places in each part where a document starts.
+    """Yield the tokens of `file` in parts, and the places in each part where a document starts.
 
     Raises ConfigError for bare tokens whose documents are to be kept apart, but end at an unknown token.
     """
     if file.suffix != ".bin":
-        pieces = read_pieces(file, plan.data.text_field, skips, portion)
+        pieces = read_pieces(file, plan.data.text_field, skips)
         for tokens, begins in encode_pieces(plan.vocabulary, _report(pieces, file.size, progress)):
             yield tokens, np.zeros(int(begins), np.int64)
         return
@@ -259,7 +258,7 @@ def _read_tokens(
         )
     begins = True
     for tokens in read_token_file(
-        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, portion=portion, progress=progress
+        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, progress=progress
     ):
         is_end = tokens == end if end is not None else np.zeros(tokens.size, np.bool_)
         yield tokens, np.flatnonzero(np.concatenate(([begins], is_end[:-1])))
