@@ -155,13 +155,6 @@ def parse_checkpoint_manifest(content: bytes, name: str) -> CheckpointManifest:
         raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
 
 
-def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | None) -> None:
-    if step_of(directory.name) not in (None, manifest.step):
-        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
-    if run_id is not None and manifest.run_id != run_id:
-        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
-
-
 def verify_checkpoint(
     directory: Path,
     *,
@@ -176,7 +169,10 @@ def verify_checkpoint(
     With `is_part`, shards that are not here are on another machine.
     """
     manifest = read_manifest(directory)
-    _require_own(manifest, directory, run_id)
+    if step_of(directory.name) not in (None, manifest.step):
+        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
+    if run_id is not None and manifest.run_id != run_id:
+        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
     gone = missing_files(directory, manifest) if is_part else ()
     elsewhere = {file.path for file in gone if is_shard(file.path)}
     for expected in manifest.files:

@@ -193,7 +193,7 @@ def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
 
 
 INDEX_NAME = "index.json"
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 @dataclass(frozen=True)

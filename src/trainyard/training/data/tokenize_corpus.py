@@ -33,7 +33,7 @@ from trainyard.training.data.corpus import (
 )
 from trainyard.training.data.document_reader import Piece, read_pieces
 from trainyard.training.data.folders import fill_folder, wait_for_maker
-from trainyard.training.data.preparation import Preparation, plans
+from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.token_files import (
     PreparedData,
     TokenFile,
@@ -62,7 +62,7 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     """
     start = time.monotonic()
     progress.begin("finding files")
-    prepared = _choose_plan(data, model, lambda plan: _find_or_make(plan, progress))
+    prepared = _find_usable(data, model, lambda plan: _find_or_make(plan, progress))
     assert prepared is not None
     if not prepared.reused:
         for skipped in prepared.skipped:
@@ -76,7 +76,7 @@ def find_prepared_data(data: DataConfig, model: ModelConfig) -> PreparedData | N
 
     Raises what `prepare_data` raises.
     """
-    return _choose_plan(data, model, lambda plan: read_prepared(plan.directory))
+    return _find_usable(data, model, lambda plan: read_prepared(plan.directory))
 
 
 def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
@@ -90,7 +90,7 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
         is_here = config.recipe == "pretrain" and Path(config.data.prepared_directory).is_dir()
         if not is_here or config.data.hugging_face.dataset:
             return None, None
-        prepared = _choose_plan(config.data, config.model, lambda plan: read_index(plan.directory))
+        prepared = _find_usable(config.data, config.model, lambda plan: read_index(plan.directory))
     except (ConfigError, DataError, OSError):
         return None, None
     if prepared is None or not all(file.path.exists() for file in prepared.files):
@@ -104,37 +104,35 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
     )
 
 
-def _choose_plan(
+def _find_usable(
     data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
 ) -> PreparedData | None:
-    """Apply `found` to the plans in order and take the first result whose validation part is long enough.
+    """Apply `found` to the plan; train on everything if what is held out is shorter than a sequence.
 
-    When none is long enough, take the last result, without validation. Raises DataError for too few tokens.
+    Raises DataError for too few tokens.
     """
-    length = data.sequence_length
-    prepared: PreparedData | None = None
-    for plan in plans(data, model):
-        if (prepared := found(plan)) is None:
-            return None
-        prepared = replace(prepared, validation_split=plan.split)
-        if len(prepared.files) == 2 and all(file.tokens > length for file in prepared.files):
-            return prepared
-    assert prepared is not None
-    if prepared.train.tokens <= length:
-        raise _too_short(
-            "data.train_path", prepared.name, prepared.train, length=length, skipped=prepared.skipped
-        )
+    plan, length = plan_preparation(data, model), data.sequence_length
+    prepared = found(plan)
+    if prepared is None:
+        return None
+    train, validation = prepared.train, prepared.validation
+    if train.tokens <= length:
+        raise _too_short("data.train_path", prepared.name, train, length=length, skipped=prepared.skipped)
+    if validation is not None and validation.tokens > length:
+        return prepared
     # The files that were skipped may be training data, so they are not named here.
-    if prepared.validation is not None and data.validation_path is not None:
-        raise _too_short("data.validation_path", data.validation_path, prepared.validation, length=length)
-    if data.validation_fraction > 0:
-        _logger.warning(
-            "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
-            "which takes %s. Add text, set data.validation_path, raise data.validation_fraction or lower "
-            "data.sequence_length.",
-            *(data.validation_fraction, f"{prepared.train.tokens:,}", prepared.name, f"{length + 1:,}"),
-        )
-    return replace(prepared, validation=None, validation_files=0)
+    if validation is not None and data.validation_path is not None:
+        raise _too_short("data.validation_path", data.validation_path, validation, length=length)
+    if plan.split is None:
+        return prepared
+    tokens = train.tokens + (validation.tokens if validation else 0)
+    _logger.warning(
+        "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
+        "which takes %s. Add text, set data.validation_path, raise data.validation_fraction or lower "
+        "data.sequence_length.",
+        *(data.validation_fraction, f"{tokens:,}", prepared.name, f"{length + 1:,}"),
+    )
+    return _find_usable(data.model_copy(update={"validation_fraction": 0.0}), model, found)
 
 
 def _too_short(
@@ -231,6 +229,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         skipped=skips.summary(),
         seconds=0.0,
         reused=False,
+        validation_split=plan.split,
     )
     write_dataset_index(prepared, folder)
 

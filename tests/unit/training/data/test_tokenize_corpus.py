@@ -175,7 +175,7 @@ def test_torn_tokens_are_never_trusted(folder: Path, damage: str) -> None:
         case "torn index":
             index.write_bytes(index.read_bytes()[:-10])
         case "other index":
-            index.write_text(index.read_text().replace('"schema": 3', '"schema": 99'))
+            index.write_text(index.read_text().replace('"schema": 4', '"schema": 99'))
         case "short tokens":
             complete.train.path.write_bytes(b"torn")
         case _:
