@@ -11,10 +11,8 @@ from pydantic import Field, StringConstraints
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.kind import RunKind, kind_of_recipe
 from trainyard.config.registries import (
-    DEFAULT_OPTIMIZER,
     DEFAULT_RECIPE,
     EVERY_RECIPE,
-    OPTIMIZERS,
     STORE_SCHEMES,
     store_pattern,
 )
@@ -103,7 +101,8 @@ class TrainingConfig(Section):
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
     """Forward passes per step; global batch: batch_size × this × data-parallel processes."""
-    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = DEFAULT_OPTIMIZER
+    optimizer: Literal["adamw"] = "adamw"
+    """AdamW with weight decay of matrices only."""
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
