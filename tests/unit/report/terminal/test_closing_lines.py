@@ -37,10 +37,6 @@ def test_the_models_text_cannot_send_control_sequences_to_the_terminal(new_run: 
     assert all(text.isprintable() and len(text) <= 100 for _, text in lines)
 
 
-def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
-    assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
-
-
 def test_a_proof_is_a_block_of_five_lines(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove().path).proof
     assert proof is not None
@@ -60,7 +56,7 @@ def test_what_was_too_short_to_judge_is_not_called_proven(new_run: NewRun) -> No
     assert logged[0] == ("proven trained", "ok")
 
 
-def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None:
+def test_failing_parts_come_first_with_each_next_step_once(new_run: NewRun) -> None:
     proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
     assert proof is not None
     lines = list(proof_lines(proof.parts, one_line=False))
@@ -69,29 +65,11 @@ def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None
     assert lines[0][2] == "failed"
     assert lines[1][0] == "next"
     assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  learned", "  network", "  repeatable"]
-
-
-def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
-    assert lines == ["not proven", "  trained", "  learned", "  network", "  repeatable"]
-
-
-def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
+    left_to_closing = [each[0] for each in proof_lines(proof.parts, one_line=False, closing_follows=True)]
+    assert left_to_closing == ["not proven", "  trained", "  learned", "  network", "  repeatable"]
     both = [replace(part, passed=False, next_step="make resume") for part in proof.parts[:2]]
     phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
     assert phases == ["not proven", "next", "not proven"]
-
-
-def test_why_a_training_failed_and_what_to_do_are_not_said_again(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    failing = [replace(proof.parts[0], passed=False, evidence="failed at step 2: it broke", next_step="fix")]
-    lines = list(proof_lines(failing, one_line=True, closing_follows=True, shown_reason="it broke"))
-    assert lines == [("not proven", f"{failing[0].name}: failed at step 2", "failed")]
 
 
 def last_lines(run: Any) -> dict[str, str]:
@@ -164,11 +142,15 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     assert lines[-1][1].endswith("--resume auto")
 
 
-def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRun) -> None:
-    run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
-    lines = last_lines(run)
-    assert list(lines) == ["checkpoint", "report", "next"]
-    assert lines["checkpoint"] == "none was saved"
+def test_a_failure_ends_with_three_lines_what_where_and_what_to_do(new_run: NewRun) -> None:
+    run = new_run().train(110).end("failed", 1, "Step 111: loss nan is not finite.")
+    for judged in (False, True):
+        if judged:
+            run.prove(failing="trained")
+        lines = list(closing_lines(read_facts(run.path)))
+        assert [phase for phase, _, _ in lines] == ["report", "failed", "error", "next"]
+        assert lines[1][1] == "in step 111 of 600, exit code 1 · checkpoint: step 100 is complete, 43.1 kB"
+        assert lines[2][1] == "loss nan is not finite."
 
 
 def finish_run(run: Any, bits: float | None, **changes: Any) -> Any:
