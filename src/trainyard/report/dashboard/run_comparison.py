@@ -18,6 +18,7 @@ from trainyard.report.facts.quantities import (
     format_loss,
     format_percent,
     format_scaled,
+    loss_or_empty,
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.record_models import MetricRow
@@ -77,8 +78,7 @@ def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
             figures.append((name, cells + ([_change(*values)] if len(values) == 2 else [])))
     for name in _own_figures(runs):
         last = [run.history.last.get(name) for run in runs]
-        cells = ["" if value is None else format_loss(value) for value in last]
-        figures.append((name, cells + ([_change(*last)] if len(last) == 2 else [])))
+        figures.append((name, [*map(loss_or_empty, last)] + ([_change(*last)] if len(last) == 2 else [])))
     settings = [(one.key, [format_setting(value) for value in one.values]) for one in changes or ()]
     return Comparison(figures, _weights(runs), settings, changes)
 
@@ -173,7 +173,7 @@ def _with_goals(
     for name in dict.fromkeys(named):
         values = [_proven_figures(run).get(name) for run in runs]
         change = [_change(*values)] if len(values) == 2 else []
-        rows.append([name, *(_loss_or_empty(value) for value in values), *change])
+        rows.append([name, *map(loss_or_empty, values), *change])
     if green is not None:
         shown = {name: (value(green), form) for name, value, form in _FIGURES}
         others = _proven_figures(green)
@@ -199,10 +199,6 @@ def _proven_figures(run: RunFacts | None) -> dict[str, float]:
     """Return the figures of a run's proof, such as those of its evaluation."""
     figures = run.proof.figures if run and run.proof else ()
     return {each.name: each.value for each in figures if each.value is not None}
-
-
-def _loss_or_empty(value: float | None) -> str:
-    return "" if value is None else format_loss(value)
 
 
 def _commit(run: RunFacts) -> str:
