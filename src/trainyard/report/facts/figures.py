@@ -217,8 +217,7 @@ def _tokens_tile(facts: RunFacts) -> Tile | None:
 
 def _mfu_words(facts: RunFacts, markup: Markup) -> str:
     """The MFU and the device; the device alone if the MFU is not known."""
-    hardware = facts.section("hardware")
-    device = hardware.get("device_name") or hardware.get("device")
+    device = facts.machine.get("device_name") or facts.machine.get("device")
     place = f"on {markup.escaped(str(device))}" if device else ""
     mfu = "" if facts.mfu is None else f"{format_percent(facts.mfu)} MFU"
     return f"{mfu} {place}".strip()
