@@ -213,6 +213,7 @@ def test_runs_are_listed_sorted_and_annotated(
     listed = called("runs", folder).stdout
     assert "baseline · warm-up too short" in listed
     assert max(map(len, listed.splitlines())) < 80
+    assert called("runs", folder, "--tag", "none").stdout == "no runs\n"
 
     sync_run(open_store(store), finished_run, 7)
     before = called("store ls", "--store", store, "--json").stdout

@@ -137,7 +137,7 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
 
     A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
     """
-    hardware, found = facts.section("hardware"), list[str]()
+    found = list[str]()
     if facts.reward is not None:
         was = _format_known(facts.first_reward, "{:.2f} → ".format) or ""
         found.append(f"reward {markup.strong(f'{was}{facts.reward:.2f}')}")
@@ -148,7 +148,7 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
     if facts.steps_done is not None:
         time = _format_known(facts.training_seconds, lambda seconds: f" in {format_duration(seconds)}") or ""
         found.append(f"{format_count(facts.steps_done, 'step')}{time}")
-    device = hardware.get("device_name") or hardware.get("device")
+    device = facts.machine.get("device_name") or facts.machine.get("device")
     mfu = _format_known(facts.mfu, lambda share: f"{format_percent(share)} MFU ") or ""
     found.append(f"{mfu}{f'on {markup.escaped(str(device))}' if device else ''}".strip())
     found.append("" if facts.usd is None else markup.strong(format_money(facts.usd)))

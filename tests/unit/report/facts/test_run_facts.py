@@ -12,6 +12,7 @@ from tests.unit.jobs.plans import plan
 
 from trainyard.jobs.pod_template import pod_template
 from trainyard.proof import PARTS
+from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
@@ -190,3 +191,15 @@ def test_a_pod_with_a_part_of_a_machine_reaches_the_limit_of_the_cost_later(tmp_
         (tmp_path / "run.json").write_text(json.dumps(run))
         price = read_facts(tmp_path, environment={}).price
         assert price is not None and price.usd_per_hour == pytest.approx(55.04 * share)
+
+
+def test_the_machine_of_a_program_is_the_one_that_the_observer_saw(new_run: NewRun) -> None:
+    run = new_run().train(20).succeed()
+    record = read_run(run.layout.run_file) | {"hardware": {"world_size": 2}}
+    for gpus, device in ((["L4", "L4"], "2 × L4"), (None, ""), ("damaged", "")):
+        seen = {"torch": "2.13.0", "host": "gpu-box", "gpus": gpus}
+        write_json_atomically(run.layout.run_file, record | {"observed": {"machine": seen}})
+        facts = read_facts(run.path)
+        assert facts.machine["device_name"] == device
+        assert (" · on 2 × L4" in markdown_report(facts)) is bool(device)
+        assert "gpu-box" in html_report([facts]) and "torch 2.13.0" in html_report([facts])

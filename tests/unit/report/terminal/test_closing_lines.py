@@ -150,11 +150,15 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     assert lines[-1][1].endswith("--resume auto")
 
 
-def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRun) -> None:
-    run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
-    lines = last_lines(run)
-    assert list(lines) == ["checkpoint", "report", "next"]
-    assert lines["checkpoint"] == "none was saved"
+def test_a_failure_ends_with_three_lines_what_where_and_what_to_do(new_run: NewRun) -> None:
+    run = new_run().train(110).end("failed", 1, "Step 111: loss nan is not finite.")
+    for judged in (False, True):
+        if judged:
+            run.prove(failing="trained")
+        lines = list(closing_lines(read_facts(run.path)))
+        assert [phase for phase, _, _ in lines] == ["report", "failed", "error", "next"]
+        assert lines[1][1] == "in step 111 of 600, exit code 1 · checkpoint: step 100 is complete, 43.1 kB"
+        assert lines[2][1] == "loss nan is not finite."
 
 
 def finish_run(run: Any, bits: float | None, **changes: Any) -> Any:
