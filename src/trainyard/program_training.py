@@ -162,10 +162,10 @@ def train_program(
     return code
 
 
-def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles | None]:
+def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles]:
     """Hold the places of a program, and yield its own files. Raises ConfigError if another run uses them."""
     if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
-        return nullcontext()
+        return nullcontext(OwnFiles())
     places = program.places_in(run_directory)
     return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
 

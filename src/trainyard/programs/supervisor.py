@@ -118,7 +118,7 @@ class ProgramRun:
             self.config.monitoring,
             found=found,
             is_first=self.is_first,
-            is_own=self.checkpoints.is_own,
+            is_own=self.checkpoints.own.is_own,
         )
         if self.is_first:
             lost = rows_before(earlier, self.directory, found)

@@ -18,8 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import (
+    CheckpointFormat,
+    FoundCheckpoint,
+    judge_files,
+    judge_folder,
+    step_inside,
+)
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
 from trainyard.programs.program_events import RELATIONS, WrittenCheckpoint
 from trainyard.programs.sources import Source

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.programs.folder_walk import walk_folders
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
-from trainyard.programs.metrics.log_reader import AUTO
+from trainyard.programs.own_files import AUTO, walk_folders
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 

@@ -12,12 +12,12 @@ from tests.integration import checkpoint_shapes as shapes
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.programs.checkpoints.checkpoint_formats import (
     TRACKER,
+    FoundCheckpoint,
     choose_checkpoint,
     find_checkpoints,
     newest_of_each_run,
     newest_step,
 )
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
 from trainyard.programs.checkpoints.volume_agent import main
 from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeListing
 
