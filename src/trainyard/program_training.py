@@ -252,7 +252,6 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
 
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
-    """Return the facts about the code of the program."""
     if run.program.kind is RunKind.PLANNED:
         return program_git_facts(run.program.command)
     directory = run.program.directory
@@ -418,7 +417,6 @@ def require_idle(directory: Path, node: int = 0) -> None:
 
 
 def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
-    """Return the processes that a program of this run has on this machine."""
     return processes_of_run(directory, node, None if node else leader_here(directory))
 
 

@@ -42,8 +42,6 @@ _CLOSE = 0.1
 
 @dataclass(frozen=True)
 class LastRow:
-    """The last step on record."""
-
     step: int
     time: float
     """When its row came, in Unix seconds."""
@@ -116,8 +114,6 @@ class SourceTable:
 
 
 class MetricRows:
-    """The merged rows of an attempt."""
-
     def __init__(self, *, resumed_at: int = 0) -> None:
         self.tables = {source: SourceTable() for source in ORDER}
         self._resumed_at = resumed_at
@@ -136,7 +132,6 @@ class MetricRows:
         self._is_forgotten = False
 
     def forget(self, source: Source) -> None:
-        """Drop the rows of a source."""
         self.tables[source], self._is_forgotten = SourceTable(), True
         self._changed = {each for each in self._changed if each[0] is not source}
 

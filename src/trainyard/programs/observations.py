@@ -201,7 +201,6 @@ class Observations:
 
     @property
     def steps(self) -> int | None:
-        """The steps of the training; None if none was observed."""
         return max((each.steps for each in self._leaders), default=0) or None
 
     @property

@@ -53,7 +53,6 @@ class HangRule:
             self._rows, self._moved = count, now
 
     def note_output(self, now: float) -> None:
-        """Note that the program has written output."""
         if self._moved is not None:
             self._moved = now
 

@@ -56,10 +56,6 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Where its steps and each figure of its rows come from."""
-    unit: str = "steps"
-    """What its steps are: `steps` or `epochs`."""
     vanished: str | None = None
     """The script of the process that trained, if the observer did not see it end."""
     weights: str | None = None
@@ -70,14 +66,12 @@ class ProgramEnd:
     """Why it was ended because it ran over TCP instead of a faster network, and the fix."""
     hang: str | None = None
     """The text about its hang, with the files of its stacks."""
-    changed: tuple[str, ...] = ()
-    """The inputs whose bytes have changed since the start: lock, data."""
     failure: Mapping[str, Any] = field(default_factory=dict)
     """Its class, its root error, and what the machine recorded, if it failed."""
     error: ProgramError | None = None
     """The exception that ended it."""
-    optimizer_steps: int | None = None
-    """Those that were observed."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Members of its outcome that decide nothing here; an empty one is not known."""
 
 
 def begin(
@@ -94,7 +88,7 @@ def begin(
 
     A resumed run keeps its id and its time of creation; its record has the request of this attempt, and
     `history` the origin of earlier attempts. `state` is the `state_of` the checkpoint. Raises ConfigError if
-    the rows were logged at another interval, or if no step is left and the finished run had another request.
+    the rows were logged at another interval, or if the checkpoint is of a step beyond the requested ones.
     """
     before = read_run(directory.run_file) if directory.run_file.exists() else {}
     _require_resumable(directory, before, facts, resumed_at)
@@ -122,9 +116,9 @@ def begin(
 def _require_resumable(
     directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
 ) -> None:
-    """Refuse a checkpoint with no step left to do, unless it is of a run with the same request.
+    """Refuse a checkpoint beyond the requested steps, and rows that were logged at another interval.
 
-    Rows logged at another interval are refused too: missing rows could not be recognised.
+    Among these, missing rows could not be recognised. A finished run with another request is refused before.
     """
     plan = facts.get("plan", {})
     steps, every = plan.get("steps", 0), plan.get("log_steps")  # without: the program decides what it logs
@@ -135,20 +129,10 @@ def _require_resumable(
             f"monitoring.log_steps: {every}, but the rows in {directory.path} were logged with {logged}. Set "
             f"it to {logged}, or choose another run directory. Nothing was started."
         )
-    if resumed_at < steps:
-        return
     if resumed_at > steps:
         raise ConfigError(
             f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
             "requested. Raise training.max_steps, or choose another run directory. Nothing was started."
-        )
-    finished = before.get("outcome", {}).get("status") == "succeeded"
-    requested = ("config_sha256", "program_sha256")
-    if finished and any(before.get(name) != facts.get(name) for name in requested):
-        raise ConfigError(
-            f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
-            "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "
-            "started."
         )
 
 
@@ -318,10 +302,7 @@ def program_outcome(
         "program_exit_code": end.exit_code,
         "stopped_by": end.stopped_by,
         "announced_steps": end.announced,
-        "sources": dict(end.sources) or None,
-        "unit": None if end.unit == "steps" else end.unit,
-        "changed_inputs": list(end.changed) or None,
-        "optimizer_steps": end.optimizer_steps,
+        **{name: value or None for name, value in end.facts.items()},
         "exception": end.error and end.error.to_json(),
         **_losses(rows),
     }
@@ -341,7 +322,6 @@ def program_outcome(
 def _verdict(
     end: ProgramEnd, done: int, planned: int | None, *, from_zero: bool, has_rows: bool
 ) -> tuple[str, int, str | None]:
-    """Return status, exit code and reason."""
     total = planned or end.announced
     place = (f" of {total:,}" if total else "") + (" (counted from 0)" if from_zero else "")
     shown = f"step {done:,}{place}" if done else "no step"

@@ -275,7 +275,6 @@ class RunCheckpoints:
         return replace(one, found=replace(one.found, step=step, source=source))
 
     def _is_after(self, one: ProgramCheckpoint, moment: float) -> bool:
-        """Return whether a named checkpoint was written after a time on this machine's clock."""
         return one.is_named and self.own.has_clock_of_machine(one.path) and one.written_at >= moment
 
     def move_partial(self) -> None:

@@ -76,7 +76,6 @@ class AttemptRows:
         ]
 
     def keep(self, rows: Iterable[Row], source: Source, moment: float) -> None:
-        """Keep rows that came at a time in Unix seconds."""
         if self.are_recorded:
             self.count += self.merged.add_all(rows, source, moment)
 
@@ -84,7 +83,6 @@ class AttemptRows:
         self.keep(self._log.take(text), Source.PRINTED, moment)
 
     def read_events(self, moment: float) -> list[ProgramEvent]:
-        """Read and return the new events."""
         events = self._events.poll()
         for event in events:
             were_passes = self.observations.are_passes
@@ -121,8 +119,6 @@ class AttemptRows:
 
 
 class RunRows(AttemptRows):
-    """Reads and records the rows of a program on this node."""
-
     def __init__(
         self,
         directory: RunDirectory,
@@ -198,7 +194,6 @@ class RunRows(AttemptRows):
         return has_saved
 
     def close(self) -> None:
-        """Record the last rows."""
         with self._lock:
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
@@ -225,7 +220,6 @@ class RunRows(AttemptRows):
             self.writer.write(is_over=is_over)
 
     def _metric_files(self, program: Program, found: ResumePoint | None) -> MetricFiles:
-        """Return the files of metrics of the program, which resumes from `found`."""
         directory, created = self._directory, time.time()
         with suppress(OSError, TrainyardError):
             created = float(read_run(directory.run_file)["created"])

@@ -136,7 +136,6 @@ class ProgramRun:
         self._started = time.monotonic()
 
     def read(self, text: str, moment: float) -> None:
-        """Read output that the program has written by a time in Unix seconds."""
         self._hang.note_output(time.monotonic())
         self.rows.read(text, moment)
 
@@ -161,7 +160,6 @@ class ProgramRun:
         return None if network is None else network.check(newest, now=time.monotonic())
 
     def _take(self, end: Ending | None = None) -> None:
-        """Copy the newest complete checkpoint."""
         rows = self.rows
         self._use_saves(rows.saved, rows.merged)
         self.checkpoints.take(rows.step_before, reach=rows.merged.reach, end=end, last_sign=rows.last_sign)
@@ -187,7 +185,6 @@ class ProgramRun:
             self.rows.observations.check(self.pythons(self._pid))
 
     def note_signal(self, name: str) -> None:
-        """Record a signal that this command received."""
         LOG.warning("%s received", name)
         if self.is_first:
             with suppress(OSError, TrainyardError):
@@ -239,17 +236,19 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=(self.rows.ended_at if is_complete else None) or self.rows.announced,
             fault=self.rows.writer.fault,
-            sources=self.rows.merged.sources or self._earlier_sources,
-            unit="epochs" if self.rows.merged.counts_epochs else "steps",
             vanished=self.rows.observations.vanished,
             weights=weights,
             problem=ended.problem,
             fallback=fallback,
             hang=hang,
-            changed=self._changed_inputs(),
             failure=failure,
             error=None if ended.stopped_by else self.error(has_failed=not is_well),
-            optimizer_steps=self._optimizer_steps(),
+            facts={
+                "sources": self.rows.merged.sources or self._earlier_sources,
+                "unit": "epochs" if self.rows.merged.counts_epochs else None,
+                "changed_inputs": self._changed_inputs(),
+                "optimizer_steps": self._optimizer_steps(),
+            },
         )
         self._write_observed()
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
@@ -289,7 +288,6 @@ class ProgramRun:
         return self.directory.logs / f"node-{self.launch.number}.log"
 
     def _write_start(self, run_id: str) -> None:
-        """Write the records of the start."""
         program, found, launch = self.program, self.found, self.launch
         is_planned, processes = program.kind is RunKind.PLANNED, launch.processes
         log_steps = self.config.monitoring.log_steps if is_planned else None
@@ -327,9 +325,8 @@ class ProgramRun:
             return None
         return read_data(self.program.directory, self.program.data)
 
-    def _changed_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose bytes have changed since the start."""
-        run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
+    def _changed_inputs(self) -> list[str]:
+        run, lock, changed = read_run(self.directory.run_file), self.program.lock, list[str]()
         with suppress(OSError):
             if lock is not None and run.get("lock_sha256") not in (None, sha256_of_file(lock)):
                 changed.append(f"the lock {lock.name}")
@@ -338,7 +335,7 @@ class ProgramRun:
             now = self.data()
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
-        return tuple(changed)
+        return changed
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""
@@ -360,5 +357,4 @@ class ProgramRun:
 
 
 def _without_none(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that are known."""
     return {name: value for name, value in facts.items() if value is not None}

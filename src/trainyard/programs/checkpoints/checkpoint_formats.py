@@ -50,8 +50,6 @@ class CheckpointFormat(StrEnum):
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """One checkpoint."""
-
     format: CheckpointFormat
     path: str
     """The path of its folder or of its one file, relative to the listed folder."""
@@ -75,7 +73,6 @@ class FoundCheckpoint:
 
     @property
     def size(self) -> int:
-        """The size of all its files in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -84,7 +81,6 @@ class FoundCheckpoint:
         return str(PurePosixPath(self.path).parent)
 
     def record(self) -> dict[str, Any]:
-        """Return the checkpoint as plain data."""
         return {
             "path": self.path,
             "format": self.format.value,

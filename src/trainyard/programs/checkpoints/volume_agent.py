@@ -290,7 +290,6 @@ def resolve_below(root: Path, name: str) -> Path:
 
 
 def write_line(out: BinaryIO, value: object) -> None:
-    """Write a value as a line of JSON."""
     out.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
     out.flush()
 

@@ -18,8 +18,6 @@ from trainyard.run.record_models import Count, Number, RelativePath, Text, Truth
 
 @dataclass(frozen=True)
 class VolumeFile:
-    """One file."""
-
     path: RelativePath
     """Relative to the folder that was listed, with forward slashes."""
     size: Count
@@ -42,8 +40,6 @@ class VolumeFile:
 
 @dataclass(frozen=True)
 class VolumeListing:
-    """The files below a folder."""
-
     files: tuple[VolumeFile, ...]
 
     @cached_property
@@ -56,7 +52,6 @@ class VolumeListing:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """All folders that contain a file, at any depth."""
         return frozenset(str(parent) for file in self.files for parent in PurePosixPath(file.path).parents)
 
     @cached_property
@@ -64,11 +59,9 @@ class VolumeListing:
         return {file.path: file for file in self.files}
 
     def file(self, folder: str, name: str) -> VolumeFile | None:
-        """The file of this name in the folder."""
         return self._by_path.get(join_path(folder, name))
 
     def below(self, folder: str) -> tuple[VolumeFile, ...]:
-        """All files below the folder, at any depth."""
         if folder == ".":
             return self.files
         return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
@@ -100,7 +93,6 @@ class ListingReader:
 
 
 def join_path(folder: str, name: str) -> str:
-    """Return the path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
 
 

@@ -119,7 +119,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "eval-interval": training.validation_steps or training.max_steps,
         "eval-iters": training.validation_batches,
         "exit-signal-handler": True,
-        "tensorboard-dir": run.tensorboard if config.monitoring.tensorboard else None,
+        "tensorboard-dir": f"{run.directory}/tensorboard" if config.monitoring.tensorboard else None,
     }
     words = (config.cluster.pod.python, str(config.program.script))
     return PresetCommand(words, options, environment=ENVIRONMENT)
