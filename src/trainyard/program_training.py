@@ -56,7 +56,7 @@ from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
 from trainyard.programs.observations import RunningPython
-from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim
+from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim, places_of
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
@@ -166,7 +166,8 @@ def claim_places(program: Program, run_directory: Path) -> AbstractContextManage
     """Hold the places of a program, and yield its own files. Raises ConfigError if another run uses them."""
     if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
         return nullcontext(OwnFiles())
-    places = program.places_in(run_directory)
+    settings = {"checkpoints": program.checkpoints, "metrics": program.metrics}
+    places = places_of(program.directory, run_directory, program.command, **settings)
     return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
 
 

@@ -18,10 +18,8 @@ from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
     RUN_DIRECTORY,
-    Places,
     in_run,
     names_run,
-    places_of,
 )
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
@@ -111,11 +109,6 @@ class Program:
         return replace(
             self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
         )
-
-    def places_in(self, run_directory: Path) -> Places:
-        """Return where it keeps its files."""
-        settings = {"checkpoints": self.checkpoints, "metrics": self.metrics}
-        return places_of(self.directory, run_directory, self.command, **settings)
 
     @property
     def searched(self) -> Path | None:

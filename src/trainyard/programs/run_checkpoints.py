@@ -209,7 +209,7 @@ class RunCheckpoints:
             why = each.found.is_complete and self._unfinished(each, before.get(each.path), end, last_sign)
             judged.append(each.partial(why) if why else each)
         found = newest_first(judged, found.set_aside)
-        if reach is None or self._is_planned:
+        if reach is None:
             return found
         beyond = [each for each in found.complete if not each.is_named and (each.step or 0) > reach]
         notes = [
@@ -267,22 +267,20 @@ class RunCheckpoints:
         if step is None:
             state = state_of(one)
             step, source = self._known.get(state, (None, Source.GUESSED))
-            if not source.proves and last is not None and self._is_after(one, last.time):
+            has_clock = one.is_named and self.own.has_clock_of_machine(one.path)
+            if not source.proves and last is not None and has_clock and one.written_at >= last.time:
                 step, source = last.step, last.source
             elif not source.proves:
                 before = step_before(one.written_at) if step is None else step
                 step = self._on_record.setdefault(state, before)
         return replace(one, found=replace(one.found, step=step, source=source))
 
-    def _is_after(self, one: ProgramCheckpoint, moment: float) -> bool:
-        return one.is_named and self.own.has_clock_of_machine(one.path) and one.written_at >= moment
-
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
         One that gets a path gets that of a complete one. Checkpoints of other runs stay.
         """
-        if self._program.picks_checkpoint and not self._is_planned and self._directory.run_file.is_file():
+        if self._program.picks_checkpoint and self._directory.run_file.is_file():
             for line in move_partial_aside(self.find()):
                 LOG.warning("%s", line)
 

@@ -18,7 +18,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import is_of_torch
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.observations import Observations, ReadFile
+from trainyard.programs.observations import Observations
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
@@ -257,11 +257,13 @@ class RunRows(AttemptRows):
         """
         seen = self.observations
         is_known = self._needs_load and seen.steps is not None and not seen.unobserved
-        return is_known and not any(each is None or self._is_of_run(each) for each in seen.reads)
-
-    def _is_of_run(self, read: ReadFile) -> bool:
-        is_given = self._found is not None and read.path.is_relative_to(self._found.path)
-        return is_given or self._is_own(read.device, read.changed)
+        if not is_known or self._found is None:
+            return False
+        given = self._found.path
+        return not any(
+            each is None or each.path.is_relative_to(given) or self._is_own(each.device, each.changed)
+            for each in seen.reads
+        )
 
     def _export(self) -> None:
         """Write the last figures for Prometheus."""

@@ -219,7 +219,11 @@ class ProgramRun:
             LOG.error("metrics: %s", self.rows.describe())
         is_well = ended.exit_code == 0
         is_complete = is_well and ended.stopped_by is None
-        others = self._wait_for_others() if is_well else None
+        others = None
+        if is_well and self.launch.has_torchrun:
+            with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
+                rest = range(1, self.launch.node.nodes)
+                others = wait_for_ends(self.directory, rest, seconds=_ENDS_SECONDS)
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
@@ -346,14 +350,6 @@ class ProgramRun:
             facts = {name: value for name, value in self._hang.noticed.items() if name != "time"}
             append_event(self.directory.events_file, "hang_suspected", step=self.rows.writer.newest, **facts)
         return text
-
-    def _wait_for_others(self) -> str | None:
-        """Wait until the other nodes have ended; return why the program failed on one of them, or None."""
-        if not self.launch.has_torchrun:
-            return None
-        with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
-            others = range(1, self.launch.node.nodes)
-            return wait_for_ends(self.directory, others, seconds=_ENDS_SECONDS)
 
 
 def _without_none(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,8 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             assert exit_code == 0 and "reason" not in outcome
             continue
         assert outcome["reason"]
+        if status == "failed" and fault is None:
+            assert f"ended with exit code {code}" in outcome["reason"]
         if status == "stopped":
             assert exit_code == (ExitCode.INTERRUPTED if stop == "SIGINT" else ExitCode.STOPPED)
             assert f"step {saved}" in outcome["reason"]

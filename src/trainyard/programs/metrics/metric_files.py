@@ -291,8 +291,12 @@ class _JsonLines(_Lines):
             return []
         rows = []
         for line in self.new_lines():
-            row = self._row_of(line)
+            found = parse_json_line(line.encode()) or {}
+            if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
+                self.steps_asked = total
+            row = row_of_figures(flat_figures(found))
             if has_figures(row) and (self._is_metrics or any(map(_OF_TRAINING.search, row))):
+                row |= _row_time(found)
                 rows.append(row)
                 self._is_metrics = True
             elif not self._is_metrics:
@@ -300,14 +304,6 @@ class _JsonLines(_Lines):
                 if self._lines_without_row >= _LINES_WITHOUT_ROW:
                     break
         return rows
-
-    def _row_of(self, line: str) -> Row:
-        if (found := parse_json_line(line.encode())) is None:
-            return {}
-        if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
-            self.steps_asked = total
-        row = row_of_figures(flat_figures(found))
-        return row | _row_time(found) if row else row
 
     def start_anew(self) -> None:
         self._is_metrics, self._lines_without_row = self.files.is_named, 0
