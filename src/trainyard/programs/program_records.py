@@ -200,10 +200,9 @@ def count_from_zero(rows: Sequence[Row]) -> bool:
 def note_announced_steps(directory: RunDirectory, steps: int) -> None:
     """Record the total of steps that the program reports, so that a later attempt knows it."""
     run = read_run(directory.run_file)
-    if run.get("plan", {}).get("announced_steps") != steps:
-        write_json_atomically(
-            directory.run_file, {**run, "plan": {**run.get("plan", {}), "announced_steps": steps}}
-        )
+    plan = run.get("plan", {})
+    if plan.get("announced_steps") != steps:
+        write_json_atomically(directory.run_file, {**run, "plan": {**plan, "announced_steps": steps}})
 
 
 def steps_of_states(directory: RunDirectory) -> dict[str, tuple[int, Source]]:
@@ -234,12 +233,16 @@ def note_checkpoint(
     saved = [each for each in read_rows(directory.events_file) if each.get("event") == "checkpoint_saved"]
     if saved and {key: saved[-1].get(key) for key in named} == named:
         return
-    facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
-    facts |= {"complete": Source.GUESSED.value} if is_guess else {}
-    facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
-    facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
-    facts |= {"weights": taken.weights} if taken.weights else {}
-    append_event(directory.events_file, "checkpoint_saved", **named, **facts)
+    facts = {
+        "source": taken.source.value,
+        "state": state,
+        "complete": Source.GUESSED.value if is_guess else None,
+        "on_record": on_record if taken.source is Source.GUESSED else None,
+        "tensors": taken.tensors and taken.tensors.to_json(),
+        "weights": taken.weights or None,
+    }
+    known = {name: value for name, value in facts.items() if value is not None}
+    append_event(directory.events_file, "checkpoint_saved", **named, **known)
 
 
 def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complete: bool) -> str | None:
@@ -252,11 +255,11 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     events = read_rows(directory.events_file)
     mine = [each for each in events if each.get("manifest_sha256") == taken.manifest_sha256]
     relation = taken.weights or next((each["weights"] for each in reversed(mine) if "weights" in each), "")
-    if relation in ("given", "other"):
-        given, other = "has weights from before the training", "is not of the model that was trained"
+    given, other = "has weights from before the training", "is not of the model that was trained"
+    if what := {"given": given, "other": other}.get(relation):
         return (
-            f"{where} {given if relation == 'given' else other}: check that what is saved is the model that "
-            "the optimizer has, and not another one or an old copy"
+            f"{where} {what}: check that what is saved is the model that the optimizer has, and not another "
+            "one or an old copy"
         )
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
@@ -338,10 +341,8 @@ def _verdict(
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
     is_over = is_done or (end.stopped_by is None and total is None)
     if end.exit_code == 0 and is_over and not is_done and end.vanished is not None:
-        reason = (
-            f"{end.vanished} was killed, or still ran, when the program ended with exit code 0 after {shown}"
-        )
-        return "failed", ExitCode.NO, reason
+        what = f"{end.vanished} was killed, or still ran"
+        return "failed", ExitCode.NO, f"{what}, when the program ended with exit code 0 after {shown}"
     if end.exit_code == 0 and is_over and end.error is None:
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
@@ -353,9 +354,8 @@ def _verdict(
         verb = "interrupted" if end.stopped_by == INTERRUPT else "stopped"
         by = f"{verb} by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
         newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
-        code = {COST_LIMIT: ExitCode.NO, INTERRUPT: ExitCode.INTERRUPTED}.get(
-            end.stopped_by or "", ExitCode.STOPPED
-        )
+        codes = {COST_LIMIT: ExitCode.NO, INTERRUPT: ExitCode.INTERRUPTED}
+        code = codes.get(end.stopped_by or "", ExitCode.STOPPED)
         return "stopped", code, "; ".join((newest, *end.skipped))
     parts = [] if end.error is None or end.failure else [str(end.error)]  # `failure` has the root error
     parts.append(f"the program ended with exit code {end.exit_code} after {shown} in its records")
