@@ -327,7 +327,11 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     What the machine recorded is kept with it, because nobody can read that later.
     """
     if ended.stopped_by is not None:
-        return time_limit_of_slurm(os.environ, time.time()) or _taken_back()
+        if found := time_limit_of_slurm(os.environ, time.time()):
+            return found
+        notices = instance_notices()  # EC2 takes its instance back
+        why = LogExplanation(FailureClass.PREEMPTED, notices, True, "; ".join(notices), level="fact")
+        return why.failure() if notices else {}
     if ended.exit_code == 0 or ended.problem is not None:
         return {}
     run.rows.close()  # the last rows may show a fault
@@ -344,19 +348,10 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
-    found = explain_logs(logs, facts=facts).failure()
-    here = f"{run.program.directory}{os.sep}"
-    kept = {"system": list(facts.system) or None, "memory_kills": facts.memory_kills}
-    return {name: text.replace(here, "") for name, text in found.items()} | {
-        name: value for name, value in kept.items() if value is not None
-    }
-
-
-def _taken_back() -> dict[str, str]:
-    """Return the failure of a program that is stopped because EC2 ends its instance; empty if it does not."""
-    notices = instance_notices()
-    found = LogExplanation(FailureClass.PREEMPTED, notices, True, "; ".join(notices), level="fact")
-    return found.failure() if notices else {}
+    here, texts = f"{run.program.directory}{os.sep}", explain_logs(logs, facts=facts).failure()
+    kept: dict[str, Any] = {name: text.replace(here, "") for name, text in texts.items()}
+    kept |= {"system": list(facts.system)} if facts.system else {}
+    return kept if facts.memory_kills is None else {**kept, "memory_kills": facts.memory_kills}
 
 
 def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:

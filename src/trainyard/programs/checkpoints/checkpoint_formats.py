@@ -434,10 +434,8 @@ def _saved_again(found: FoundCheckpoint) -> Iterator[str]:
 
 def _has_no_optimizer(found: FoundCheckpoint) -> bool:
     """Return whether no file and no entry of the checkpoint is an optimizer's."""
-    words = chain(
-        *((file.path.removeprefix(found.path), *(file.keys or ()), *file.counts) for file in found.files)
-    )
-    return not any("optim" in word or "mp_rank_" in word for word in words)
+    of_each = ((file.path.removeprefix(found.path), *(file.keys or ()), *file.counts) for file in found.files)
+    return not any("optim" in word or "mp_rank_" in word for words in of_each for word in words)
 
 
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
@@ -485,12 +483,12 @@ def choose_checkpoint(
     """
     known = list(found)
     if path:
-        named = [each for each in known if each.path == path.strip("/")]
-        if not named:
+        named = next((each for each in known if each.path == path.strip("/")), None)
+        if named is None:
             raise CheckpointError(f"{path}: no such checkpoint; the command list shows the checkpoints")
-        if not named[0].is_complete:
-            raise CheckpointError(f"{named[0].path} is not complete: {named[0].why}")
-        return named[0]
+        if not named.is_complete:
+            raise CheckpointError(f"{named.path} is not complete: {named.why}")
+        return named
     if step is not None:
         known = [each for each in known if each.step == step]
     candidates = newest_of_each_run(known)

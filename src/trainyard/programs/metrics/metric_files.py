@@ -111,8 +111,11 @@ class MetricFiles:
         That is not the file that was found last: copies of earlier ones may be written after it.
         """
         states = [each for each in self._readers.values() if isinstance(each, _TrainerState)]
-        order = lambda each: (_version(each.path) != self._old.get(each.path), each.step)  # noqa: E731
-        last = max(states, key=order, default=None)
+        last = max(
+            states,
+            key=lambda each: (_version(each.path) != self._old.get(each.path), each.step),
+            default=None,
+        )
         return last.ended_at if last else None
 
     @property
