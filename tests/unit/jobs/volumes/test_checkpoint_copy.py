@@ -35,8 +35,7 @@ from trainyard.jobs.volumes.checkpoint_search import (
 )
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 
 pytestmark = pytest.mark.process
 
