@@ -158,14 +158,9 @@ def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: P
 
 def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:
     args = script.parse_args(
-        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--store-timeout", "5m"]
+        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--idle-timeout", "5m"]
     )
-    assert (args.store, args.store_timeout, args.idle_timeout, args.run_number) == (
-        "s3://models",
-        300,
-        1800,
-        "auto",
-    )
+    assert (args.store, args.idle_timeout, args.run_number) == ("s3://models", 300, "auto")
 
 
 def test_wrong_usage_ends_with_exit_2_and_its_reason(
@@ -180,26 +175,9 @@ def test_wrong_usage_ends_with_exit_2_and_its_reason(
         "--checkpoint c --store file:///x": "--checkpoint needs --metrics FILE",
         "--checkpoint c --metrics m --follow": "--follow needs --run-dir",
         "--checkpoint x --metrics y --store file:///x": "x: there is no such file or directory",
-        "--run-dir r --max-rate 0": "megabytes per second from 0.001",
-        "--run-dir r --once --background f": "--background needs --follow",
         "--run-dir r --follow --once": "not allowed with argument",
         "--run-dir r --encryption arn:aws:kms:eu-west-1:1:key/2": "the bucket's default key",
     }
     for line, reason in lines.items():
         assert exit_code_of(lambda line=line: script.main(line.split())) == 2, line  # type: ignore[misc]
         assert reason in capsys.readouterr().err, line
-
-
-def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory, folder: Path) -> None:
-    there = (
-        "--run-dir",
-        run.path,
-        "--store",
-        folder.as_uri(),
-        "--follow",
-        "--background",
-        run.path / "no" / "pid",
-    )
-    done = sync(*there)
-    assert done.returncode == 2, done.stderr
-    assert f"{run.path / 'no'}: no such folder" in done.stderr

@@ -11,10 +11,12 @@ import io
 import itertools
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -23,6 +25,7 @@ from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
+DISTRIBUTION = "trainyard-ci"  # `trainyard` of an index is another project
 _FLUSH_SECONDS = 3.0
 _NEW_OBJECTS = 50_000
 """Number of new objects after which Python searches for garbage."""
@@ -176,13 +179,22 @@ def _explain(error: Exception) -> tuple[ExitCode, str]:
         folder = os.path.dirname(name)  # noqa: PTH120 - a name may be any text
         if not Path(folder).is_dir():
             return ExitCode.USAGE, f"{folder or '.'}: no such folder. Create it first, or name another one.\n"
-    if isinstance(error, ModuleNotFoundError):
-        from trainyard.command.missing_extra import extra_of, install_command
-
-        if extra := extra_of(error.name or ""):
-            text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
-            return ExitCode.USAGE, text
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
+        how = f"Install Trainyard with its extra `{extra}`; in a checkout: make install"
+        return ExitCode.USAGE, f"{error.name} is not installed. {how}\n"
     return ExitCode.BUG, traceback.format_exc()
+
+
+def extra_of(module: str) -> str:
+    """Return the extra of this distribution that declares the one of a module; empty if none does."""
+    try:
+        declared = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return ""
+    top = module.partition(".")[0]
+    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
+    pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
+    return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 
 
 def _note_error(text: str) -> None:

@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -290,31 +289,6 @@ def test_names_of_levels_keep_messages_below_each_other() -> None:
     log = "output.configure_logging('debug'); log = handler._logger"
     done = run(f"{log}; log.debug('a'); log.warning('a'); log.error('a'); log.critical('a'); return 0")
     assert [line[9:] for line in done.stderr.splitlines()] == ["DEBUG a", "WARN  a", "ERROR a", "FATAL a"]
-
-
-def test_what_goes_on_behind_outlives_what_started_it_and_says_where_it_is(tmp_path: Path) -> None:
-    program = (
-        "import pathlib, sys\n"
-        "from trainyard.command import arguments, handler, output, parser, signals, time_limits\n"
-        "event = signals.run_in_background(pathlib.Path('behind'))\n"
-        "print('begun', flush=True)\n"
-        "event.wait(60)\n"
-        "print('ended', file=sys.stderr)\n"
-    )
-    line = [sys.executable, "-c", program]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    number = int((tmp_path / "behind").read_text())
-    assert os.getsid(number) == number != os.getsid(0)
-    if (group := Path(f"/proc/{number}/autogroup")).is_file() and group.read_text():
-        assert group.read_text().endswith("nice 19\n")
-    log, end = tmp_path / "behind.log", time.monotonic() + 60
-    while "begun" not in log.read_text() and time.monotonic() < end:
-        time.sleep(0.01)
-    os.kill(number, signal.SIGTERM)
-    while "ended\n" not in log.read_text() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert log.read_text() == "begun\nended\n"
 
 
 SAY = "import sys; from trainyard.command import handler, output; sys.exit(handler.exit_code_of(lambda: {}))"
