@@ -93,11 +93,11 @@ class ProgramCheckpoint:
         return 0.0
 
     @property
-    def order(self) -> tuple[bool, int, bool, bool, float]:
+    def order(self) -> tuple[int, bool, bool, float]:
         """Return what a newer one has more of: the step decides, if it is known, and no time of a file."""
         found = self.found
         step = -1 if found.step is None else found.step
-        return step >= 0, step, found.source.proves, not found.is_weights_alone, self.written_at
+        return step, found.source.proves, not found.is_weights_alone, self.written_at
 
     def files(self) -> dict[str, tuple[int, float]]:
         """Name relative to `base` -> size and time of the last change."""
