@@ -155,10 +155,7 @@ def panel_groups(drawn: Sequence[DrawnPanel]) -> list[tuple[str, list[tuple[int,
 def script_data(runs: Sequence[RunFacts], panels: Sequence[DrawnPanel]) -> dict[str, Any]:
     """Everything that the page's script draws."""
     return {
-        "runs": [
-            {"axes": _axes(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
-            for run in runs
-        ],
+        "runs": [{"axes": _axes(run), "marks": axis_marks(run)} for run in runs],
         "panels": [panel.to_json() for panel in panels],
     }
 
