@@ -7,8 +7,10 @@ import argparse
 import contextlib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -38,6 +40,27 @@ class UsageExit(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(int(ExitCode.USAGE))
         self.message = message
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of a docstring, and fills its texts anew for a narrower terminal."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = [("", "")]
+        for line in text.splitlines():
+            label = re.match(r" *(?:[A-Z][a-z ]*: +)?", line)[0]  # type: ignore[index]
+            before, words = blocks[-1]
+            is_text = before == "" or before.strip() != ""  # not a drawing
+            if is_text and words and line.strip() and label == " " * len(before):
+                blocks[-1] = before, f"{words} {line.strip()}"
+            else:
+                blocks.append((label, line[len(label) :]))
+        fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+        filled = [
+            fill(words, initial_indent=indent + at, subsequent_indent=" " * len(at))
+            for at, words in blocks[1:]
+        ]
+        return "\n".join(filled) if max(map(len, text.splitlines()), default=0) > width else text
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -185,7 +208,7 @@ def script_parser(
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
     `only_for` maps options to the values of the positional `command` that accept them.
     """
-    new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    new = CommandParser(description=doc, formatter_class=_HelpFormatter)
     new.only_for = only_for
     new.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:
