@@ -3,8 +3,7 @@
     store, run number, role, signing key ──> Answers ──> machine.readiness
     machine, store, code, workflows, GitHub, cluster, services ──> Finding ──> machine.checklist
 
-It may import every room, as commands do, and prints nothing. Only the probe of a store writes, and removes
-what it wrote.
+It may import every room, as commands do, and prints nothing. Only the probe of a store writes.
 """
 
 import os

@@ -145,8 +145,6 @@ def check_readiness(
         output.announce("readiness", "not ready to start", "failed")
         refuse_start(findings)
     output.announce("store", store_line(answers), "ok")
-    for note in answers.notes:
-        output.announce("note", note)
     for finding in findings:
         if finding.subject == "signing" or finding.severity is Severity.WARNING:
             text = "; ".join(part for part in (finding.evidence, finding.fix) if part)

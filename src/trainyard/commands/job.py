@@ -53,7 +53,6 @@ SWITCHES = (
     ("--wait", "with status: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
-    ("--keep-claims", "with delete: keep the volume claims of the job"),
     ("--not-ours", "with delete and --kind: delete it although Trainyard did not make it"),
     ("--dry-run", "with cancel, delete, resubmit, retry: print the changes, make none"),
     ("--json", "print data as JSON"),
@@ -63,7 +62,7 @@ ONLY_FOR = {
     "--wait": ("status",),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
-    **dict.fromkeys(("--no-logs", "--keep-claims", "--not-ours"), ("delete",)),
+    **dict.fromkeys(("--no-logs", "--not-ours"), ("delete",)),
     "--dry-run": ("cancel", "delete", "resubmit", "retry"),
 }
 """Options and the commands that accept them."""
@@ -157,12 +156,12 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
         )
     editor = JobEditor(reader, job)
     if args.dry_run:
-        return report_changes(args, editor.deletions(keep_claims=args.keep_claims))
+        return report_changes(args, editor.deletions())
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
         if save(reader, job, folder, reader.raw_pods(job)):
             raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
-    return report_changes(args, editor.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
+    return report_changes(args, editor.delete(seconds=args.timeout or 600.0))
 
 
 def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:

@@ -40,7 +40,7 @@ from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.jobs.volumes.volume_source import VolumeSource
-    from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+    from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")

@@ -24,8 +24,7 @@ from typing import Any
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser

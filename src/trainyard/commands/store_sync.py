@@ -25,11 +25,11 @@ from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.store_address import StoreOptions, open_store_of
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.preview import Preview, preview_run
-from trainyard.artifacts.upload.rate_limit import RateLimit
 from trainyard.artifacts.upload.run_following import FollowReport, Patience, wait_for_run
 from trainyard.artifacts.upload.run_following import follow_run as follow_training
 from trainyard.artifacts.upload.standalone_checkpoint import preview_files, sync_files
 from trainyard.artifacts.upload.sync import OTHERS_SECONDS, sync_run
+from trainyard.artifacts.upload.upload import RateLimit
 from trainyard.checkpoint_functions import (
     calculate_file_hash,
     create_manifest,

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trainyard.config.parameters import count_parameters
-from trainyard.config.registries import optimizer_bytes
+from trainyard.config.parameters import OPTIMIZER_BYTES, count_parameters
 from trainyard.config.schema import Config, DataConfig
 from trainyard.machine.checklist import markdown_cell
 from trainyard.plan.finding import Finding, Severity
@@ -173,7 +172,7 @@ def store_bytes_needed(config: Config) -> int:
 
 def _checkpoint_bytes(config: Config) -> int:
     """Float32 weights and the optimizer's state."""
-    each = _FLOAT + optimizer_bytes(config.training.optimizer)
+    each = _FLOAT + OPTIMIZER_BYTES
     return each * count_parameters(config.model.architecture).total
 
 

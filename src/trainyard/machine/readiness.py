@@ -34,7 +34,6 @@ class Answers:
     """False if the store lacks an operation that storing a run needs: a retry does not help."""
     is_address: bool = True
     """False if the address names no store at all: only another address helps."""
-    notes: tuple[str, ...] = ()
     number: int | None = None
     """The requested run number, or the next free one; None when it could not be looked up."""
     owner: str | None = None
@@ -110,7 +109,7 @@ def _store(answers: Answers) -> Iterator[Finding]:
         yield failure("store", problem, fix)
     if not answers.problems:
         can = "can be written to" if answers.written else "can be read; nothing was written"
-        yield success("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
+        yield success("store", f"{answers.url} {can}")
 
 
 def _number(answers: Answers) -> Iterator[Finding]:

@@ -22,7 +22,6 @@ WRONG = {
     [
         (READY, ["store", "run number"]),
         (replace(READY, owner="gh-1"), ["store", "run number"]),
-        (replace(READY, notes=("stays",)), ["store", "run number"]),
         (replace(READY, signing="the key can be used"), ["store", "run number", "signing"]),
         (replace(READY, role="arn:aws:iam::1:role/x"), ["role", "store", "run number"]),
     ],

@@ -12,6 +12,7 @@ import pytest
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.terminal.closing_lines import closing_lines, is_copied, proof_lines, sample_lines
 
@@ -37,39 +38,46 @@ def test_the_models_text_cannot_send_control_sequences_to_the_terminal(new_run: 
     assert all(text.isprintable() and len(text) <= 100 for _, text in lines)
 
 
+def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
+    assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
+
+
+def proof_of(run: Any) -> ProofRecord:
+    proof = read_facts(run.path).proof
+    assert proof is not None
+    return proof
+
+
 def test_a_proof_is_a_block_of_five_lines(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove().path).proof
-    assert proof is not None
-    phases = [(phase, status) for phase, _, status in proof_lines(proof.parts, one_line=False)]
-    names = PARTS
-    assert phases == [("proven", ""), *((f"  {name}", "") for name in names)]
-    logged = list(proof_lines(proof.parts, one_line=True))
-    assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
+    parts = proof_of(new_run().train().succeed().prove()).parts
+    phases = [(phase, status) for phase, _, status in proof_lines(parts, one_line=False)]
+    assert phases == [("proven", ""), *((f"  {name}", "") for name in PARTS)]
+    too_short = [replace(part, is_judged=part.name != "learned") for part in parts]
+    for judged, learned in ((parts, ("proven learned", "ok")), (too_short, ("learned", ""))):
+        logged = [(phase, status) for phase, _, status in proof_lines(judged, one_line=True)]
+        others = ((f"proven {name}", "ok") for name in PARTS[2:])
+        assert logged == [("proven trained", "ok"), learned, *others]
 
 
-def test_what_was_too_short_to_judge_is_not_called_proven(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove().path).proof
-    assert proof is not None
-    parts = [replace(part, is_judged=part.name != "learned") for part in proof.parts]
-    logged = [(phase, status) for phase, _, status in proof_lines(parts, one_line=True)]
-    assert logged[1] == ("learned", "")
-    assert logged[0] == ("proven trained", "ok")
-
-
-def test_failing_parts_come_first_with_each_next_step_once(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    lines = list(proof_lines(proof.parts, one_line=False))
-    assert lines[0][0] == "not proven"
-    assert lines[0][1].startswith("stored: 5 of 6 objects")
-    assert lines[0][2] == "failed"
-    assert lines[1][0] == "next"
-    assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  learned", "  network", "  repeatable"]
-    left_to_closing = [each[0] for each in proof_lines(proof.parts, one_line=False, closing_follows=True)]
-    assert left_to_closing == ["not proven", "  trained", "  learned", "  network", "  repeatable"]
-    both = [replace(part, passed=False, next_step="make resume") for part in proof.parts[:2]]
+def test_failing_parts_come_first_with_their_next_steps_once(new_run: NewRun) -> None:
+    """The first next step is left to the last lines if they follow."""
+    parts = proof_of(new_run().train().succeed().prove(failing="stored")).parts
+    lines = list(proof_lines(parts, one_line=False))
+    assert (lines[0][0], lines[0][1][:24], lines[0][2]) == (
+        "not proven",
+        "stored: 5 of 6 objects v",
+        "failed",
+    )
+    rest = ["  trained", "  learned", "  network", "  repeatable"]
+    assert [phase for phase, _, _ in lines[1:]] == ["next", *rest]
+    closing = proof_lines(parts, one_line=False, closing_follows=True)
+    assert [phase for phase, _, _ in closing] == ["not proven", *rest]
+    both = [replace(part, passed=False, next_step="make resume") for part in parts[:2]]
     phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
     assert phases == ["not proven", "next", "not proven"]
+    shown = replace(parts[0], passed=False, evidence="failed at step 2: it broke", next_step="fix")
+    again = proof_lines([shown], one_line=True, closing_follows=True, shown_reason="it broke")
+    assert list(again) == [("not proven", f"{shown.name}: failed at step 2", "failed")]
 
 
 def last_lines(run: Any) -> dict[str, str]:
