@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.command import generator, handler
+import generator
+
+from trainyard.command import handler
 
 REFERENCE = Path("docs/runbooks/failures.md")
 MEANINGS = {

@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from trainyard.command import generator, handler
+import generator
+
+from trainyard.command import handler
 from trainyard.commands import COMMANDS, GROUPS, INTERNAL, module_name
 from trainyard.errors import ExitCode
 

@@ -115,8 +115,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     parse_reference(args.image)
     signals.end_at_signals()
     if args.dry_run:

@@ -89,16 +89,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
-    args.namespace = args.namespace or api.access.namespace or "default"
-    reader = JobReader(api)
+    reader, args.namespace = open_jobs(args)
     if args.command == "ls":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
     job = reader.find_job(args.namespace, args.job, args.kind)
     return commands[COMMANDS.index(args.command) - 1](args, reader, job)
+
+
+def open_jobs(args: argparse.Namespace) -> tuple[JobReader, str]:
+    """Return the reader of the jobs of the cluster that the options name, and the namespace."""
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    return JobReader(api), args.namespace or api.access.namespace or "default"
 
 
 def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:

@@ -38,8 +38,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     place = surroundings(args)
     try:
         files = [

@@ -68,8 +68,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return prove_run(
         args.run_dir,
         store=args.store,
