@@ -396,3 +396,12 @@ def test_a_long_run_is_reported_in_reasonable_time(tmp_path: Path) -> None:
     drawn = json.loads(page.split('id="data">')[1].split("</script>")[0])
     loss = next(panel for panel in drawn["panels"] if panel["title"] == "Loss")["series"][0]
     assert dict(zip(loss["steps"], loss["values"], strict=True))[77_777] == 99, "a spike of one step stays"
+
+
+def test_the_summary_of_a_failed_run_has_the_end_of_its_log(new_run: NewRun) -> None:
+    for status, is_shown in (("failed", True), ("succeeded", False)):
+        run = new_run().train(3).end(status, 1, "it ended")
+        (run.layout.logs / "node-0.log").write_text("loss 2\n```\nValueError: no\n")
+        summary = TrainingDashboard(str(run.path)).generate_markdown_report()
+        end = "<summary>The end of node-0.log</summary>\n\n````\nloss 2\n```\nValueError: no\n````"
+        assert (end in summary) is is_shown
