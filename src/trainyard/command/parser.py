@@ -46,21 +46,13 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of a docstring, and fills its texts anew for a narrower terminal."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        blocks = [("", "")]
-        for line in text.splitlines():
-            label = re.match(r" *(?:[A-Z][a-z ]*: +)?", line)[0]  # type: ignore[index]
-            before, words = blocks[-1]
-            is_text = before == "" or before.strip() != ""  # not a drawing
-            if is_text and words and line.strip() and label == " " * len(before):
-                blocks[-1] = before, f"{words} {line.strip()}"
-            else:
-                blocks.append((label, line[len(label) :]))
+        if max(map(len, text.splitlines()), default=0) <= width:
+            return super()._fill_text(text, width, indent)
+        joined = re.sub(r"\n {7,}(?=\S)|(?<=\S)\n(?=\S)(?![A-Z][a-z]+(?: codes)?: )", " ", text)
         fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
-        filled = [
-            fill(words, initial_indent=indent + at, subsequent_indent=" " * len(at))
-            for at, words in blocks[1:]
-        ]
-        return "\n".join(filled) if max(map(len, text.splitlines()), default=0) > width else text
+        labels = re.findall(r"^ *(?:[A-Z][a-z]+(?: codes)?: +)?", joined, re.MULTILINE)
+        lines = zip(joined.splitlines(), labels, strict=False)
+        return "\n".join(fill(line, subsequent_indent=" " * len(label)) for line, label in lines)
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -361,9 +361,11 @@ def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:
     hostile = "</details><script>alert(1)</script> | `x` ## [a](b)\n```\n# heading"
     run = new_run().train(10).end("failed", 1, hostile, sample="```\n" + hostile)
     run.layout.config_file.write_text("a: |\n  ````\n  <b>\n")
+    (run.layout.logs / "node-0.log").write_text(hostile)
     text = TrainingDashboard(str(run.path)).generate_markdown_report()
     outside = "".join(part for index, part in enumerate(split_at_fences(text)) if index % 2 == 0)
     assert "<script>" not in outside
+    assert "<summary>The end of node-0.log</summary>" in outside and f"````\n{hostile}\n````" in text
     assert "\n# heading" not in outside
     assert r"\<script\>" in outside
     assert text.count("<details>") == outside.count("</details>") + outside.count(r"\</details\>") - 1
@@ -396,12 +398,3 @@ def test_a_long_run_is_reported_in_reasonable_time(tmp_path: Path) -> None:
     drawn = json.loads(page.split('id="data">')[1].split("</script>")[0])
     loss = next(panel for panel in drawn["panels"] if panel["title"] == "Loss")["series"][0]
     assert dict(zip(loss["steps"], loss["values"], strict=True))[77_777] == 99, "a spike of one step stays"
-
-
-def test_the_summary_of_a_failed_run_has_the_end_of_its_log(new_run: NewRun) -> None:
-    for status, is_shown in (("failed", True), ("succeeded", False)):
-        run = new_run().train(3).end(status, 1, "it ended")
-        (run.layout.logs / "node-0.log").write_text("loss 2\n```\nValueError: no\n")
-        summary = TrainingDashboard(str(run.path)).generate_markdown_report()
-        end = "<summary>The end of node-0.log</summary>\n\n````\nloss 2\n```\nValueError: no\n````"
-        assert (end in summary) is is_shown
