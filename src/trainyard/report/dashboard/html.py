@@ -22,7 +22,7 @@ from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.history import AXES, finite_or_none
-from trainyard.report.facts.log_tail import log_tail
+from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.program_cards import program_cards
 from trainyard.report.facts.quantities import (
@@ -35,8 +35,6 @@ from trainyard.report.facts.quantities import (
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
-from trainyard.report.facts.status import Status
-from trainyard.run.failure import read_failure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -110,7 +108,7 @@ def _environment() -> "Environment":
         "chart": draw_chart,
         "cards": lambda run: program_cards(run.directory),
         "links": run_links,
-        "failure_log": _failure_log,
+        "failure_log": failure_log,
         "restore": restore_newest,
         "from_green": lambda run: config_changes(run.directory),
         "from_defaults": lambda run: changes_from_defaults(run.directory),
@@ -125,14 +123,6 @@ def _environment() -> "Environment":
         "markup": Markup,
     }
     return environment
-
-
-def _failure_log(run: RunFacts) -> tuple[str, str]:
-    """Return the name and the last lines of the log of a run that failed; empty for any other."""
-    if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
-        return "", ""
-    failure = read_failure(run.outcome)
-    return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
 
 
 def _allowed(scripts: Iterable[str]) -> str:

@@ -325,9 +325,11 @@ def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:
     hostile = "</details><script>alert(1)</script> | `x` ## [a](b)\n```\n# heading"
     run = new_run().train(10).end("failed", 1, hostile, sample="```\n" + hostile)
     run.layout.config_file.write_text("a: |\n  ````\n  <b>\n")
+    (run.layout.logs / "node-0.log").write_text(hostile)
     text = TrainingDashboard(str(run.path)).generate_markdown_report()
     outside = "".join(part for index, part in enumerate(split_at_fences(text)) if index % 2 == 0)
     assert "<script>" not in outside
+    assert "<summary>The end of node-0.log</summary>" in outside and f"````\n{hostile}\n````" in text
     assert "\n# heading" not in outside
     assert r"\<script\>" in outside
     assert text.count("<details>") == outside.count("</details>") + outside.count(r"\</details\>") - 1
