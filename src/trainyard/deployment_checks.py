@@ -53,7 +53,7 @@ from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.checklist import items_of_setup
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
-from trainyard.programs.inputs import find_lock
+from trainyard.programs.inputs import find_lock, open_requirement
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, read_run
@@ -311,7 +311,8 @@ def program_items(wanted: Checklist, folder: Path) -> Iterator[Finding]:
     if config.kind is RunKind.TRAINER:
         return
     lock = folder / config.program.lock if config.program.lock else find_lock(folder)
-    known = {"lock": lock is not None and lock.is_file(), "data": config.program.data is not None}
+    is_pinned = lock is not None and lock.is_file() and not open_requirement(lock)
+    known = {"lock": is_pinned, "data": config.program.data is not None}
     for name, is_known in known.items():
         if is_known:
             yield Finding(name, Severity.PASSED, "the configuration or the repository names it")

@@ -129,7 +129,11 @@ def test_the_option_of_a_program_asks_for_no_json(
         assert bool(capsys.readouterr().out) is has_output
 
 
-def test_a_run_is_a_position_or_an_option() -> None:
+def test_a_run_is_a_position_or_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "its-id").mkdir(parents=True)
+    for words, place in (("its-id", "runs/its-id"), ("./its-id", "its-id"), ("none", "none")):
+        assert import_module("trainyard.commands.explain").parse_args([words]).run_dir == Path(place), words
     more = {"export": ["--to", "x"], "notify": ["started"]}
     for name in ("prove", "evaluate", "explain", "watch", "doctor", "store_sync", "store_verify", *more):
         parse = import_module(f"trainyard.commands.{name}").parse_args
