@@ -215,5 +215,5 @@ def test_a_store_that_cannot_be_searched_means_that_it_trains(
     def refuse(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(proven_run_search, "proof_of", refuse)
+    monkeypatch.setattr(proven_run_search, "judge", refuse)
     assert found(*SAME) == ""
