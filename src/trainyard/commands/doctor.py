@@ -55,11 +55,7 @@ from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    parser = script_parser(__doc__, reads_config=True, needs_config=False)
     parser.add_argument(
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
