@@ -244,7 +244,7 @@ def _run_directory(value: str) -> Path:
     """A run's directory; the name of one in runs/, which is what reports show, is enough."""
     given = arguments.path(value)
     in_runs = Path("runs") / given
-    return in_runs if len(given.parts) == 1 and not given.exists() and in_runs.is_dir() else given
+    return in_runs if "/" not in value and not given.exists() and in_runs.is_dir() else given
 
 
 def add_run_number(parser: argparse.ArgumentParser, *, text: str) -> None:
