@@ -1,16 +1,15 @@
 """A small API server on loopback: answers from recorded objects, and misbehaves where a test plants it."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests import answering
 from tests.unit.cluster.generated import State
 
 Json = dict[str, Any]
@@ -83,41 +82,18 @@ def serving(state: State) -> Iterator[Recorded]:
     class Handler(_Handler):
         server_state = recorded
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    recorded.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with answering.serving(Handler) as recorded.url:
         yield recorded
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(answering.QuietHandler):
     server_state: Recorded
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     wbufsize = -1
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self._answer("GET", None)
-
-    def do_POST(self) -> None:
-        self._answer("POST", self._body())
-
-    def do_PATCH(self) -> None:
-        self._answer("PATCH", self._body())
-
-    def _body(self) -> Json:
-        found: Json = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        return found
-
-    def _answer(self, method: str, body: Json | None) -> None:
+    def serve(self) -> None:
+        method, body = self.command, None
+        if method != "GET":
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         recorded = self.server_state
         address = urlsplit(self.path)
         recorded.requests.append(f"{method} {self.path}")
@@ -165,13 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: Json | str, headers: Mapping[str, str] | None = None) -> None:
         content = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.send_whole(status, content, {**(headers or {}), "Content-Type": "application/json"})
 
 
 def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int, Json]:
