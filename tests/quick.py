@@ -16,7 +16,7 @@ import pytest
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"})
 """Audit events that Python raises before it starts a process."""
 REASON = "--quick: it starts a process"
-TRAINS = "run_training"
+TRAINS = "lab"
 """The fixture that trains a model."""
 
 

@@ -3,30 +3,20 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import warm_start
+from tests.integration.trainer_runs import TrainerRuns
 
-REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
-CONFIG = f"""
-extends: {REPOSITORY_ROOT}/configs/smoke.yaml
-model:
-  device: cpu
-  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
-training: {{batch_size: 4, max_steps: 12, warmup_steps: 3, validation_steps: null, validation_batches: 1}}
-compute: {{threads: 1}}
-data: {{sequence_length: 16}}
-checkpointing: {{save_steps: 4}}
-monitoring: {{tensorboard: false}}
-"""
+SETTINGS = (
+    *("training.max_steps=12", "training.validation_steps=null", "training.validation_batches=1"),
+    *("checkpointing.save_steps=4", "compute.strategy=ddp"),
+)
 # Python imports it as it starts: the sixth batch of one rank never comes, and only then patience is short.
 STUCK = """
 import os, threading
 
-if os.environ.get("RANK", "0") == os.environ.get("STUCK_RANK"):
+if os.environ.get("RANK") == "1":
     from trainyard.training.data.batches import TokenBatches
     from trainyard.training.runtime.watchdog import Watchdog
 
@@ -99,57 +89,35 @@ if "RANK" in os.environ:
     TokenBatches.batch = fail
     torch.distributed.destroy_process_group = lambda *_: time.sleep(1000)
 """
-TWO = ("--nproc-per-node", "2", "--json", "--set", "compute.strategy=ddp")
 
 
-class Trainer:
-    """The shipped trainer on a small text, with one rank stuck in step 6."""
+class Trainer(TrainerRuns):
+    """Two processes, one of which is stuck in step 6."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, *SETTINGS)
         self.run, self.output = folder / "run", folder / "output"
-        self._folder = folder
-        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(1000))
-        (folder / "train.txt").write_text(text)
-        (folder / "validation.txt").write_text(text[:1000])
-        (folder / "config.yaml").write_text(CONFIG)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        monkeypatch.setenv("GITHUB_OUTPUT", str(self.output))
 
-    def train(self, *more: str, stuck_rank: str = "", play: str = STUCK) -> tuple[int, str, str]:
-        (self._folder / "sitecustomize.py").write_text(play)
-        paths = ("train_path=train.txt", "validation_path=validation.txt", "prepared_directory=prepared")
-        settings = [f"data.{path.replace('=', f'={self._folder}/')}" for path in paths]
-        command = [
-            sys.executable,
-            str(REPOSITORY_ROOT / "scripts" / "train.py"),
-            "--run-dir",
-            str(self.run),
-            *more,
-        ]
-        command += ["--config", str(self._folder / "config.yaml")]
-        command += [word for setting in settings for word in ("--set", setting)]
-        search = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "CI": "true", "PYTHONPATH": search, "STUCK_RANK": stuck_rank}
-        environment["GITHUB_OUTPUT"] = str(self.output)
-        done = warm_start.run(command, cwd=REPOSITORY_ROOT, env=environment, timeout=300)
-        return done.returncode, done.stdout, done.stderr
-
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.run / "events.jsonl").read_text().splitlines()]
-
-    def outcome(self) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((self.run / "run.json").read_text())["outcome"]
-        return result
+    def train(self, play: str) -> tuple[int, str, str]:
+        """Return the exit code, the output and the errors."""
+        (self.folder / "sitecustomize.py").write_text(play)
+        process = self.start("run", processes=2, more=("--json",))
+        printed, errors = process.communicate(timeout=300)
+        return process.returncode, printed, errors
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Trainer:
-    return Trainer(tmp_path)
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    return Trainer(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Trainer) -> None:
-    code, printed, errors = trainer.train(*TWO, stuck_rank="1")
+    code, printed, errors = trainer.train(STUCK)
     assert code == 1, errors
-    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome()}
+    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome("run")}
     assert re.findall(r"^exit_code<<(.+)\n(\d+)\n\1$", trainer.output.read_text(), re.M)[-1][1] == "1"
     assert errors.count("nothing moved for") == 1, errors
     assert "lost another process" not in errors
@@ -160,9 +128,9 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
     assert "_forward_backward" in waiting, "it waits in a collective"
     calls = json.loads((logs / "hang-gloo-rank-0.json").read_bytes())["entries"]
     assert {call["profiling_name"] for call in calls} >= {"gloo:all_reduce"}
-    (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
+    (hang,) = [event for event in trainer.events("run") if event["event"] == "hang_suspected"]
     assert hang["files"] == ["logs/hang-rank-0.txt", "logs/hang-rank-1.txt"]
-    outcome = trainer.outcome()
+    outcome = trainer.outcome("run")
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("failed", 1, 5)
     assert outcome["reason"].startswith("Step 6: nothing moved for ")
     assert f"once the cause is fixed: trainyard train --config {trainer.run}/config.yaml" in errors
@@ -171,17 +139,17 @@ def test_a_hang_of_one_rank_leaves_the_stacks_of_all_and_ends_all(trainer: Train
 
 @pytest.mark.slow
 def test_the_error_of_one_rank_is_said_though_its_group_cannot_be_destroyed(trainer: Trainer) -> None:
-    code, _, errors = trainer.train(*TWO, play=FAILS_IN_A_STEP)
+    code, _, errors = trainer.train(FAILS_IN_A_STEP)
     assert code == 1, errors
     said = [line for line in errors.splitlines() if " INFO " not in line]
     assert said[0] == "Rank 1 cannot read its tokens.", errors
     assert "Traceback" not in errors
-    assert trainer.outcome()["status"] == "failed"
+    assert trainer.outcome("run")["status"] == "failed"
 
 
 @pytest.mark.slow
 def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_word(trainer: Trainer) -> None:
-    code, printed, errors = trainer.train(*TWO, play=FAILS)
+    code, printed, errors = trainer.train(FAILS)
     assert (code, json.loads(printed)["exit_code"]) == (2, 2)
     said = [line for line in errors.splitlines() if " INFO " not in line]  # progress on a slow machine
     assert said[-1] == "Rank 1 has no device.", errors
@@ -190,10 +158,10 @@ def test_a_process_that_fails_before_it_joins_ends_the_others_and_has_the_last_w
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_ends_one_that_does_not_notice_with_an_outcome(trainer: Trainer) -> None:
-    code, printed, errors = trainer.train(*TWO, play=IS_KILLED)
+    code, printed, errors = trainer.train(IS_KILLED)
     assert code == 1, errors
-    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome()}
-    assert trainer.outcome()["reason"].startswith("Step 6: after the end of rank 1 nothing moved for ")
+    assert json.loads(printed) == {"schema_version": 1, **trainer.outcome("run")}
+    assert trainer.outcome("run")["reason"].startswith("Step 6: after the end of rank 1 nothing moved for ")
     assert re.search(r"^Rank 1 \(pid \d+\) was killed by SIGKILL\.$", errors.splitlines()[-1]), errors
-    (hang,) = [event for event in trainer.events() if event["event"] == "hang_suspected"]
+    (hang,) = [event for event in trainer.events("run") if event["event"] == "hang_suspected"]
     assert (hang["lost"], hang["files"]) == ([1], ["logs/hang-rank-0.txt"])

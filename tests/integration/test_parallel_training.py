@@ -1,34 +1,21 @@
 """The same run on one and on two processes: same numbers, resharded resumes, stops and deaths. CPU, gloo."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import warm_start
+from tests.integration.trainer_runs import TrainerRuns, end_of
 from tests.warm_start import descendants, environment_of
 
-REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 STEPS = 12
-CONFIG = f"""
-extends: {REPOSITORY_ROOT}/configs/smoke.yaml
-model:
-  device: cpu
-  architecture: {{hidden_size: 32, intermediate_size: 48, num_layers: 2, vocab_size: 257}}
-training: {{batch_size: 4, max_steps: {STEPS}, warmup_steps: 3, validation_steps: 5, validation_batches: 3}}
-compute: {{threads: 1}}
-data: {{sequence_length: 16}}
-checkpointing: {{save_steps: 4, keep_last: 3}}
-monitoring: {{tensorboard: false}}
-"""
+SETTINGS = (
+    *(f"training.max_steps={STEPS}", "training.validation_steps=5", "training.validation_batches=3"),
+    *("checkpointing.save_steps=4", "checkpointing.keep_last=3"),
+)
 ALONE = ("training.gradient_accumulation_steps=2",)
 KINDS = {
     "ddp": ("compute.strategy=ddp",),
@@ -38,50 +25,7 @@ KINDS = {
 }
 
 
-class Runs:
-    """Runs of the shipped trainer in a folder of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
-        (folder / "train.txt").write_text(text)
-        (folder / "validation.txt").write_text(text[:3000])
-        (folder / "config.yaml").write_text(CONFIG)
-
-    def start(
-        self,
-        name: str,
-        *settings: str,
-        processes: int,
-        more: tuple[str, ...] = (),
-        launcher: tuple[str, ...] = (),
-        popen: type[subprocess.Popen[str]] = warm_start.Popen,
-    ) -> "subprocess.Popen[str]":
-        """Trains in `processes` processes of the script's launcher, or in the one that `launcher` starts."""
-        command = [sys.executable, *launcher, str(REPOSITORY_ROOT / "scripts" / "train.py")]
-        command += ["--config", f"{self.folder}/config.yaml"]
-        paths = {
-            "train_path": "train.txt",
-            "validation_path": "validation.txt",
-            "prepared_directory": "prepared",
-        }
-        settings = (*settings, *(f"data.{key}={self.folder}/{value}" for key, value in paths.items()))
-        command += [word for setting in settings for word in ("--set", setting)]
-        command += ["--run-dir", str(self.folder / name), *more]
-        if processes > 1:
-            command += ["--nproc-per-node", str(processes)]
-        environment = {**os.environ, "CI": "true"}
-        return popen(command, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY_ROOT, env=environment)
-
-    def finish(
-        self, name: str, *settings: str, processes: int, more: tuple[str, ...] = ()
-    ) -> tuple[int, str]:
-        return self.end_of(self.start(name, *settings, processes=processes, more=more))
-
-    def end_of(self, process: "subprocess.Popen[str]") -> tuple[int, str]:
-        _, errors = process.communicate(timeout=240)
-        return process.returncode, errors
-
+class Runs(TrainerRuns):
     def finish_on_two_machines(self, name: str, *settings: str) -> tuple[int, str]:
         """One process of each of two torchruns, which meet at a port of this machine."""
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -90,34 +34,16 @@ class Runs:
             *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=test"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", "--local-addr=127.0.0.1"),
         )
-        machines = [self.start(name, *settings, processes=1, launcher=launcher) for _ in range(2)]
-        errors = "".join(machine.communicate(timeout=240)[1] for machine in machines)
-        return max(machine.returncode for machine in machines), errors
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def outcome(self, name: str) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((self.folder / name / "run.json").read_text())["outcome"]
-        return result
-
-    def wait_for_rows(self, name: str, process: "subprocess.Popen[str]") -> None:
-        path = self.folder / name / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while (
-            process.poll() is None
-            and time.monotonic() < deadline
-            and not (path.exists() and path.stat().st_size)
-        ):
-            time.sleep(0.01)
+        machines = [self.start(name, *settings, launcher=launcher) for _ in range(2)]
+        ends = [end_of(machine) for machine in machines]
+        return max(code for code, _ in ends), "".join(errors for _, errors in ends)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    result = Runs(tmp_path_factory.mktemp("runs"))
+    result = Runs(tmp_path_factory.mktemp("runs"), *SETTINGS)
     # Only this run starts Python and torch cold; all others are compared with it.
-    code, errors = result.end_of(result.start("alone", *ALONE, processes=1, popen=subprocess.Popen))
+    code, errors = end_of(result.start("alone", *ALONE, popen=subprocess.Popen))
     assert code == 0, errors
     return result
 
@@ -138,7 +64,7 @@ def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: st
         code, errors = runs.finish(kind, *KINDS[kind], processes=2)
     assert code == 0, errors
     assert_same_numbers(runs, kind)
-    run = json.loads((runs.folder / kind / "run.json").read_text())
+    run = runs.record(kind)
     assert run["hardware"]["world_size"] == 2
     assert run["hardware"]["local_world_size"] == (1 if kind == "hsdp" else 2)  # two torchruns
     assert run["plan"]["samples_per_step"] == 8
@@ -212,7 +138,7 @@ def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
     assert whole[0]["loss"] == pytest.approx(plain[0]["loss"], rel=2e-5)
     assert whole[0]["grad_norm"] < 0.999 * plain[0]["grad_norm"]
     assert whole[-1]["loss"] < whole[0]["loss"] - 0.2
-    sent = json.loads((runs.folder / "powersgd" / "run.json").read_text())["plan"]["gradient_compression"]
+    sent = runs.record("powersgd")["plan"]["gradient_compression"]
     assert sent["ratio"] >= 4
     assert sent["rank"] > 1
 
@@ -238,9 +164,9 @@ def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(run
     more = (*KINDS["fsdp"], "training.lr_scheduler=constant", "training.validation_steps=null")
     often = ("training.max_steps=100000", "checkpointing.save_steps=5", "checkpointing.mode=async")
     process = runs.start("sharded", *more, *often, processes=2)
-    runs.wait_for_rows("sharded", process)
+    runs.wait_for_row("sharded", process)
     process.send_signal(signal.SIGTERM)
-    code, errors = runs.end_of(process)
+    code, errors = end_of(process)
     assert code == 75, errors
     assert runs.outcome("sharded")["status"] == "stopped"
     limit = f"training.max_steps={runs.outcome('sharded')['steps'] + 3}"
@@ -253,11 +179,11 @@ def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(run
 @pytest.mark.slow
 def test_a_dead_process_ends_the_others_with_a_message_in_time(runs: Runs) -> None:
     process = runs.start("dead", *KINDS["ddp"], "training.max_steps=100000", processes=2)
-    runs.wait_for_rows("dead", process)
+    runs.wait_for_row("dead", process)
     ranks = {pid: environment_of(pid).get("RANK") for pid in descendants(process.pid)}
     (victim,) = (pid for pid, rank in ranks.items() if rank == "1")
     os.kill(victim, signal.SIGKILL)
-    code, errors = runs.end_of(process)
+    code, errors = end_of(process)
     assert code == 1, errors
     assert re.search(r"lost another process of this run", errors), errors
     assert f"Rank 1 (pid {victim}) was killed by SIGKILL." in errors

@@ -28,14 +28,13 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("files", "said"), [(1, "(a part of it)"), (2, "(a part of each file)")])
-def test_says_what_is_held_out_of_few_files(config: Path, called: Call, files: int, said: str) -> None:
-    for number in range(files, 5):
+def test_says_what_is_held_out_of_few_files(config: Path, called: Call) -> None:
+    for number in range(1, 5):
         (config.parent / "train" / f"{number}.txt").unlink()
     config.write_text(config.read_text().replace("fraction: 0.0", "fraction: 0.02"))
     result = called("prepare", "--config", config)
     assert result.returncode == 0, result.stderr
-    assert f"validation {said} [ok]" in result.stderr
+    assert "validation (the end of it) [ok]" in result.stderr
 
 
 def test_says_what_was_prepared(config: Path, called: Call) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts.conftest import Call, Program
+from tests.scripts.conftest import Call
 
 from trainyard.command.handler import exit_code_of
 from trainyard.run.atomic_files import sha256_of_file
@@ -143,14 +143,9 @@ def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: P
 
 def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:
     args = script.parse_args(
-        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--store-timeout", "5m"]
+        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--idle-timeout", "5m"]
     )
-    assert (args.store, args.store_timeout, args.idle_timeout, args.run_number) == (
-        "s3://models",
-        300,
-        1800,
-        "auto",
-    )
+    assert (args.store, args.idle_timeout, args.run_number) == ("s3://models", 300, "auto")
 
 
 def test_wrong_usage_ends_with_exit_2_and_its_reason(
@@ -165,21 +160,9 @@ def test_wrong_usage_ends_with_exit_2_and_its_reason(
         "--checkpoint c --store file:///x": "--checkpoint needs --metrics FILE",
         "--checkpoint c --metrics m --follow": "--follow needs --run-dir",
         "--checkpoint x --metrics y --store file:///x": "x: there is no such file or directory",
-        "--run-dir r --max-rate 0": "megabytes per second from 0.001",
-        "--run-dir r --once --background f": "--background needs --follow",
         "--run-dir r --follow --once": "not allowed with argument",
         "--run-dir r --encryption arn:aws:kms:eu-west-1:1:key/2": "the bucket's default key",
     }
     for line, reason in lines.items():
         assert exit_code_of(lambda line=line: script.main(line.split())) == 2, line  # type: ignore[misc]
         assert reason in capsys.readouterr().err, line
-
-
-def test_what_goes_on_behind_and_cannot_write_its_log_says_why(
-    program: Program, small_run: RunDirectory, folder: Path
-) -> None:
-    log = small_run.path / "no" / "pid"
-    options = ("--run-dir", small_run.path, "--store", folder.as_uri(), "--follow", "--background", log)
-    done = program("store sync", *options)
-    assert done.returncode == 2, done.stderr
-    assert f"{log.parent}: no such folder" in done.stderr

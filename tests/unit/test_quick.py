@@ -34,10 +34,10 @@ def test_slow():
     raise AssertionError("it ran")
 
 @pytest.fixture
-def run_training():
+def lab():
     raise AssertionError("it ran")
 
-def test_training(run_training): ...
+def test_training(lab): ...
 """
 
 

@@ -44,8 +44,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return prepare_data(args.config, args.set, dry_run=args.dry_run, as_json=args.json)
 
 
@@ -97,7 +95,7 @@ def data_text(data: "PreparedData") -> str:
     """Summarise the data: `Python 3.11 standard library: 729 files, 10.9 MB train, 1.2 MB validation`."""
     validation = "no validation" if data.validation is None else f"{amount(data.validation)} validation"
     if data.validation and data.validation_split == "within":
-        validation += " (a part of it)" if data.train_files == 1 else " (a part of each file)"
+        validation += " (the end of it)"
     return f"{data.name}: {format_data_files(data.to_json())}, {amount(data.train)} train, {validation}"
 
 
@@ -120,7 +118,7 @@ def data_facts(data: "PreparedData") -> dict[str, Any]:
 
 
 def plan_text(plan: "Preparation") -> str:
-    held_out = "a part of each" if plan.split == "within" else f"{len(plan.validation):,}"
+    held_out = "the end" if plan.split == "within" else f"{len(plan.validation):,}"
     counts = (
         f"{format_count(len(plan.train), 'file')} to train on, {held_out} held out, {format_size(plan.size)}"
     )

@@ -34,7 +34,7 @@ from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import lost_machine
 from trainyard.gateways.git import git_facts, is_cleaned
-from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.gateways.github import Level, annotate, in_actions, refusal_in_summary
 from trainyard.gateways.images.image_record import code_facts
 from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
@@ -51,8 +51,6 @@ from trainyard.machine.preflight import (
     failure,
     findings_record,
     judge_machine,
-    refusal_line,
-    refusal_markdown,
     refusal_text,
     summarize_machine,
     worst_severity,
@@ -91,8 +89,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return check_environment(
         args.config, args.set, run_dir=args.run_dir, store=args.store, lock=args.lock, as_json=args.json
     )
@@ -174,14 +170,12 @@ def report_findings(findings: tuple[Finding, ...], line: str, *, as_json: bool) 
 
 
 def refuse_start(findings: tuple[Finding, ...]) -> NoReturn:
-    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
-    append_summary(refusal_markdown(findings))
-    set_output("reason", refusal_line(findings))
-    annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    failed = {finding.subject for finding in findings if finding.severity is Severity.ERROR}
+    """Raise an error with the failed checks, which are also in the job summary and the output `reason`."""
+    failed = dict.fromkeys(each.subject for each in findings if each.severity is Severity.ERROR)
     # A name that is another run's is a matter of usage, as it is where the number is claimed.
-    kind = ConfigError if failed == {"run number"} else CheckFailedError
-    raise kind(refusal_text(findings))
+    kind = ConfigError if [*failed] == ["run number"] else CheckFailedError
+    with refusal_in_summary(f"Not started: {', '.join(failed)}"):
+        raise kind(refusal_text(findings))
 
 
 def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The valid keys of a configuration and their JSON Schema, from its models; the nearest to a misspelt key."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -21,17 +21,12 @@ def section_at(path: KeyPath) -> type[Section] | None:
 
 
 @cache
-def leaf_keys() -> tuple[str, ...]:
-    """Return the dotted key of every single value, in the order of the schema."""
-    return tuple(_leaves(()))
-
-
-def _leaves(path: KeyPath) -> Iterator[str]:
-    if section := section_at(path):
-        for name in section.model_fields:
-            yield from _leaves((*path, name))
-    else:
-        yield ".".join(path)
+def leaf_keys(path: KeyPath = ()) -> tuple[str, ...]:
+    """Return the dotted key of every single value below `path`, in the order of the schema."""
+    section = section_at(path)
+    if section is None:
+        return (".".join(path),)
+    return tuple(key for name in section.model_fields for key in leaf_keys((*path, name)))
 
 
 @cache

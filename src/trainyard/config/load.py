@@ -28,7 +28,7 @@ from trainyard.config.from_weights import (
     require_weights,
 )
 from trainyard.config.keys import leaf_keys, section_at, types_of, unknown_key
-from trainyard.config.problems import DEFAULT, SET, Document, Layer, Origin, describe_error, shorten
+from trainyard.config.problems import DEFAULT, SET, Document, Origin, describe_error, merge, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config
 from trainyard.config.secret_filter import SecretFilter
@@ -68,7 +68,7 @@ def load_config(
     ConfigError that lists every problem with its file, line and key.
     """
     document, file = Document(), Origin(os.path.normpath(path))
-    document.values, document.places = _read(path, document, file)
+    _read(path, document, file)
     null = null_architecture(document)
     for argument in overrides:
         _apply(document, argument)
@@ -85,11 +85,9 @@ def load_config(
     return LoadedConfig(mask_config(config), origins, config)
 
 
-def _read(path: Path, document: Document, named_at: Origin, chain: tuple[str, ...] = ()) -> Layer:
-    """Return the values of `path` over those of its bases, with their places; each file is read once."""
+def _read(path: Path, document: Document, named_at: Origin, chain: tuple[str, ...] = ()) -> None:
+    """Put the values of `path` over those of its bases into `document`, with their places."""
     shown, lines = os.path.normpath(path), dict[KeyPath, int]()
-    if shown in document.layers:
-        return document.layers[shown]
     key, name = ("extends", f"{shorten(shown)}: ") if chain else ("", "")
     try:
         if os.path.realpath(shown) in map(os.path.realpath, chain):
@@ -103,9 +101,8 @@ def _read(path: Path, document: Document, named_at: Origin, chain: tuple[str, ..
     except YamlError as error:
         raise document.error(Origin(shown, error.line), error.key, str(error)) from None
     except (OSError, ValueError) as error:
-        raise document.error(
-            named_at, key, f"{name}cannot be read ({getattr(error, 'strerror', error)})"
-        ) from None
+        reason = getattr(error, "strerror", error)
+        raise document.error(named_at, key, f"{name}cannot be read ({reason})") from None
     if not isinstance(own, dict):
         what = "empty" if own is None else "not a mapping"
         raise document.error(Origin(shown), "", f"{what}; a configuration is a mapping of sections")
@@ -113,13 +110,11 @@ def _read(path: Path, document: Document, named_at: Origin, chain: tuple[str, ..
     bases = named if isinstance(named, list) else [] if named is None else [named]
     if any(not isinstance(base, str) for base in bases):
         raise document.error(extends, "extends", "expected the path of a file, or a list of paths")
-    below: Layer = {}, {}
     for base in bases:
-        values, places = _read(Path(shown).parent / base, document, extends, (*chain, shown))
-        below = _merge(below[0], values), below[1] | places
-    places = {place: Origin(shown, line) for place, line in lines.items()}
-    document.layers[shown] = _merge(below[0], own), below[1] | places
-    return document.layers[shown]
+        _read(Path(shown).parent / base, document, extends, (*chain, shown))
+    merge(document.values, own)
+    document.places |= {place: Origin(shown, line) for place, line in lines.items()}
+    document.files.append(shown)
 
 
 def _nearest_file(path: Path) -> str:
@@ -129,15 +124,6 @@ def _nearest_file(path: Path) -> str:
     files = {each.stem: str(each) for pattern in nearest_last for each in sorted(folder.glob(pattern))}
     name = path.name.removesuffix(".yml").removesuffix(".yaml")
     return next((files[near] for near in difflib.get_close_matches(name, files, n=1)), "")
-
-
-def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in above.items():
-        section = below.get(key)
-        if isinstance(value, dict):
-            value = _merge(section if isinstance(section, dict) else {}, value)
-        below[key] = value
-    return below
 
 
 def _apply(document: Document, argument: str) -> None:
@@ -166,7 +152,7 @@ def _add_defaults_of_program(document: Document) -> None:
     if not isinstance(recipe, str) or recipe not in (COMMAND, *PRESETS):
         return
     preset = PRESETS[recipe].preset() if recipe != COMMAND else None
-    document.values = _merge(_merge({}, preset.defaults if preset else {}), document.values)
+    document.values = merge(merge({}, preset.defaults if preset else {}), document.values)
     program, model = document.values.get("program", {}), document.values.get("model", {})
     if (preset and preset.log) or not isinstance(program, dict) or not isinstance(model, dict):
         return

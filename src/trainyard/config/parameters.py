@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from trainyard.config.schema import ArchitectureConfig
 
+# Bytes of AdamW's state per parameter: two moments in float32.
+OPTIMIZER_BYTES = 8
+
 
 @dataclass(frozen=True)
 class ParameterCount:

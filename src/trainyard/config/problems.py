@@ -42,7 +42,6 @@ class Origin:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
-Layer = tuple[dict[str, Any], dict[KeyPath, Origin]]
 DEFAULT = Origin("default")
 SET = "--set"
 
@@ -53,8 +52,8 @@ class Document:
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Origin] = field(default_factory=dict)
-    layers: dict[str, Layer] = field(default_factory=dict)
-    """The values and places of each file that was read, a base before the files that extend it."""
+    files: list[str] = field(default_factory=list)
+    """The files in the order in which they were merged, a base before the files that extend it."""
     problems: list[tuple[Origin, str, str]] = field(default_factory=list)
     """Where, the dotted key (empty for the complete file), and what is wrong."""
 
@@ -84,7 +83,7 @@ class Document:
 
     def error(self, *problem: Any) -> ConfigError:
         """Return all problems, and this last one, as one error: in the order of the files, then of lines."""
-        rank = {file: number for number, file in enumerate([*self.layers, SET])}
+        rank = {file: number for number, file in enumerate([*self.files, SET])}
         ordered = sorted(
             [*self.problems, *([problem] if problem else [])],
             key=lambda each: (rank.get(each[0].file, len(rank)), each[0].line or 0),
@@ -92,6 +91,16 @@ class Document:
         lines = list(dict.fromkeys(_line(*each) for each in ordered))
         count = "1 error" if len(lines) == 1 else f"{len(lines):,} errors"
         return ConfigError("\n".join([*lines, f"{count}. Nothing was started."]))
+
+
+def merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the values of `above` over those of `below`, and return that; sections are merged key by key."""
+    for key, value in above.items():
+        section = below.get(key)
+        if isinstance(value, dict):
+            value = merge(section if isinstance(section, dict) else {}, value)
+        below[key] = value
+    return below
 
 
 def _line(origin: Origin, key: str, message: str) -> str:

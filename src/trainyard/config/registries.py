@@ -1,4 +1,4 @@
-"""The lists of choices by name: recipes, optimizers, kinds of store, kinds of jobs.
+"""The lists of choices by name: recipes, kinds of store, kinds of jobs.
 
 To add one, write a module and add one line here: the configuration's schema, its reference, the plans and the
 error messages read these lists. The modules are named and not imported, because importing them takes seconds.
@@ -55,36 +55,6 @@ PRESETS = {
 _ANY_PROGRAM = {COMMAND: RecipeEntry("any program, named by program.command")}
 EVERY_RECIPE: Mapping[str, RecipeEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
 """The valid values of `recipe`."""
-
-
-@dataclass(frozen=True)
-class OptimizerEntry:
-    """An optimizer: `training.optimizer` in the configuration."""
-
-    module: str
-    """The dotted name of a module with `build(model, training)`, which returns a `torch.optim.Optimizer`."""
-    meaning: str
-    """The optimizer in a few words, for the reference of the configuration."""
-    state_bytes_per_parameter: int
-    """Bytes of its state per parameter, which the memory planner counts."""
-    state_meaning: str
-    """Its state in a few words, for the plan."""
-
-
-DEFAULT_OPTIMIZER = "adamw"
-OPTIMIZERS = {
-    DEFAULT_OPTIMIZER: OptimizerEntry(
-        "trainyard.training.model.adamw",
-        "AdamW with weight decay of matrices only",
-        8,
-        "AdamW's two moments, float32",
-    ),
-}
-
-
-def optimizer_bytes(name: str) -> int:
-    """Return the bytes per parameter of the optimizer's state."""
-    return OPTIMIZERS[name].state_bytes_per_parameter
 
 
 @dataclass(frozen=True)

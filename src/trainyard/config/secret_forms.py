@@ -10,7 +10,7 @@ it. The table is `secret_forms.toml`. Why this is no library: docs/decisions/003
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -113,7 +113,7 @@ def is_secret_name(name: str) -> bool:
     plural = bool(words) and words[-1].endswith("S")
     if plural:
         words[-1] = words[-1].removesuffix("S")
-    ending = max((end for end in table.ends if _ends_with(words, end)), key=len, default=())
+    ending = max((end for end in table.ends if tuple(words[-len(end) :]) == end), key=len, default=())
     if not ending:
         return False
     before = words[-len(ending) - 1] if len(words) > len(ending) else ""
@@ -151,7 +151,3 @@ def baked_secret_kind(name: str, value: str) -> str | None:
 def is_build_variable(value: str) -> bool:
     """Return whether a value in a Dockerfile is one variable and nothing else: $NAME or ${NAME…}."""
     return bool(_EXPANDED.fullmatch(value))
-
-
-def _ends_with(words: Sequence[str], end: Sequence[str]) -> bool:
-    return tuple(words[-len(end) :]) == tuple(end)

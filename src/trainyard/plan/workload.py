@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.config.mesh import mesh_shape
-from trainyard.config.registries import DEFAULT_OPTIMIZER, optimizer_bytes
+from trainyard.config.parameters import OPTIMIZER_BYTES
 from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
 
 
@@ -73,7 +73,7 @@ class TrainingWorkload:
     layout: Layout = Layout()
     separate: bool = False
     """Whether attention keeps the documents of a sample apart."""
-    optimizer_bytes: int = optimizer_bytes(DEFAULT_OPTIMIZER)
+    optimizer_bytes: int = OPTIMIZER_BYTES
     """Bytes per parameter of the optimizer's state."""
     staged: bool = False
     """Whether checkpoints are staged in main memory and written in the background."""
@@ -115,7 +115,6 @@ def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> Tr
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
         separate=config.data.packing == "separate",
-        optimizer_bytes=optimizer_bytes(config.training.optimizer),
         staged=config.checkpointing.mode != "sync",
     )
 

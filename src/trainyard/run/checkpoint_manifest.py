@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.digests import FileDigests, digests_of_file
+from trainyard.run.digests import FileDigests
 from trainyard.run.directory import step_of
 from trainyard.run.record_models import (
     OF_A_FILE,
@@ -102,7 +102,10 @@ def describe_files(
     for name, file in hashed.items():
         if sizes.get(name) != file.size:
             raise CheckpointError(f"{directory / name}: does not have the {file.size:,} bytes just written")
-    found = [hashed.get(name) or ManifestFile.of(name, digests_of_file(directory / name)) for name in sizes]
+    found = [
+        hashed.get(name) or ManifestFile(name, size, sha256_of_file(directory / name))
+        for name, size in sizes.items()
+    ]
     return tuple(sorted((*found, *elsewhere), key=lambda file: PurePosixPath(file.path)))
 
 
@@ -152,13 +155,6 @@ def parse_checkpoint_manifest(content: bytes, name: str) -> CheckpointManifest:
         raise CheckpointError(f"{name}: not a readable manifest ({error})") from None
 
 
-def _require_own(manifest: CheckpointManifest, directory: Path, run_id: str | None) -> None:
-    if step_of(directory.name) not in (None, manifest.step):
-        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
-    if run_id is not None and manifest.run_id != run_id:
-        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
-
-
 def verify_checkpoint(
     directory: Path,
     *,
@@ -173,7 +169,10 @@ def verify_checkpoint(
     With `is_part`, shards that are not here are on another machine.
     """
     manifest = read_manifest(directory)
-    _require_own(manifest, directory, run_id)
+    if step_of(directory.name) not in (None, manifest.step):
+        raise CheckpointError(f"{directory}: its {MANIFEST_NAME} is of step {manifest.step}")
+    if run_id is not None and manifest.run_id != run_id:
+        raise CheckpointError(f"{directory}: is of run {manifest.run_id}, not of run {run_id}")
     gone = missing_files(directory, manifest) if is_part else ()
     elsewhere = {file.path for file in gone if is_shard(file.path)}
     for expected in manifest.files:

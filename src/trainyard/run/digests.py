@@ -1,9 +1,6 @@
-"""Compute the SHA-256 and the size of a file's bytes as they pass by."""
+"""Compute the SHA-256 and the size of bytes as they pass by."""
 
 import hashlib
-from pathlib import Path
-
-_CHUNK_BYTES = 1 << 20
 
 
 class FileDigests:
@@ -21,12 +18,3 @@ class FileDigests:
     def sha256(self) -> str:
         """Lower-case hex."""
         return self._sha256.hexdigest()
-
-
-def digests_of_file(path: Path) -> FileDigests:
-    """Return the digests of `path`, read once in constant memory."""
-    digests, buffer = FileDigests(), memoryview(bytearray(_CHUNK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digests.update(buffer[:count])
-    return digests

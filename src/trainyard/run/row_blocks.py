@@ -3,8 +3,8 @@
     block --flat objects of numbers with known keys--> one table of numbers
           --any other block--------------------------> one object a line, whose keys are known from then on
 
-A table is several times as fast as line by line, and holds what the lines hold. Lines that are no objects are
-left out. The callers interpret names and numbers.
+A table is several times as fast as line by line. Lines that are no objects are left out. Reports show these
+rows; the proof reads the file line by line, and refuses a key that is given twice.
 """
 
 import math
@@ -35,80 +35,59 @@ class EqualRows:
     """The values of the first row, then those of the next. In an array, NaN is a key that the row lacks."""
 
 
-class _TableDecoder:
-    """Decode blocks whose lines are flat objects of numbers with names that earlier blocks had."""
-
-    def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
-        self._decoder: Any = None
-
-    def learn(self, names: set[str]) -> None:
-        """Accept these names from now on."""
-        import msgspec
-
-        # A colon, a quote or a backslash in a name would make the count of colons below ambiguous.
-        new = {
-            name
-            for name in names.difference(self._names)
-            if not set(name) & set('":\\') and name.isprintable()
-        }
-        if not new or len(self._names) + len(new) > _MOST_NAMES:
-            return
-        self._names += tuple(sorted(new))
-        fields = {f"field_{place}": name for place, name in enumerate(self._names)}
-        row = msgspec.defstruct(
-            "Row",
-            [(field, float, math.nan) for field in fields],
-            rename=fields,
-            forbid_unknown_fields=True,
-            gc=False,
-        )
-        self._decoder = msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
-
-    def decode(self, block: bytes) -> EqualRows | None:
-        """Return the rows of a block; None for any block that may hold something else."""
-        import msgspec
-        import numpy as np
-
-        if self._decoder is None or not block.endswith(b"}\n"):
-            return None
-        try:
-            rows = self._decoder.decode(b"[%b]" % block[:-1].replace(b"\n", b","))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        values = np.fromiter(
-            chain.from_iterable(map(msgspec.structs.astuple, rows)), float, len(rows) * len(self._names)
-        )
-        known = values.size - np.count_nonzero(np.isnan(values))
-        # Of a key given twice the decoder keeps the last value: then the block has more colons than values.
-        text = np.frombuffer(block, np.uint8)
-        line_ends, colons = text == ord("\n"), np.count_nonzero(text == ord(":"))
-        row_ends = np.count_nonzero(line_ends[1:] & (text[:-1] == ord("}")))
-        is_row_a_line = len(rows) == row_ends == np.count_nonzero(line_ends)
-        return EqualRows(self._names, values) if is_row_a_line and colons == known else None
-
-
 def iterate_rows(path: Path) -> Iterator[EqualRows]:
     """Yield the rows of a file in order; a missing file has none.
 
     Raises DamagedFileError when the path is not a regular file or cannot be read to its end.
     """
-    table = _TableDecoder()
+    names: tuple[str, ...] = ()
+    decoder: Any = None
     try:
         with open_regular(path) as file:
             for block in _blocks(file, str(path)):
-                if decoded := table.decode(block):
-                    yield decoded
+                if decoder and (table := _decode_table(decoder, names, block)):
+                    yield table
                     continue
-                names: set[str] = set()
+                new = set[str]()
                 for rows in _single_rows(block):
-                    names.update(rows.names)
+                    new.update(rows.names)
                     yield rows
-                table.learn(names)
+                # msgspec takes no other names.
+                new = {
+                    name
+                    for name in new.difference(names)
+                    if name.isprintable() and not set(name) & set('"\\')
+                }
+                if new and len(names) + len(new) <= _MOST_NAMES:
+                    names += tuple(sorted(new))
+                    decoder = _table_decoder(names)
     except FileNotFoundError:
         return
     except OSError:
         raise DamagedFileError(f"{path}: cannot be read to its end") from None
+
+
+def _table_decoder(names: tuple[str, ...]) -> Any:
+    """Return a decoder of lists of flat objects of numbers with these names."""
+    import msgspec
+
+    fields = {f"field_{place}": name for place, name in enumerate(names)}
+    numbers = [(field, float, math.nan) for field in fields]
+    row = msgspec.defstruct("Row", numbers, rename=fields, forbid_unknown_fields=True, gc=False)
+    return msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _decode_table(decoder: Any, names: tuple[str, ...], block: bytes) -> EqualRows | None:
+    """Return the rows of a block; None for a block that holds anything else."""
+    import msgspec
+    import numpy as np
+
+    try:
+        rows = decoder.decode(b"[%b]" % block.rstrip().replace(b"\n", b","))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    values = chain.from_iterable(map(msgspec.structs.astuple, rows))
+    return EqualRows(names, np.fromiter(values, float, len(rows) * len(names)))
 
 
 def _blocks(file: IO[bytes], name: str) -> Iterator[bytes]:

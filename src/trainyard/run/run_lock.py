@@ -77,7 +77,10 @@ def locked(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove_if_unused(directory)
+            if not (directory / "run.json").exists():  # a run that never started leaves nothing
+                (directory / _NAME).unlink(missing_ok=True)
+                with suppress(OSError):
+                    directory.rmdir()
 
 
 def note_session(directory: Path, session: int, start: int) -> None:
@@ -136,11 +139,3 @@ def unusable(directory: Path, error: OSError) -> ConfigError:
 
 def _write_holder(directory: Path, holder: LockHolder) -> None:
     (directory / _NAME).write_text(json.dumps(asdict(holder)), encoding="utf-8")
-
-
-def _remove_if_unused(directory: Path) -> None:
-    """Remove the directory of a run that never started, if it holds nothing else."""
-    if not (directory / "run.json").exists():
-        (directory / _NAME).unlink(missing_ok=True)
-        with suppress(OSError):
-            directory.rmdir()

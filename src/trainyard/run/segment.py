@@ -13,9 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import parse_json, parse_json_object
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9._-]{0,40}", re.ASCII)
-_THREAD = re.compile(r"[A-Z0-9]{2,40}:\d{1,20}\.\d{1,20}", re.ASCII)
+_THREAD = r"[A-Z0-9]{2,40}:[0-9]{1,20}\.[0-9]{1,20}"
+# The form of each text of a segment, and what it is.
+_TEXTS = {
+    "lineage": (r"[0-9]{1,18}", "the id of a workflow run"),
+    "commit": (r"[0-9a-f]{40}|[0-9a-f]{64}", "a full commit hash"),
+    "name": (r"[A-Za-z0-9._-]{0,40}", "of letters, digits, dots, - and _, at most 40"),
+    "thread": (rf"(?:{_THREAD})?", "a Slack thread (CHANNEL:TS)"),
+}
+_LEAST = {"number": 1, "run_number": 1, "step": 0, "outages": 0}
 _LARGEST = 10**15
 _MANIFEST = re.compile(
     r"(?P<store>(?:s3|file)://[^\s?#]+?)/(?P<key>manifests/run-(?P<number>[1-9]\d{0,14})-(?:manifest|open)(?:-\d+)?\.json)"
@@ -63,7 +69,7 @@ class Segment:
 
     def with_thread(self, thread: str) -> "Segment":
         """Return the same segment with the Slack thread, if it is known now."""
-        return replace(self, thread=thread) if _THREAD.fullmatch(thread) else self
+        return replace(self, thread=thread) if re.fullmatch(_THREAD, thread) else self
 
     def to_text(self) -> str:
         """Return the value of the dispatch input `continues`."""
@@ -90,15 +96,10 @@ def read_segment(text: str, *, what: str = "continues") -> Segment:
         value = None
     if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
         raise _refusal(what, "is not the text that a segment passes to the next")
-    if not (isinstance(value["lineage"], str) and re.fullmatch(r"[0-9]{1,18}", value["lineage"], re.ASCII)):
-        raise _refusal(what, "lineage is not the id of a workflow run")
-    if not (isinstance(value["commit"], str) and _COMMIT.fullmatch(value["commit"])):
-        raise _refusal(what, "commit is not a full commit hash")
-    if not (isinstance(value["name"], str) and _NAME.fullmatch(value["name"])):
-        raise _refusal(what, "name is not of letters, digits, dots, - and _, at most 40")
-    if value["thread"] and not (isinstance(value["thread"], str) and _THREAD.fullmatch(value["thread"])):
-        raise _refusal(what, "thread is not a Slack thread (CHANNEL:TS)")
-    for name, least in (("number", 1), ("run_number", 1), ("step", 0), ("outages", 0)):
+    for name, (form, words) in _TEXTS.items():
+        if not (isinstance(value[name], str) and re.fullmatch(form, value[name])):
+            raise _refusal(what, f"{name} is not {words}")
+    for name, least in _LEAST.items():
         number = value[name]
         if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
             raise _refusal(what, f"{name} is not a whole number from {least}")

@@ -71,17 +71,11 @@ def trainyard_command(words: str) -> str:
     ours = Path(sys.executable).parent / "trainyard"
     # `make train` puts its environment on PATH, but only for its own processes.
     found = None if made_by()[:1] == ["make"] else shutil.which("trainyard")
-    if _is_active() or (found and Path(found).resolve() == ours.resolve()):
+    active = os.environ.get("VIRTUAL_ENV")
+    is_active = active and Path(active).resolve() == Path(sys.prefix).resolve()
+    if sys.prefix == sys.base_prefix or is_active or (found and Path(found).resolve() == ours.resolve()):
         return f"trainyard {words}"
     return f"{shlex.quote(str(from_here(ours)))} {words}"
-
-
-def _is_active() -> bool:
-    """Return whether the shell's python3 is this interpreter."""
-    active = os.environ.get("VIRTUAL_ENV")
-    return sys.prefix == sys.base_prefix or bool(
-        active and Path(active).resolve() == Path(sys.prefix).resolve()
-    )
 
 
 def is_command(text: str) -> bool:

@@ -241,15 +241,12 @@ def byte_tokenizer() -> str:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    vocabulary = {sign: byte for byte, sign in enumerate(_signs())}
+    # Byte-level tokenizers (GPT-2) write a byte as itself if it is printable.
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    signs = (chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256))
+    vocabulary = {sign: byte for byte, sign in enumerate(signs)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return str(tokenizer.to_str(pretty=True)) + "\n"
-
-
-def _signs() -> list[str]:
-    """The character that byte-level tokenizers (GPT-2) use for each byte: itself if it is printable."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte if byte in printable else 256 + others.index(byte)) for byte in range(256)]

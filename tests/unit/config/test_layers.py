@@ -68,10 +68,11 @@ def test_a_base_is_found_relative_to_the_file_that_names_it(write_files: Write) 
 
 def test_the_same_base_by_two_ways_is_no_cycle(write_files: Write) -> None:
     files = {"n0.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n"}
-    for n in range(1, 15):
-        files[f"l{n}.yaml"] = f"extends: n{n - 1}.yaml\n"
-        files[f"r{n}.yaml"] = f"extends: n{n - 1}.yaml\n"
-        files[f"n{n}.yaml"] = f"extends: [l{n}.yaml, r{n}.yaml]\n"
+    files |= {
+        "l.yaml": "extends: n0.yaml\n",
+        "r.yaml": "extends: n0.yaml\n",
+        "n.yaml": "extends: [l.yaml, r.yaml]\n",
+    }
     assert load_config(write_files(files)).config.model.name == "x"
 
 

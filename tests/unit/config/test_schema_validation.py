@@ -43,7 +43,7 @@ training.batch_size: 1_000 | expected a whole number, got "1_000"
 training.batch_size: 1:30 | expected a whole number, got "1:30"
 training.max_grad_norm: None | expected a number, got "None"
 training.lr_scheduler: cosin | expected 'cosine', 'linear', 'warmup_stable_decay' or 'constant', got "cosin"
-training.optimizer: adam | expected one of adamw, got "adam"
+training.optimizer: adam | expected 'adamw', got "adam"
 compute.compile: Off | expected true or false, got "Off" (write false)
 compute.compile: 'true' | expected true or false, got "true" (a string: remove the quotes)
 compute.compile: 1 | expected true or false, got 1

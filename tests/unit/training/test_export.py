@@ -1,14 +1,12 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
+from tests.unit.training.lab import Lab
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.checkpoint.training_state import digest_tensors
@@ -16,15 +14,12 @@ from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.export import byte_tokenizer, plan_export, write_export
 from trainyard.training.weights.starting_weights import CheckpointWeights
 
-Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def finished_run(train_once: Run, tmp_path: Path) -> RunDirectory:
+def finished_run(lab: Lab) -> RunDirectory:
     """A run with the checkpoints of steps 8 and 12."""
-    train_once("run")
-    return RunDirectory(tmp_path / "run")
+    lab.once("run")
+    return lab.directory()
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -73,14 +68,12 @@ def test_small_shards_hold_the_same_tensors_under_an_index(
         assert sum(export.sizes[name] for name in shard.tensors) <= 20_000 or len(shard.tensors) == 1
 
 
-def test_an_exported_folder_is_a_starting_point(
-    finished_run: RunDirectory, tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    write_export(plan_export(finished_run, shard_bytes=20_000), tmp_path / "out")
+def test_an_exported_folder_is_a_starting_point(lab: Lab, finished_run: RunDirectory) -> None:
+    write_export(plan_export(finished_run, shard_bytes=20_000), lab.folder / "out")
     one_step = {"max_steps": 1}
-    ways = {"folder": tmp_path / "out", "checkpoint": finished_run.checkpoint(12)}
+    ways = {"folder": lab.folder / "out", "checkpoint": finished_run.checkpoint(12)}
     losses = {
-        name: run_training(tiny_config(model={"path": str(path)}, training=one_step), name)["first_loss"]
+        name: lab.run(lab.config(model={"path": str(path)}, training=one_step), name)["first_loss"]
         for name, path in ways.items()
     }
     assert losses["folder"] == losses["checkpoint"]
@@ -172,16 +165,14 @@ def tokenizer_file(tmp_path: Path) -> Path:
     return folder / "tokenizer.json"
 
 
-def test_the_tokenizer_of_the_run_goes_along(
-    tiny_config: Build, run_training: Run, tmp_path: Path, tokenizer_file: Path
-) -> None:
-    config = tiny_config(model={"tokenizer": str(tokenizer_file)})
-    run_training(config)
-    directory = RunDirectory(tmp_path / "run")
-    write_export(plan_export(directory), tmp_path / "out")
+def test_the_tokenizer_of_the_run_goes_along(lab: Lab, tokenizer_file: Path) -> None:
+    config = lab.config(model={"tokenizer": str(tokenizer_file)})
+    lab.run(config)
+    directory = lab.directory()
+    write_export(plan_export(directory), lab.folder / "out")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (tmp_path / "out" / name).read_bytes() == tokenizer_file.with_name(name).read_bytes()
-    exported = json.loads((tmp_path / "out/config.json").read_text())
+        assert (lab.folder / "out" / name).read_bytes() == tokenizer_file.with_name(name).read_bytes()
+    exported = json.loads((lab.folder / "out/config.json").read_text())
     assert exported["eos_token_id"] == load_vocabulary(config.model).eos == 1
     assert exported["trainyard"]["vocabulary"] == "tokenizer"
     tokenizer_file.unlink()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.training.lab import Lab
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,9 +38,7 @@ class Readings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return operation(*args, **kwargs or {})
 
 
-def test_a_step_asks_for_values_once(
-    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_asks_for_values_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     readings, lists = Readings(), []
     run, read = Trainer.step, Tensor.tolist
 
@@ -53,15 +52,13 @@ def test_a_step_asks_for_values_once(
 
     monkeypatch.setattr(Trainer, "step", count_step)
     monkeypatch.setattr(Tensor, "tolist", list_values)
-    run_training(tiny_config(**STEPS))
+    lab.run(lab.config(**STEPS))
     assert readings.count == 0
     assert len(lists) == 3  # loss and gradient norm together, in each of three steps
 
 
-def test_a_batch_that_was_prepared_ahead_is_the_same(
-    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = run_training(tiny_config(**STEPS), "plain")
+def test_a_batch_that_was_prepared_ahead_is_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = lab.run(lab.config(**STEPS), "plain")
     used: list[bool] = []
     read, own = Trainer._read, Trainer._own_batch
 
@@ -76,7 +73,7 @@ def test_a_batch_that_was_prepared_ahead_is_the_same(
 
     monkeypatch.setattr(Trainer, "_read", ahead)
     monkeypatch.setattr(Trainer, "_own_batch", record_read)
-    prefetched = run_training(tiny_config(**STEPS), "prefetched")
+    prefetched = lab.run(lab.config(**STEPS), "prefetched")
     assert used == [False, True, True]
     assert prefetched["state_sha256"] == plain["state_sha256"]
 
@@ -111,24 +108,19 @@ NOT_FINITE = ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf)
 @pytest.mark.parametrize("allowed", [0, 1, 2, 3])
 @pytest.mark.parametrize("bad", [[1], [2, 3], [2, 4], [3, 4, 5], [6], [5, 6]])
 def test_so_many_bad_updates_in_a_row_are_skipped(
-    bad: list[int],
-    allowed: int,
-    tiny_config: Callable[..., Config],
-    run_training: RunTraining,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    lab: Lab, bad: list[int], allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_badly(monkeypatch, {step: NOT_FINITE[step % 4] for step in bad})
-    config = tiny_config(training={"max_steps": 6, "skip_bad_steps": allowed})
+    config = lab.config(training={"max_steps": 6, "skip_bad_steps": allowed})
     fails_at = next((s for s in bad if all(s - back in bad for back in range(allowed + 1))), None)
     if fails_at is None:
-        assert run_training(config)["steps"] == 6
+        assert lab.run(config)["steps"] == 6
     else:
         with pytest.raises(TrainingFailedError, match=f"Step {fails_at}: .* is not finite in batch"):
-            run_training(config)
+            lab.run(config)
     skipped = [step for step in bad if step < (fails_at or 7)]
-    assert skips(tmp_path / "run") == skipped
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert skips(lab.folder / "run") == skipped
+    rows = lab.rows()
     assert [row["step"] for row in rows] == list(range(1, fails_at or 7))
     assert [row["step"] for row in rows if row.get("skipped")] == skipped
     for row in rows:
@@ -140,24 +132,15 @@ def skips(run: Path) -> list[int]:
     return [row["step"] for row in read_rows(run / "events.jsonl") if row["event"] == "step_skipped"]
 
 
-def test_a_skipped_update_leaves_the_state_as_it_is(
-    tiny_config: Callable[..., Config], run_training: RunTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skipped_update_leaves_the_state_as_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     training = {"max_steps": 4, "skip_bad_steps": 1, "validation_steps": None}
-    short = run_training(
-        tiny_config(training=training | {"max_steps": 3, "lr_scheduler": "constant"}), "short"
-    )
+    short = lab.run(lab.config(training=training | {"max_steps": 3, "lr_scheduler": "constant"}), "short")
     read_badly(monkeypatch, {4: (math.nan, math.nan)})
-    skipped = run_training(tiny_config(training=training | {"lr_scheduler": "constant"}), "skipped")
+    skipped = lab.run(lab.config(training=training | {"lr_scheduler": "constant"}), "skipped")
     assert skipped["state_sha256"] == short["state_sha256"]
 
 
-def test_a_process_skips_what_another_cannot_apply(
-    tiny_config: Callable[..., Config],
-    run_training: RunTraining,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_a_process_skips_what_another_cannot_apply(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     votes: list[str | None] = []
     vote = World.first_reason
 
@@ -169,35 +152,31 @@ def test_a_process_skips_what_another_cannot_apply(
         return "gradient norm nan is not finite" if len(votes) == 3 else reason
 
     monkeypatch.setattr(World, "first_reason", vote_with_another)
-    run_training(tiny_config(training={"max_steps": 5, "skip_bad_steps": 1}))
+    lab.run(lab.config(training={"max_steps": 5, "skip_bad_steps": 1}))
     assert votes == [None] * 5
-    assert skips(tmp_path / "run") == [3]
+    assert skips(lab.folder / "run") == [3]
 
 
 def test_a_spike_is_an_event_and_may_be_skipped_with_exact_resumes(
-    tiny_config: Callable[..., Config],
-    run_training: RunTraining,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    stop_after: Callable[[int], dict[str, Any]],
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_badly(monkeypatch, dict.fromkeys((20, 40, 41, 44), (1e4, 1.0)))
 
     def config(allowed: int) -> Config:
         training = {"max_steps": 46, "skip_bad_steps": allowed, "validation_steps": None}
-        return tiny_config(training=training, checkpointing={"save_steps": 100})
+        return lab.config(training=training, checkpointing={"save_steps": 100})
 
-    run_training(config(0), "shown")
-    shown = [row for row in read_rows(tmp_path / "shown" / "events.jsonl") if row["event"] == "loss_spike"]
+    lab.run(config(0), "shown")
+    shown = [row for row in read_rows(lab.folder / "shown" / "events.jsonl") if row["event"] == "loss_spike"]
     assert [(row["step"], row["loss"]) for row in shown] == [(40, 1e4), (44, 1e4)]  # 20 is too early
-    complete = run_training(config(2), "complete")
-    assert skips(tmp_path / "complete") == [40, 41, 44]
+    complete = lab.run(config(2), "complete")
+    assert skips(lab.folder / "complete") == [40, 41, 44]
     for step in (35, 40, 41):
         with pytest.raises(StoppedError):
-            run_training(config(2), "pieces", **stop_after(step))
-    assert run_training(config(2), "pieces")["state_sha256"] == complete["state_sha256"]
-    assert skips(tmp_path / "pieces") == [40, 41, 44]
+            lab.run(config(2), "pieces", **lab.stop_after(step))
+    assert lab.run(config(2), "pieces")["state_sha256"] == complete["state_sha256"]
+    assert skips(lab.folder / "pieces") == [40, 41, 44]
     with pytest.raises(
         TrainingFailedError, match=r"Step 41: loss 1e.04 is far above the usual .* 1 in a row"
     ):
-        run_training(config(1), "failed")
+        lab.run(config(1), "failed")

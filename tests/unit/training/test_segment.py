@@ -2,11 +2,11 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.training.lab import Lab
 from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.load import config_sha256, load_config
@@ -23,34 +23,16 @@ from trainyard.errors import (
 )
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_retention import complete_steps
-from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.checkpoint.stored_index import state_digests
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.runtime.stop_signals import StopRequest
 
-Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
-Stop = Callable[[int], dict[str, Any]]
-EXACT = ("step", "loss", "grad_norm", "val_loss", "learning_rate")
 
-
-def numbers(run: Path) -> list[tuple[Any, ...]]:
-    """Everything in the metrics that must repeat, to the bit."""
-    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
-
-
-def events(run: Path) -> list[str]:
-    return [row["event"] for row in read_rows(run / "events.jsonl")]
-
-
-def test_a_run_writes_the_files_of_the_contract(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    config = tiny_config()
-    outcome = run_training(config)
-    run = read_run(tmp_path / "run" / "run.json")
+def test_a_run_writes_the_files_of_the_contract(lab: Lab) -> None:
+    config = lab.config()
+    outcome = lab.run(config)
+    run = lab.record()
     assert run["outcome"] == outcome
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("succeeded", 0, 12)
     assert outcome["final_loss"] < outcome["first_loss"] - 0.5
@@ -58,25 +40,23 @@ def test_a_run_writes_the_files_of_the_contract(
     assert len(outcome["sample"]) > 0
     assert {len(digest) for digest in outcome["state_sha256"].values()} == {64}
     assert run["run_id"] == "id-of-run"
-    saved = [
-        row for row in read_rows(tmp_path / "run" / "events.jsonl") if row["event"] == "checkpoint_saved"
-    ]
-    manifest = tmp_path / "run" / "checkpoints" / "step-00000012" / "manifest.json"
+    saved = lab.events("run", "checkpoint_saved")
+    manifest = lab.folder / "run" / "checkpoints" / "step-00000012" / "manifest.json"
     assert outcome["checkpoint"] == {"step": 12, "manifest_sha256": sha256_of_file(manifest)}
     assert saved[-1]["manifest_sha256"] == outcome["checkpoint"]["manifest_sha256"]
     assert run["plan"]["steps"] == 12
     assert run["plan"]["tokens_per_step"] == 4 * 16
     assert run["config_sha256"] == config_sha256(config)
     assert run["data"]["train_files"] == 6
-    assert load_config(tmp_path / "run" / "config.yaml").config == config
-    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
-    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl") if "val_loss" in row] == [
+    assert load_config(lab.folder / "run" / "config.yaml").config == config
+    assert lab.steps() == list(range(1, 13))
+    assert [row["step"] for row in lab.rows() if "val_loss" in row] == [
         5,
         10,
         12,
     ]
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [8, 12]
-    assert events(tmp_path / "run") == [
+    assert complete_steps(lab.directory()) == [8, 12]
+    assert [row["event"] for row in read_rows(lab.directory().events_file)] == [
         "started",
         *["checkpoint_saved"] * 3,
         "checkpoint_removed",
@@ -84,33 +64,31 @@ def test_a_run_writes_the_files_of_the_contract(
     ]
 
 
-def test_only_logged_steps_have_rows_and_the_last_one_always(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config(monitoring={"log_steps": 5}, training={"validation_steps": None}))
-    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [5, 10, 12]
+def test_only_logged_steps_have_rows_and_the_last_one_always(lab: Lab) -> None:
+    lab.run(lab.config(monitoring={"log_steps": 5}, training={"validation_steps": None}))
+    assert lab.steps() == [5, 10, 12]
 
 
 @pytest.mark.parametrize(("dtype", "accumulation"), [("float32", 4), ("bfloat16", 1)])
 def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
-    tiny_config: Build, run_training: Run, tmp_path: Path, dtype: str, accumulation: int, stop_after: Stop
+    lab: Lab, dtype: str, accumulation: int
 ) -> None:
-    config = tiny_config(
+    config = lab.config(
         model={"dtype": dtype},
         training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
     )
-    uninterrupted = run_training(config, "uninterrupted")
+    uninterrupted = lab.run(config, "uninterrupted")
     for step in range(1, 12):
         with pytest.raises(StoppedError, match=f"Stopped at step {step} of 12"):
-            run_training(config, "pieces", **stop_after(step))
-    pieces = run_training(config, "pieces")
+            lab.run(config, "pieces", **lab.stop_after(step))
+    pieces = lab.run(config, "pieces")
     assert pieces["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
+    assert lab.numbers("pieces") == lab.numbers("uninterrupted")
     assert pieces["sample"] == uninterrupted["sample"]
 
 
 def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
-    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, calls = StopRequest(), 0
 
@@ -123,16 +101,16 @@ def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
 
     monkeypatch.setattr("trainyard.training.runtime.world.World.first_reason", agree)
     with pytest.raises(StoppedError, match="Stopped at step 3 of 12: SIGTERM received"):
-        run_training(tiny_config(training={"validation_steps": None}), stop=stop)
+        lab.run(lab.config(training={"validation_steps": None}), stop=stop)
 
 
 def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainyard.training.model import loss
     from trainyard.training.run import validation
 
-    uninterrupted = train_once("uninterrupted")
+    uninterrupted = lab.once("uninterrupted")
     stop = StopRequest()
     original = loss.summed_loss
 
@@ -142,47 +120,43 @@ def test_a_stop_during_validation_saves_at_once_and_the_resume_validates(
 
     monkeypatch.setattr(validation, "summed_loss", stop_while_running)
     with pytest.raises(StoppedError, match="step 5 of 12"):
-        run_training(tiny_config(), "pieces", stop=stop)
+        lab.run(lab.config(), "pieces", stop=stop)
     monkeypatch.undo()
-    assert [row["step"] for row in read_rows(tmp_path / "pieces" / "metrics.jsonl")] == [1, 2, 3, 4]
-    assert run_training(tiny_config(), "pieces")["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / "pieces") == numbers(tmp_path / "uninterrupted")
+    assert lab.steps("pieces") == [1, 2, 3, 4]
+    assert lab.run(lab.config(), "pieces")["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers("pieces") == lab.numbers("uninterrupted")
 
 
-def test_rows_written_after_the_checkpoint_are_written_once(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
-) -> None:
+def test_rows_written_after_the_checkpoint_are_written_once(lab: Lab) -> None:
     """A SIGKILL between two saves leaves the rows, but no checkpoint of their steps."""
-    uninterrupted = train_once("uninterrupted")
+    uninterrupted = lab.once("uninterrupted")
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), "killed", **stop_after(7))
-    directory = RunDirectory(tmp_path / "killed")
+        lab.run(lab.config(), "killed", **lab.stop_after(7))
+    directory = lab.directory("killed")
     (directory.checkpoint(7) / "manifest.json").unlink()
     with directory.metrics_file.open("a") as file:
         file.write('{"step": 8, "loss": 1.')
-    assert run_training(tiny_config(), "killed")["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / "killed") == numbers(tmp_path / "uninterrupted")
+    assert lab.run(lab.config(), "killed")["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers("killed") == lab.numbers("uninterrupted")
     rows = read_rows(directory.events_file)
     assert [r["step"] for r in rows if r["event"] == "checkpoint_rejected"] == [7]
     assert [(r["step"], r["dropped_rows"]) for r in rows if r["event"] == "resumed"] == [(4, 3)]
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
-) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched(lab: Lab) -> None:
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), **stop_after(4))
-    before = state_digests(RunDirectory(tmp_path / "run").checkpoint(4))
-    broken = tiny_config(training={"learning_rate": 1e30, "max_grad_norm": None})
+        lab.run(lab.config(), **lab.stop_after(4))
+    before = state_digests(lab.directory().checkpoint(4))
+    broken = lab.config(training={"learning_rate": 1e30, "max_grad_norm": None})
     with pytest.raises(TrainingFailedError, match=r"Step \d+: .* is not finite in batch \d+ of epoch 1"):
-        run_training(broken)
-    run = read_run(tmp_path / "run" / "run.json")
+        lab.run(broken)
+    run = lab.record()
     assert (run["outcome"]["status"], run["outcome"]["exit_code"]) == ("failed", 1)
     assert "is not finite" in run["outcome"]["reason"]
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
+    assert complete_steps(lab.directory()) == [4]
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), **stop_after(4) | {"stop": _stop_request()})
-    assert state_digests(RunDirectory(tmp_path / "run").checkpoint(4)) == before
+        lab.run(lab.config(), **lab.stop_after(4) | {"stop": _stop_request()})
+    assert state_digests(lab.directory().checkpoint(4)) == before
 
 
 def _stop_request() -> StopRequest:
@@ -192,7 +166,7 @@ def _stop_request() -> StopRequest:
 
 
 def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raise_lost(_state: TrainingState, **_: bool) -> dict[str, str]:
         monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
@@ -202,8 +176,8 @@ def test_a_process_that_is_gone_when_the_digests_are_made_is_the_outcome(
     outcomes: list[Any] = []
     monkeypatch.setattr(TrainingState, "digests", raise_lost)
     with pytest.raises(TrainingFailedError, match="lost another process of this run"):
-        run_training(tiny_config(training={"max_steps": 2}), on_outcome=outcomes.append)
-    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+        lab.run(lab.config(training={"max_steps": 2}), on_outcome=outcomes.append)
+    outcome = lab.outcome()
     assert outcomes == [outcome]
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
 
@@ -248,165 +222,146 @@ def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
         assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
 
 
-def test_the_deadline_stops_with_a_checkpoint(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+def test_the_deadline_stops_with_a_checkpoint(lab: Lab) -> None:
     with pytest.raises(StoppedError, match="the deadline is near"):
-        run_training(tiny_config(), stop=StopRequest(deadline=0.0))
-    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+        lab.run(lab.config(), stop=StopRequest(deadline=0.0))
+    outcome = lab.outcome()
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
+    assert complete_steps(lab.directory()) == [1]
 
 
-def test_the_limit_of_the_cost_stops_with_a_checkpoint_and_is_not_continued(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
+def test_the_limit_of_the_cost_stops_with_a_checkpoint_and_is_not_continued(lab: Lab) -> None:
     with pytest.raises(
         CostLimitError, match=r"limits\.cost_usd is reached.*\nTo resume: raise the limit"
     ) as caught:
-        run_training(tiny_config(), stop=StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0))
+        lab.run(lab.config(), stop=StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0))
     assert caught.value.exit_code == 1
-    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+    outcome = lab.outcome()
     assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 1, 1)
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [1]
+    assert complete_steps(lab.directory()) == [1]
 
 
-def test_a_finished_run_is_not_trained_again(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
-    outcome = run_training(tiny_config())
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
-    assert run_training(tiny_config()) == outcome
+def test_a_finished_run_is_not_trained_again(lab: Lab) -> None:
+    outcome = lab.run()
+    before = {
+        path: path.stat().st_mtime_ns for path in (lab.folder / "run").rglob("*") if path.name != ".lock"
+    }
+    assert lab.run() == outcome
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_finished_run_continues_when_more_steps_are_requested(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    created = run_training(tiny_config()) and read_run(tmp_path / "run" / "run.json")["created"]
-    assert run_training(tiny_config(training={"max_steps": 15}))["steps"] == 15
-    run = read_run(tmp_path / "run" / "run.json")
+def test_a_finished_run_continues_when_more_steps_are_requested(lab: Lab) -> None:
+    created = lab.run() and lab.record()["created"]
+    assert lab.run(lab.config(training={"max_steps": 15}))["steps"] == 15
+    run = lab.record()
     assert (run["created"], run["plan"]["steps"]) == (created, 15)
-
-
-def rates(run: Path) -> list[float]:
-    return [row["learning_rate"] for row in read_rows(run / "metrics.jsonl")]
-
-
-def changes(run: Path) -> list[tuple[int, dict[str, Any]]]:
-    found = [row for row in read_rows(run / "events.jsonl") if row["event"] == "settings_changed"]
-    return [(row["step"], row["changes"]) for row in found]
 
 
 @pytest.mark.parametrize(("mode", "scheduler"), [("keep", "linear"), ("stretch", "cosine")])
 def test_an_extended_run_follows_its_schedule_through_every_resume(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop, mode: str, scheduler: str
+    lab: Lab, mode: str, scheduler: str
 ) -> None:
+    def rates(name: str = "run") -> list[float]:
+        return [row["learning_rate"] for row in lab.rows(name)]
+
     def config(steps: int) -> Config:
         training = {"schedule_on_extension": mode, "lr_scheduler": scheduler, "max_steps": steps}
-        return tiny_config(training=training)
+        return lab.config(training=training)
 
-    run_training(config(8), "short")
-    short = rates(tmp_path / "short")
-    run_training(config(14), "long")
-    long = rates(tmp_path / "long")
+    lab.run(config(8), "short")
+    short = rates("short")
+    lab.run(config(14), "long")
+    long = rates("long")
     with pytest.raises(StoppedError):
-        run_training(config(8), **stop_after(5))
-    spy = stop_after(10)
+        lab.run(config(8), **lab.stop_after(5))
+    spy = lab.stop_after(10)
     with pytest.raises(StoppedError):
-        run_training(config(14), **spy)
+        lab.run(config(14), **spy)
     rate = [short[5], short[5] if mode == "keep" else long[5]]
     lengths = {"total_steps": [8, 14], "training.max_steps": [8, 14]}
     expected = lengths if mode == "keep" else {"learning_rate": rate, "schedule_steps": [8, 14], **lengths}
-    assert changes(tmp_path / "run") == [(5, expected)]
+    [changed] = lab.events("run", "settings_changed")
+    assert (changed["step"], changed["changes"]) == (5, expected)
     assert [name for name, _ in spy["listener"].events[:2]] == ["settings_changed", "started"]
-    run_training(config(14))
-    assert len(changes(tmp_path / "run")) == 1  # the second resume changed nothing
+    lab.run(config(14))
+    assert len(lab.events("run", "settings_changed")) == 1  # the second resume changed nothing
     later = [short[-1]] * 6 if mode == "keep" else long[8:]
-    assert rates(tmp_path / "run") == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
+    assert rates() == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
 
 
-def test_epochs_end_a_run_before_max_steps(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
-    outcome = run_training(tiny_config(training={"epochs": 1, "max_steps": 10**6, "batch_size": 128}))
-    run = read_run(tmp_path / "run" / "run.json")
+def test_epochs_end_a_run_before_max_steps(lab: Lab) -> None:
+    outcome = lab.run(lab.config(training={"epochs": 1, "max_steps": 10**6, "batch_size": 128}))
+    run = lab.record()
     assert outcome["steps"] == run["plan"]["steps_per_epoch"] == run["plan"]["steps"] > 1
-    assert {row["epoch"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")} == {1}
+    assert {row["epoch"] for row in lab.rows()} == {1}
 
 
-def test_resume_none_refuses_a_directory_that_holds_a_run(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config(), resume="none")
-    before = (tmp_path / "run" / "run.json").read_bytes()
+def test_resume_none_refuses_a_directory_that_holds_a_run(lab: Lab) -> None:
+    lab.run(lab.config(), resume="none")
+    before = (lab.folder / "run" / "run.json").read_bytes()
     with pytest.raises(ConfigError, match="holds a run already"):
-        run_training(tiny_config(), resume="none")
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
+        lab.run(lab.config(), resume="none")
+    assert (lab.folder / "run" / "run.json").read_bytes() == before
 
 
-def test_a_named_checkpoint_of_another_run_is_its_parent(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
-) -> None:
-    uninterrupted = train_once("uninterrupted")
-    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
-    child = run_training(tiny_config(), "child", resume=str(checkpoint))
+def test_a_named_checkpoint_of_another_run_is_its_parent(lab: Lab) -> None:
+    uninterrupted = lab.once("uninterrupted")
+    checkpoint = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
+    child = lab.run(lab.config(), "child", resume=str(checkpoint))
     assert child["state_sha256"] == uninterrupted["state_sha256"]
-    parent = read_run(tmp_path / "child" / "run.json")["parent"]
+    parent = lab.record("child")["parent"]
     assert parent["checkpoint"] == str(checkpoint)
     assert len(parent["manifest_sha256"]) == 64
-    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+    assert lab.steps("child") == [9, 10, 11, 12]
 
 
-def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
-) -> None:
-    uninterrupted = train_once("uninterrupted")
-    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
-    run_training(tiny_config(), "child", resume=str(parent))
-    shutil.rmtree(tmp_path / "child" / "checkpoints")
-    again = run_training(tiny_config(), "child")
+def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(lab: Lab) -> None:
+    uninterrupted = lab.once("uninterrupted")
+    parent = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
+    lab.run(lab.config(), "child", resume=str(parent))
+    shutil.rmtree(lab.folder / "child" / "checkpoints")
+    again = lab.run(lab.config(), "child")
     assert again["state_sha256"] == uninterrupted["state_sha256"]
-    assert read_run(tmp_path / "child" / "run.json")["parent"]["checkpoint"] == str(parent)
-    assert [row["step"] for row in read_rows(tmp_path / "child" / "metrics.jsonl")] == [9, 10, 11, 12]
+    assert lab.record("child")["parent"]["checkpoint"] == str(parent)
+    assert lab.steps("child") == [9, 10, 11, 12]
 
 
-def test_a_run_does_not_start_from_a_parent_that_has_changed(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
-) -> None:
-    train_once("uninterrupted")
-    parent = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
-    run_training(tiny_config(), "child", resume=str(parent))
-    shutil.rmtree(tmp_path / "child" / "checkpoints")
+def test_a_run_does_not_start_from_a_parent_that_has_changed(lab: Lab) -> None:
+    lab.once("uninterrupted")
+    parent = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
+    lab.run(lab.config(), "child", resume=str(parent))
+    shutil.rmtree(lab.folder / "child" / "checkpoints")
     manifest = parent / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     with pytest.raises(CheckpointError, match="which has been replaced since"):
-        run_training(tiny_config(), "child")
+        lab.run(lab.config(), "child")
     shutil.rmtree(parent)
     with pytest.raises(ConfigError, match="no such directory"):
-        run_training(tiny_config(), "child")
+        lab.run(lab.config(), "child")
 
 
-def test_a_named_checkpoint_that_does_not_verify_is_refused(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path
-) -> None:
-    train_once("uninterrupted")
-    checkpoint = tmp_path / "uninterrupted" / "checkpoints" / "step-00000008"
+def test_a_named_checkpoint_that_does_not_verify_is_refused(lab: Lab) -> None:
+    lab.once("uninterrupted")
+    checkpoint = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
     (checkpoint / "trainer_state.json").write_text("{}")
     with pytest.raises(CheckpointError, match="does not verify"):
-        run_training(tiny_config(), "child", resume=str(checkpoint))
+        lab.run(lab.config(), "child", resume=str(checkpoint))
     with pytest.raises(ConfigError, match="no such directory"):
-        run_training(tiny_config(), "child", resume=str(tmp_path / "nowhere"))
-    assert not (tmp_path / "child" / "run.json").exists()
+        lab.run(lab.config(), "child", resume=str(lab.folder / "nowhere"))
+    assert not (lab.folder / "child" / "run.json").exists()
 
 
-def test_each_change_that_a_checkpoint_cannot_bear_is_named(
-    tiny_config: Build, run_training: Run, tmp_path: Path, corpus: Path
-) -> None:
-    run_training(tiny_config())
-    before = (tmp_path / "run" / "run.json").read_bytes()
+def test_each_change_that_a_checkpoint_cannot_bear_is_named(lab: Lab, corpus: Path) -> None:
+    lab.run()
+    before = (lab.folder / "run" / "run.json").read_bytes()
     (corpus / "train" / "new.txt").write_text("other data\n" * 50)
-    changed = tiny_config(
+    changed = lab.config(
         model={"architecture": {"hidden_size": 64}},
         training={"max_steps": 20, "batch_size": 2, "seed": 1},
         data={"sequence_length": 32},
     )
     with pytest.raises(IncompatibleCheckpointError) as failure:
-        run_training(changed)
+        lab.run(changed)
     for name in (
         "model.architecture.hidden_size: the checkpoint has 32, this run has 64",
         "data fingerprint",
@@ -416,10 +371,10 @@ def test_each_change_that_a_checkpoint_cannot_bear_is_named(
     ):
         assert name in str(failure.value)
     assert "max_steps" not in str(failure.value)
-    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    assert (lab.folder / "run" / "run.json").read_bytes() == before
 
 
-def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+def test_a_bug_is_recorded_as_one(lab: Lab) -> None:
     class BrokenListener:
         def on_row(self, row: dict[str, Any]) -> None:
             raise ZeroDivisionError("a bug in a listener")
@@ -427,8 +382,8 @@ def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_pat
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
     with pytest.raises(ZeroDivisionError):
-        run_training(tiny_config(), listener=BrokenListener())
-    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+        lab.run(lab.config(), listener=BrokenListener())
+    outcome = lab.outcome()
     assert (outcome["status"], outcome["exit_code"], outcome["reason"]) == (
         "failed",
         3,
@@ -436,22 +391,20 @@ def test_a_bug_is_recorded_as_one(tiny_config: Build, run_training: Run, tmp_pat
     )
 
 
-def test_a_missing_gpu_is_named_with_the_fix(tiny_config: Build, run_training: Run) -> None:
+def test_a_missing_gpu_is_named_with_the_fix(lab: Lab) -> None:
     with pytest.raises(ConfigError, match=r"model.device: cuda:63 was requested.*model.device=auto"):
-        run_training(tiny_config(model={"device": "cuda:63"}))
+        lab.run(lab.config(model={"device": "cuda:63"}))
 
 
-def test_too_little_data_for_a_step_is_named(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
+def test_too_little_data_for_a_step_is_named(lab: Lab) -> None:
     with pytest.raises(DataError, match="fewer than the 100,000 of one step"):
-        run_training(tiny_config(training={"batch_size": 100_000}))
-    assert not (tmp_path / "run").exists()
+        lab.run(lab.config(training={"batch_size": 100_000}))
+    assert not (lab.folder / "run").exists()
 
 
-def test_metrics_are_json_that_any_reader_takes(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config())
-    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+def test_metrics_are_json_that_any_reader_takes(lab: Lab) -> None:
+    lab.run()
+    for line in (lab.folder / "run" / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         assert row["tokens"] == row["step"] * 64
         assert row["samples"] == row["step"] * 4
@@ -460,47 +413,41 @@ def test_metrics_are_json_that_any_reader_takes(
         assert not {"gpu_memory_bytes", "mfu", "gpu_utilization_percent"} & row.keys()
 
 
-def test_a_finished_run_whose_last_checkpoint_broke_makes_it_again(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    outcome = run_training(tiny_config())
-    directory = RunDirectory(tmp_path / "run")
+def test_a_finished_run_whose_last_checkpoint_broke_makes_it_again(lab: Lab) -> None:
+    outcome = lab.run()
+    directory = lab.directory()
     broken = directory.checkpoint(12) / "__0_0.distcp"
     content = bytearray(broken.read_bytes())
     content[1000] ^= 1
     broken.write_bytes(content)
-    again = run_training(tiny_config())
+    again = lab.run()
     assert again["state_sha256"] == outcome["state_sha256"]
-    rejected = [r for r in read_rows(directory.events_file) if r["event"] == "checkpoint_rejected"]
+    rejected = lab.events("run", "checkpoint_rejected")
     assert [(r["step"], "__0_0.distcp" in r["reason"]) for r in rejected] == [(12, True)]
 
 
-def test_a_finished_run_is_no_answer_to_another_configuration(tiny_config: Build, run_training: Run) -> None:
-    run_training(tiny_config())
+def test_a_finished_run_is_no_answer_to_another_configuration(lab: Lab) -> None:
+    lab.run()
     with pytest.raises(ConfigError, match=r"learning_rate: 0\.01, now 0\.001"):
-        run_training(tiny_config(training={"learning_rate": 1e-3}))
+        lab.run(lab.config(training={"learning_rate": 1e-3}))
 
 
-def test_a_change_of_configuration_on_the_way_is_on_record(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
-) -> None:
+def test_a_change_of_configuration_on_the_way_is_on_record(lab: Lab) -> None:
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), **stop_after(4))
-    run_training(tiny_config(training={"learning_rate": 1e-3}))
-    run = read_run(tmp_path / "run" / "run.json")
+        lab.run(lab.config(), **lab.stop_after(4))
+    lab.run(lab.config(training={"learning_rate": 1e-3}))
+    run = lab.record()
     assert [(segment["until"], segment["config_sha256"]) for segment in run["history"]] == [
-        (4, config_sha256(tiny_config()))
+        (4, config_sha256(lab.config()))
     ]
 
 
-def test_wandb_reads_the_rows_logged_offline(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_reads_the_rows_logged_offline(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    config = tiny_config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
-    run_training(config)
-    (path,) = (tmp_path / "run" / "logs").rglob("run-id-of-run.wandb")
+    config = lab.config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
+    lab.run(config)
+    (path,) = (lab.folder / "run" / "logs").rglob("run-id-of-run.wandb")
     losses: dict[int, float] = {}
     configured: dict[str, str] = {}
     for record in records_of(path):
@@ -508,14 +455,12 @@ def test_wandb_reads_the_rows_logged_offline(
         items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
         if "loss" in items:
             losses[int(items["_step"])] = float(items["loss"])
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    rows = lab.rows()
     assert losses == {row["step"]: row["loss"] for row in rows}
     assert json.loads(configured["training"])["seed"] == 4711
 
 
-def test_two_trainers_in_one_directory_are_one_too_many(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
+def test_two_trainers_in_one_directory_are_one_too_many(lab: Lab) -> None:
     refused: list[str] = []
 
     class SecondTraining:
@@ -524,64 +469,53 @@ def test_two_trainers_in_one_directory_are_one_too_many(
         def on_row(self, row: dict[str, Any]) -> None:
             if row["step"] == 2:
                 with pytest.raises(ConfigError, match="is being trained by process") as failure:
-                    run_training(tiny_config())
+                    lab.run()
                 refused.append(str(failure.value))
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
-    assert run_training(tiny_config(), listener=SecondTraining())["steps"] == 12
+    assert lab.run(lab.config(), listener=SecondTraining())["steps"] == 12
     assert len(refused) == 1
-    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == list(range(1, 13))
+    assert lab.steps() == list(range(1, 13))
 
 
-def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    config = tiny_config(checkpointing={"keep_last": 9})
-    uninterrupted = run_training(config)
-    directory = RunDirectory(tmp_path / "run")
+def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(lab: Lab) -> None:
+    config = lab.config(checkpointing={"keep_last": 9})
+    uninterrupted = lab.run(config)
+    directory = lab.directory()
     with pytest.raises(StoppedError):
-        run_training(config, resume=str(directory.checkpoint(4)), stop=_stop_request())
+        lab.run(config, resume=str(directory.checkpoint(4)), stop=_stop_request())
     assert complete_steps(directory) == [4]
     assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
-    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
-    assert [row["step"] for row in read_rows(directory.metrics_file)] == list(range(1, 13))
+    assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.steps() == list(range(1, 13))
 
 
-def test_another_runs_checkpoint_does_not_go_into_a_used_directory(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, stop_after: Stop
-) -> None:
-    uninterrupted = train_once("uninterrupted")
-    train_once("used")
-    checkpoint = str(tmp_path / "uninterrupted" / "checkpoints" / "step-00000008")
+def test_another_runs_checkpoint_does_not_go_into_a_used_directory(lab: Lab) -> None:
+    uninterrupted = lab.once("uninterrupted")
+    lab.once("used")
+    checkpoint = str(lab.folder / "uninterrupted" / "checkpoints" / "step-00000008")
     with pytest.raises(ConfigError, match="holds a run already"):
-        run_training(tiny_config(), "used", resume=checkpoint)
+        lab.run(lab.config(), "used", resume=checkpoint)
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), "child", resume=checkpoint, **stop_after(10))
-    assert (
-        run_training(tiny_config(), "child", resume=checkpoint)["state_sha256"]
-        == uninterrupted["state_sha256"]
-    )
-    rows = read_rows(tmp_path / "child" / "metrics.jsonl")
+        lab.run(lab.config(), "child", resume=checkpoint, **lab.stop_after(10))
+    assert lab.run(lab.config(), "child", resume=checkpoint)["state_sha256"] == uninterrupted["state_sha256"]
+    rows = lab.rows("child")
     assert [row["step"] for row in rows] == [9, 10, 11, 12]
 
 
-def test_a_checkpoint_beyond_the_requested_steps_is_refused(
-    tiny_config: Build, run_training: Run, stop_after: Stop
-) -> None:
+def test_a_checkpoint_beyond_the_requested_steps_is_refused(lab: Lab) -> None:
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), **stop_after(6))
+        lab.run(lab.config(), **lab.stop_after(6))
     with pytest.raises(ConfigError, match="beyond the requested 5 steps"):
-        run_training(tiny_config(training={"max_steps": 5}))
+        lab.run(lab.config(training={"max_steps": 5}))
 
 
-def test_weights_that_are_not_finite_never_replace_a_checkpoint(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
-) -> None:
+def test_weights_that_are_not_finite_never_replace_a_checkpoint(lab: Lab) -> None:
     with pytest.raises(StoppedError):
-        run_training(tiny_config(checkpointing={"keep_last": 1}), **stop_after(4))
+        lab.run(lab.config(checkpointing={"keep_last": 1}), **lab.stop_after(4))
     # One step with this rate overflows the weights, and no later loss would show it: it is the last step.
-    poison = tiny_config(
+    poison = lab.config(
         training={
             "learning_rate": 3e38,
             "max_steps": 5,
@@ -591,31 +525,27 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
         checkpointing={"keep_last": 1},
     )
     with pytest.raises(TrainingFailedError, match="not finite"):
-        run_training(poison)
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
-    assert read_run(tmp_path / "run" / "run.json")["outcome"]["exit_code"] == 1
+        lab.run(poison)
+    assert complete_steps(lab.directory()) == [4]
+    assert lab.outcome()["exit_code"] == 1
 
 
-def test_a_record_that_cannot_be_written_is_named(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
+def test_a_record_that_cannot_be_written_is_named(lab: Lab) -> None:
     class Spoiler:
         """Puts a folder where the events belong."""
 
         def on_row(self, row: dict[str, Any]) -> None:
-            (tmp_path / "run" / "events.jsonl").unlink()
-            (tmp_path / "run" / "events.jsonl").mkdir()
+            (lab.folder / "run" / "events.jsonl").unlink()
+            (lab.folder / "run" / "events.jsonl").mkdir()
 
         def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
 
     with pytest.raises(RecordError, match=r"events\.jsonl: cannot be written"):
-        run_training(tiny_config(checkpointing={"save_steps": 1}), listener=Spoiler())
+        lab.run(lab.config(checkpointing={"save_steps": 1}), listener=Spoiler())
 
 
 @pytest.mark.parametrize("path", ["/proc/nope", "a-file"])
-def test_a_run_directory_that_cannot_be_used_is_named(
-    tiny_config: Build, run_training: Run, tmp_path: Path, path: str
-) -> None:
-    (tmp_path / "a-file").write_text("")
+def test_a_run_directory_that_cannot_be_used_is_named(lab: Lab, path: str) -> None:
+    (lab.folder / "a-file").write_text("")
     with pytest.raises(ConfigError, match=r"--run-dir .* cannot be used"):
-        run_training(tiny_config(), path)
+        lab.run(lab.config(), path)

@@ -64,6 +64,10 @@ def format_loss(value: float) -> str:
     return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"
 
 
+def loss_or_empty(value: float | None) -> str:
+    return "" if value is None else format_loss(value)
+
+
 def format_percent(fraction: float) -> str:
     return f"{fraction:.0%}".replace("%", " %")
 
@@ -87,8 +91,6 @@ def format_data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
     train, held_out, skipped = (value if isinstance(value, int) else 0 for value in counts.values())
     if not train:
         return ""
-    if data.get("validation_split") == "within":  # a part of each file is held out, not whole files
-        held_out = 0
     cut = f" ({train:,} to train on, {held_out:,} held out)" if parts and held_out else ""
     return format_count(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.registries import OPTIMIZERS
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import (
     format_count,
@@ -22,6 +21,7 @@ Plan = Mapping[str, Any]
 _PARTS = {
     "weights": "float32 parameters, rotary tables",
     "gradients": "float32",
+    "moments": "AdamW's two moments, float32",
     "copies": "bfloat16 copies of the weights",
     "activations": "kept for the backward pass",
     "logits": "logits and loss",
@@ -93,15 +93,9 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "memory", f"highest at the {memory['peak_at']}"
     for part, bytes_ in memory["parts"].items():
         if bytes_:
-            yield f"  {part}", f"{format_size(bytes_):>9}   {_meaning(part, plan)}{_detail(part, plan)}"
+            yield f"  {part}", f"{format_size(bytes_):>9}   {_PARTS[part]}{_detail(part, plan)}"
     if memory["host_bytes"]:
         yield "main memory", f"{format_size(memory['host_bytes'])} {_host(plan)}"
-
-
-def _meaning(part: str, plan: Plan) -> str:
-    if part != "moments":
-        return _PARTS[part]
-    return OPTIMIZERS[plan["run"]["optimizer"]].state_meaning
 
 
 def _host(plan: Plan) -> str:

@@ -45,7 +45,11 @@ def not_finite_failure(step: int, config: Config, directory: RunDirectory) -> Fa
         fix = "Lower training.learning_rate and clip the gradients, or inspect that batch"
     else:
         fix = "Lower training.learning_rate or training.max_grad_norm, or inspect that batch"
-    return Failure(FailureKind.NOT_FINITE, step, fix, changes, _good_checkpoint(directory))
+    losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
+    # If the loss had grown already, the weights of the newest checkpoint may be bad too.
+    has_grown = len(losses) > 1 and losses[-1] > losses[0]
+    newest = None if has_grown else max(complete_steps(directory), default=None)
+    return Failure(FailureKind.NOT_FINITE, step, fix, changes, newest)
 
 
 def out_of_memory_failure(
@@ -115,10 +119,3 @@ def _cause_line(error: BaseException) -> str:
     if requested := re.search(r"tried to allocate (\d{1,18}) bytes", str(error)):
         return f"{int(requested[1]) / 1e9:.1f} GB more were requested"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _good_checkpoint(directory: RunDirectory) -> int | None:
-    """The newest checkpoint; None if the loss had already grown, because its weights may then be bad too."""
-    losses = [row["loss"] for row in read_rows(directory.metrics_file) if isinstance(row.get("loss"), float)]
-    grown = len(losses) > 1 and losses[-1] > losses[0]
-    return None if grown else max(complete_steps(directory), default=None)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.load import dump_yaml
-from trainyard.config.registries import DEFAULT_OPTIMIZER
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
@@ -51,7 +50,7 @@ def find_resume_point(
         _require_unused(directory, "--resume none")
         return None
     newest = partial(_newest_checkpoint, directory, record=record)
-    path = _newest_or_parent(directory, newest) if resume == "auto" else _checkpoint_at(Path(resume))
+    path = newest() or _parent_of(directory) if resume == "auto" else _checkpoint_at(Path(resume))
     if resume != "auto" and not belongs_to(directory, path):
         path = _checkpoint_of_other_run(directory, path, newest)
     if path is None:
@@ -77,16 +76,11 @@ def _checkpoint_of_other_run(
     return path
 
 
-def _newest_or_parent(directory: RunDirectory, newest: Callable[[], Path | None]) -> Path | None:
-    """The newest checkpoint of the run; if it has none, the other run's checkpoint that it started from."""
-    path = newest()
-    if path is not None or not directory.run_file.exists():
-        return path
-    parent = read_run(directory.run_file).get("parent", {})
-    return _unchanged_parent(directory, parent) if parent else None
-
-
-def _unchanged_parent(directory: RunDirectory, parent: Mapping[str, Any]) -> Path:
+def _parent_of(directory: RunDirectory) -> Path | None:
+    """The other run's checkpoint that the run started from, if any, which must be unchanged."""
+    parent = read_run(directory.run_file).get("parent", {}) if directory.run_file.exists() else {}
+    if not parent:
+        return None
     path = _checkpoint_at(Path(str(parent.get("checkpoint"))))
     if parent.get("manifest_sha256") != sha256_of_file(path / MANIFEST_NAME):
         raise CheckpointError(
@@ -147,11 +141,7 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order, the optimizer.
-
-    The default optimizer is left out: only the state of another one fits no other.
-    """
-    optimizer = config.training.optimizer
+    """The values that must be equal to resume: the model's shape, the data and its order."""
     return {
         **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
         "data fingerprint": fingerprint,
@@ -159,7 +149,6 @@ def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> di
         "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
         "training.seed": config.training.seed,
         **_data_values(config.data),
-        **({} if optimizer == DEFAULT_OPTIMIZER else {"training.optimizer": optimizer}),
     }
 
 

@@ -89,18 +89,15 @@ class WriterProcess:
             answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
-            raise CheckpointError(_exit_description(self._process.exitcode)) from error
+            code = self._process.exitcode
+            how = f"ended with {code}"
+            if code is not None and code < 0:
+                how = f"was ended by {signal.Signals(-code).name}"
+                how += ", as Linux does when memory runs out" if code == -signal.SIGKILL else ""
+            raise CheckpointError(f"the process that writes checkpoints {how}") from error
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-def _exit_description(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"the process that writes checkpoints ended with {code}"
-    name = signal.Signals(-code).name
-    hint = ", as Linux does when memory runs out" if name == "SIGKILL" else ""
-    return f"the process that writes checkpoints was ended by {name}{hint}"
 
 
 def _serve(pipe: Connection) -> None:

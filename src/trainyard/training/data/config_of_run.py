@@ -77,12 +77,8 @@ def is_config_of(directory: RunDirectory, recorded: Any, config: Config) -> bool
     """Return whether the run of digest `recorded` has this configuration, but for `_AROUND_TRAINING`."""
     if recorded == config_sha256(config):
         return True
-    try:
-        settings = read_settings(directory.config_file.read_bytes())
-        run = load_config(directory.config_file).config
-        return values_sha256(settings) == recorded and _training_values(run) == _training_values(config)
-    except (OSError, ConfigError, TypeError, ValueError):
-        return False
+    run = _recorded_config(directory, recorded)
+    return run is not None and _training_values(run) == _training_values(config)
 
 
 def differences_from_run(

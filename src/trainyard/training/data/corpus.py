@@ -4,24 +4,16 @@ A corpus is a list of files: the source code of the running interpreter's standa
 a path of the configuration. The order and the split depend on the relative paths alone, so they are the same
 on every machine. This module opens no file; `document_reader` reads them.
 
-Either complete files are held out, or a part of each:
-
-    text, bare tokens   hold out the last `fraction` of the bytes or tokens; cut text where a line begins
-    rows                hold out one row in about 1 / `fraction`, spread evenly; at least one of two or more
-
 Skipped files and rows are counted, with the first few names; errors and reports quote the tally.
 """
 
 import hashlib
 import os
-import re
 import stat
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property
 from pathlib import Path
 
 from trainyard.errors import DataError
@@ -34,20 +26,14 @@ class SkipCount:
     """The files or rows that were skipped for one reason."""
 
     reason: str
-    """The kind of skipped files or rows in the plural, such as `binary files`."""
+    """The kind of skipped files or rows, such as `binary files`."""
     count: int
     examples: tuple[str, ...]
     """The first few, by name; a row is `file:line`."""
 
-    @property
-    def is_of_files(self) -> bool:
-        """Return whether it counts files instead of rows."""
-        return re.search(r"\bfiles\b", self.reason) is not None
-
     def __str__(self) -> str:
         more = ", …" if self.count > len(self.examples) else ""
-        what = _singular(self.reason) if self.count == 1 else self.reason
-        return f"{self.count:,} {what} ({', '.join(self.examples)}{more})"
+        return f"{self.reason}: {self.count:,} ({', '.join(self.examples)}{more})"
 
 
 class SkipTally:
@@ -59,7 +45,8 @@ class SkipTally:
 
     def add(self, reason: str, example: str) -> None:
         """Count one more for `reason`; keep `example` if there are few yet."""
-        self.include([SkipCount(reason, 1, (printable_text(example),))])
+        printable = os.fsencode(example).decode("utf-8", "replace")
+        self.include([SkipCount(reason, 1, (printable,))])
 
     def include(self, others: Sequence[SkipCount]) -> None:
         """Add the counts of another tally."""
@@ -72,59 +59,9 @@ class SkipTally:
         return tuple(self._counted.values())
 
 
-def printable_text(name: str) -> str:
-    """`name` with invalid UTF-8 bytes replaced, so that it can be printed and stored."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
 def skip_sentence(skipped: tuple[SkipCount, ...]) -> str:
     """A sentence about skipped files for the end of an error; empty if there are none."""
     return f" Skipped: {'; '.join(map(str, skipped))}." if skipped else ""
-
-
-def _singular(reason: str) -> str:
-    """The singular of a reason, such as `line that is not JSON` for `lines that are not JSON`."""
-    return re.sub(r"\b(file|folder|line|row)s\b", r"\1", reason, count=1).replace(
-        " that are ", " that is ", 1
-    )
-
-
-@dataclass(frozen=True)
-class Portion:
-    """One side of the split of every file."""
-
-    fraction: float
-    """The share of each file that is held out; 0 does not split."""
-    held_out: bool = False
-    """Whether this is the validation side."""
-
-    @property
-    def is_complete(self) -> bool:
-        return self.fraction == 0
-
-    def span(self, size: int, boundary: Callable[[int], int] | None = None) -> tuple[int, int]:
-        """The start and end of this side among `size` bytes or tokens.
-
-        `boundary` moves the cut to an allowed position.
-        """
-        cut = size - int(size * self._share)
-        if boundary is not None and cut < size:
-            cut = boundary(cut)
-        return (cut, size) if self.held_out else (0, cut)
-
-    def has_row(self, row: int, rows: int) -> bool:
-        """Return whether this side has the 0-based `row` of `rows`."""
-        share = max(self._share, Fraction(1, rows)) if self.fraction and rows > 1 else Fraction(0)
-        is_held_out = int((row + 1) * share) > int(row * share)
-        return is_held_out is self.held_out
-
-    @cached_property
-    def _share(self) -> Fraction:
-        """The fraction as written in decimal, so that 0.1 of 10 is exactly 1."""
-        return Fraction(repr(self.fraction))
-
-
-WHOLE = Portion(0.0)
 
 
 OTHER_SUFFIX = "files with another suffix"

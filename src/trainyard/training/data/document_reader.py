@@ -6,57 +6,41 @@ A document arrives in pieces, so that a long text file is never completely in me
 
 import codecs
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from trainyard.training.data.corpus import NOT_UTF8, WHOLE, CorpusFile, Portion, SkipTally
+from trainyard.training.data.corpus import NOT_UTF8, CorpusFile, SkipTally
 
-Skip = Callable[[str], None]
-"""Counts a row that is skipped, with the reason."""
+
+class SkippedRow(NamedTuple):
+    """A row that holds no document."""
+
+    reason: str
+
+
 Piece = bytes | None
 """A part of a document's text in UTF-8, cut between characters; None ends the document."""
 _PIECE_BYTES = 1 << 20
 _PARQUET_ROWS = 1024
 
 
-def read_pieces(
-    file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion = WHOLE
-) -> Iterator[Piece]:
-    """Read the documents of `file` in pieces; `text_field` names the text in JSON lines and Parquet rows.
-
-    A `portion` restricts reading to one side of the file's split.
-    """
+def read_pieces(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
+    """Read the documents of `file` in pieces; `text_field` names the text in JSON lines and Parquet rows."""
     if file.suffix == ".jsonl":
-        return _json_lines(file, text_field, skips, portion)
+        return _json_lines(file, text_field, skips)
     if file.suffix == ".parquet":
-        return _parquet(file, text_field, skips, portion)
-    return _text(file, skips, portion)
+        return _parquet(file, text_field, skips)
+    return _text(file, skips)
 
 
-def _text(file: CorpusFile, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+def _text(file: CorpusFile, skips: SkipTally) -> Iterator[Piece]:
     problem = _text_problem(file.path)
     if problem is not None:
         skips.add(problem, file.relative)
         return
-    size = file.path.stat().st_size
-    start, end = portion.span(size, lambda cut: _place_to_cut(file.path, cut, size))
-    if start < end or portion.is_complete:
-        yield from _text_pieces(file.path, start, end)
-        yield None
-
-
-def _place_to_cut(path: Path, cut: int, size: int) -> int:
-    """Move `cut` forward to the start of a line, searched in the first half of the rest of the file.
-
-    When there is none, move it to the start of a character.
-    """
-    with path.open("rb") as file:
-        file.seek(cut - 1)  # the line may start at `cut` itself
-        text = file.read(min((size - cut) // 2 + 1, _PIECE_BYTES))
-    if line_end := text.find(b"\n") + 1:
-        return cut - 1 + line_end
-    return cut + next((n for n, byte in enumerate(text[1:]) if byte & 0xC0 != 0x80), size - cut)
+    yield from _text_pieces(file.path)
+    yield None
 
 
 def _text_problem(path: Path) -> str | None:
@@ -82,16 +66,11 @@ def _text_problem(path: Path) -> str | None:
     return None
 
 
-def _text_pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Yield the text of `path` from byte `start` to `end`, cut at line ends or between characters.
-
-    A short text is one piece.
-    """
-    rest, left = b"", end - start
+def _text_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the text of `path`, cut at line ends or between characters. A short text is one piece."""
+    rest = b""
     with path.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(min(_PIECE_BYTES, left)):
-            left -= len(chunk)
+        while chunk := file.read(_PIECE_BYTES):
             text = rest + chunk
             if len(chunk) < _PIECE_BYTES:
                 rest = text
@@ -111,53 +90,29 @@ def _character_end(text: bytes) -> int:
     return cut or len(text)
 
 
-def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+def _json_lines(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
     try:
-        count, row = 0, -1
-        if not portion.is_complete:
-            with file.path.open("rb") as lines:
-                count = sum(1 for line in lines if line.strip())
         with file.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                row += 1
-                if portion.is_complete or portion.has_row(row, count):
-                    yield from _json_row(line, text_field, partial(_skip_row, skips, file, number))
+                if line.strip():
+                    yield from _row_pieces(_text_in_line(line, text_field), file, number, skips)
     except OSError:
         skips.add("unreadable files", file.relative)
 
 
-def _skip_row(skips: SkipTally, file: CorpusFile, number: int, reason: str) -> None:
-    skips.add(reason, f"{file.relative}:{number}")
-
-
-def _json_row(line: bytes, text_field: str, skip: Skip) -> Iterator[Piece]:
+def _text_in_line(line: bytes, text_field: str) -> str | SkippedRow:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        return skip("lines that are not UTF-8")
+        return SkippedRow("lines that are not UTF-8")
     except (ValueError, RecursionError):
-        return skip("lines that are not JSON")
-    if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
-        return skip(f"rows without a text in {text_field!r} (data.text_field)")
-    yield from _row_pieces(row[text_field], skip)
-    return None
+        return SkippedRow("lines that are not JSON")
+    if isinstance(row, dict) and isinstance(text := row.get(text_field), str):
+        return text
+    return SkippedRow(f"rows without a text in {text_field!r} (data.text_field)")
 
 
-def _row_pieces(text: str, skip: Skip) -> Iterator[Piece]:
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
-        return skip("lines that are not UTF-8")
-    if not encoded:
-        return skip("rows with an empty text")
-    yield encoded
-    yield None
-    return None
-
-
-def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Portion) -> Iterator[Piece]:
+def _parquet(file: CorpusFile, text_field: str, skips: SkipTally) -> Iterator[Piece]:
     import pyarrow
     import pyarrow.parquet
 
@@ -166,18 +121,26 @@ def _parquet(file: CorpusFile, text_field: str, skips: SkipTally, portion: Porti
             if text_field not in table.schema_arrow.names:
                 skips.add(f"files without the column {text_field!r} (data.text_field)", file.relative)
                 return
-            count = table.metadata.num_rows
             batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field])
             texts = (text for batch in batches for text in batch.column(0).to_pylist())
-            for row, text in enumerate(texts):
-                if portion.is_complete or portion.has_row(row, count):
-                    yield from _parquet_row(text, partial(_skip_row, skips, file, row + 1))
+            for number, text in enumerate(texts, start=1):
+                is_text = isinstance(text, str)
+                found = text if is_text else SkippedRow("rows whose text is missing or no string")
+                yield from _row_pieces(found, file, number, skips)
     except (pyarrow.ArrowException, OSError):
         skips.add("unreadable files", file.relative)
 
 
-def _parquet_row(text: object, skip: Skip) -> Iterator[Piece]:
-    if not isinstance(text, str):
-        return skip("rows whose text is missing or no string")
-    yield from _row_pieces(text, skip)
-    return None
+def _row_pieces(text: str | SkippedRow, file: CorpusFile, number: int, skips: SkipTally) -> Iterator[Piece]:
+    """Yield the document of row `number`, or count the row as skipped."""
+    try:
+        encoded = text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:  # JSON can escape half a surrogate pair, which is not a character
+        encoded = SkippedRow("lines that are not UTF-8")
+    if not encoded:
+        encoded = SkippedRow("rows with an empty text")
+    if isinstance(encoded, SkippedRow):
+        skips.add(encoded.reason, f"{file.relative}:{number}")
+        return
+    yield encoded
+    yield None

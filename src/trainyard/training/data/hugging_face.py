@@ -41,10 +41,15 @@ class DatasetOrigin:
 
     @cached_property
     def content(self) -> str:
-        """An identifier of the data: the dataset and its commit, or a digest of the local folder."""
-        if self.revision is None:
-            return _digest_of_folder(Path(self.dataset))
-        return f"{self.dataset}@{self.revision}"
+        """An identifier of the data: the dataset and its commit, or a digest of each file of the folder."""
+        if self.revision is not None:
+            return f"{self.dataset}@{self.revision}"
+        total, folder = hashlib.sha256(), Path(self.dataset)
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            relative = path.relative_to(folder).as_posix()
+            if not any(part.startswith(".") for part in relative.split("/")):
+                total.update(b"%s %s\0" % (sha256_of_file(path).encode(), os.fsencode(relative)))
+        return total.hexdigest()
 
 
 def find_origin(config: HuggingFaceConfig) -> DatasetOrigin:
@@ -61,28 +66,11 @@ def find_origin(config: HuggingFaceConfig) -> DatasetOrigin:
         return DatasetOrigin(config.dataset, None)
     revision = config.revision
     if revision is None or len(revision) != _COMMIT_DIGITS:
-        revision = _newest_commit(config.dataset, revision)
+        from huggingface_hub import HfApi
+
+        with _explain_errors(config.dataset):
+            revision = HfApi().dataset_info(config.dataset, revision=revision, timeout=_SECONDS).sha
     return DatasetOrigin(config.dataset, revision)
-
-
-def _newest_commit(dataset: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi
-
-    with _explain_errors(dataset):
-        found = HfApi().dataset_info(dataset, revision=revision, timeout=_SECONDS).sha
-    if not found:
-        raise ServiceError(f"The Hub names no commit of {dataset}. Set {_KEY}.revision to the one to read.")
-    return str(found)
-
-
-def _digest_of_folder(folder: Path) -> str:
-    """A digest of the name and content of each file that is not hidden, so that any change is noticed."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        relative = path.relative_to(folder).as_posix()
-        if not any(part.startswith(".") for part in relative.split("/")):
-            total.update(b"%s %s\0" % (sha256_of_file(path).encode(), os.fsencode(relative)))
-    return total.hexdigest()
 
 
 class TextStream:
@@ -163,30 +151,23 @@ def _explain_errors(dataset: str) -> Iterator[None]:
 
     try:
         yield
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise _unusable_error(dataset, error) from None
-    except (datasets.exceptions.DatasetsError, ValueError, RuntimeError, pyarrow.ArrowException) as error:
-        raise _unusable_error(dataset, error) from None
+    except (
+        *(errors.RepositoryNotFoundError, errors.RevisionNotFoundError, datasets.exceptions.DatasetsError),
+        *(ValueError, RuntimeError, pyarrow.ArrowException),
+    ) as error:
+        raise DataError(
+            f"{_KEY}.dataset: {dataset} cannot be read ({first_line(error)}). Check its name, split, "
+            "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
+        ) from None
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
-        raise _unreachable_error(dataset, error) from None
-
-
-def _unusable_error(dataset: str, error: Exception) -> DataError:
-    return DataError(
-        f"{_KEY}.dataset: {dataset} cannot be read ({first_line(error)}). Check its name, split, "
-        "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
-    )
-
-
-def _unreachable_error(dataset: str, error: Exception) -> ServiceError:
-    if is_offline():
-        fix = "HF_HUB_OFFLINE is set: unset it"
-    else:
-        fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
-    return ServiceError(
-        f"{dataset} cannot be read from the Hugging Face Hub ({first_line(error)}).\n"
-        f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
-    )
+        if is_offline():
+            fix = "HF_HUB_OFFLINE is set: unset it"
+        else:
+            fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+        raise ServiceError(
+            f"{dataset} cannot be read from the Hugging Face Hub ({first_line(error)}).\n"
+            f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Plan the preparation of token files: the source files and the target folder. Reads and writes no data.
 
-The name of the target folder is a digest of everything that determines the tokens, so a change of data or
-configuration leads to a new preparation. `tokenize_corpus` makes the token files.
+A change of data or configuration leads to another folder, and so to a new preparation. The token files are
+made by `tokenize_corpus`.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,8 @@ import numpy as np
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data.corpus import (
-    WHOLE,
     Corpus,
     CorpusFile,
-    Portion,
     SkipCount,
     SkipTally,
     corpus_at,
@@ -32,6 +31,10 @@ from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 _SCHEMA = 2
 
 
+# Held-out files of fewer bytes for each token of a sequence may have fewer tokens than one sequence.
+_LEAST_BYTES_PER_TOKEN = 8
+
+
 @dataclass(frozen=True)
 class Preparation:
     """A plan: the files to prepare and the target folder."""
@@ -39,29 +42,39 @@ class Preparation:
     name: str
     train: tuple[CorpusFile, ...]
     validation: tuple[CorpusFile, ...]
+    split: str | None
+    """How validation data is held out: complete `files`, or the end of the tokens (`within`); None: not."""
     skipped: tuple[SkipCount, ...]
     """Skipped among the training files, including those held out for validation."""
-    directory: Path
+    validation_skipped: tuple[SkipCount, ...]
+    """Skipped in data.validation_path."""
     data: DataConfig
     vocab_size: int
     vocabulary: Vocabulary
-    validation_skipped: tuple[SkipCount, ...] = ()
-    """Skipped in data.validation_path."""
-    split: str | None = None
-    """How validation data is held out of the training files, `files` or `within`; None: it is not."""
-
-    @property
-    def portions(self) -> tuple[Portion, Portion]:
-        """The portions that are read of each training file and of each validation file."""
-        if self.split != "within":
-            return WHOLE, WHOLE
-        fraction = self.data.validation_fraction
-        return Portion(fraction), Portion(fraction, held_out=True)
 
     @property
     def size(self) -> int:
         """The bytes of all files."""
-        return sum(file.size for file in set(self.train + self.validation))
+        return sum(file.size for file in self.train + self.validation)
+
+    @cached_property
+    def directory(self) -> Path:
+        """The target folder; its name is a digest of everything that determines the tokens.
+
+        A file with unchanged size and time is unchanged.
+        """
+        files = [
+            [(str(file.path.absolute()), file.relative, file.size, file.modified_ns) for file in part]
+            for part in (self.train, self.validation)
+        ]
+        data = self.data
+        facts = [_SCHEMA, self.vocabulary.digest, self.vocab_size, data.text_field, data.bin_dtype, files]
+        if data.packing == "separate":
+            facts.append(data.packing)
+        if self.split == "within":
+            facts.append([self.split, data.validation_fraction])
+        key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        return Path(data.prepared_directory).expanduser() / key
 
     def to_json(self) -> dict[str, Any]:
         """The plan as shown by `--dry-run`."""
@@ -76,60 +89,38 @@ class Preparation:
 
 
 def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
-    """The first of `plans`, which is used unless its validation part turns out to be too short."""
-    return next(plans(data, model))
-
-
-def plans(data: DataConfig, model: ModelConfig) -> Iterator[Preparation]:
     """Find the files and decide what is held out. Reads only the tokenizer and writes nothing.
 
-    Without data.validation_path it yields several plans, because held-out files may have too few tokens for
-    validation, and their number of tokens is only known after preparation. Raises DataError when a path is
-    missing or has nothing to read, ConfigError when the tokenizer is unusable.
+    Raises DataError when a path is missing or has nothing to read, ConfigError when the tokenizer is
+    unusable.
     """
-    vocabulary = load_vocabulary(model)
-    skips, validation_skips = SkipTally(), SkipTally()
-    prepared, validation = Path(data.prepared_directory).expanduser(), data.validation_path
-    without = [prepared] if validation is None else [prepared, Path(validation).expanduser()]
+    skips, validation_skips, path = SkipTally(), SkipTally(), data.validation_path
+    prepared = Path(data.prepared_directory).expanduser()
+    without = [prepared] if path is None else [prepared, Path(path).expanduser()]
     if data.train_path is None:
         corpus = standard_library()
     else:
         corpus = _corpus("data.train_path", data.train_path, data, without=without, skips=skips)
-    held_out: tuple[CorpusFile, ...] = ()
-    if validation is not None:
-        held_out = _corpus(
-            "data.validation_path", validation, data, without=[prepared], skips=validation_skips
-        ).files
-
-    def build_plan(split: str | None) -> Preparation:
-        train, validation = corpus.files, held_out
-        if split == "files":
-            train, validation = hold_out(corpus.files, data.validation_fraction)
-        elif split == "within":
-            validation = corpus.files
-        vocab_size = model.architecture.vocab_size
-        key = _key(data, vocabulary, vocab_size=vocab_size, parts=(train, validation), split=split)
-        return Preparation(
-            name=corpus.name,
-            train=train,
-            validation=validation,
-            skipped=skips.summary(),
-            directory=prepared / key,
-            data=data,
-            vocab_size=vocab_size,
-            vocabulary=vocabulary,
-            validation_skipped=validation_skips.summary(),
-            split=split,
-        )
-
-    if data.validation_path is not None or data.validation_fraction == 0:
-        yield build_plan(None)
-    else:
-        by_files = build_plan("files")
-        if by_files.validation:
-            yield by_files
-        yield build_plan("within")
-        yield by_files  # a text that is too short to split is used completely for training
+    train, validation, split = corpus.files, tuple[CorpusFile, ...](), None
+    if path is not None:
+        key = "data.validation_path"
+        validation = _corpus(key, path, data, without=[prepared], skips=validation_skips).files
+    elif data.validation_fraction:
+        split = "files"
+        train, validation = hold_out(corpus.files, data.validation_fraction)
+        if sum(file.size for file in validation) < _LEAST_BYTES_PER_TOKEN * data.sequence_length:
+            train, validation, split = corpus.files, (), "within"
+    return Preparation(
+        name=corpus.name,
+        train=train,
+        validation=validation,
+        split=split,
+        skipped=skips.summary(),
+        validation_skipped=validation_skips.summary(),
+        data=data,
+        vocab_size=model.architecture.vocab_size,
+        vocabulary=load_vocabulary(model),
+    )
 
 
 def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
@@ -145,26 +136,3 @@ def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], s
     if not files:
         raise DataError(unusable_message(key, path, skips))
     return replace(corpus, files=tuple(files))
-
-
-def _key(
-    data: DataConfig,
-    vocabulary: Vocabulary,
-    *,
-    vocab_size: int,
-    parts: tuple[tuple[CorpusFile, ...], tuple[CorpusFile, ...]],
-    split: str | None,
-) -> str:
-    """A digest of everything that determines the tokens. A file with unchanged size and time is unchanged."""
-    files = [[_state(file) for file in part] for part in parts]
-    facts = [_SCHEMA, vocabulary.digest, vocab_size, data.text_field, data.bin_dtype, files]
-    if data.packing == "separate":
-        facts.append(data.packing)
-    if split == "within":
-        facts.append([split, data.validation_fraction])
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _state(file: CorpusFile) -> tuple[str | int, ...]:
-    """Values that change when somebody writes to a file."""
-    return (str(file.path.absolute()), file.relative, file.size, file.modified_ns)

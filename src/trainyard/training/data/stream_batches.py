@@ -15,10 +15,9 @@ number. Only the positions of the current block have to be saved; a resumed run 
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -159,10 +158,6 @@ class _Block:
     start: Positions
     end: Positions
 
-    def target_counts(self) -> list[int]:
-        """The number of targets of each step that count in the loss."""
-        return [count_targets(rows) for rows in self.rows]
-
 
 class StreamBatches:
     """The batches of a run, by step. Steps may come in any order, but going back reads the stream again."""
@@ -236,28 +231,24 @@ class StreamBatches:
             self._read_ahead(number, groups)
         assert self._ahead is not None
         error, block = attempt(self._ahead.result)
-        answers = groups.world.gather((error, groups.rank, block and block.target_counts()))
+        counts = None if block is None else [count_targets(rows) for rows in block.rows]
+        answers = groups.world.gather((error, groups.rank, counts))
         if first := error or next((other for other, _, _ in answers if other is not None), None):
             raise first
         assert block is not None
-        by_group = {
-            rank: counts for _, rank, counts in answers
-        }  # the processes of a group have the same rows
-        self._targets = [sum(counts) for counts in zip(*by_group.values(), strict=True)]
+        # The processes of a group have the same rows.
+        by_group = {rank: counts for _, rank, counts in answers}
+        self._targets = [sum(step) for step in zip(*by_group.values(), strict=True)]
         self._read_ahead(number + 1, groups)
         return block
 
     def _open_lanes(self, groups: DataShare) -> dict[int, StreamLane]:
         """The lanes that have rows of this process."""
-        rows, own, starts = self._rows_per_lane, self._own_rows(groups), self._origin[1]
+        rows, own, starts = self._batch_size // self._lane_count, self._own_rows(groups), self._origin[1]
         return {
             lane: self._stream.lane(lane, self._lane_count, starts.get(lane, Position()))
             for lane in range(own.start // rows, (own.stop - 1) // rows + 1)
         }
-
-    @property
-    def _rows_per_lane(self) -> int:
-        return self._batch_size // self._lane_count
 
     def _own_rows(self, groups: DataShare) -> range:
         """The rows of the global batch that this process trains on."""
@@ -272,8 +263,14 @@ class StreamBatches:
         future: Future[_Block] = Future()
         lanes, own, stop = self._lanes, self._own_rows(groups), self._stop
 
+        def keep_error(_kind: object, error: BaseException | None, _trace: object) -> bool:
+            if error is not None:
+                future.set_exception(error)
+            return True
+
         def read() -> None:
-            with _FutureErrors(future):
+            with ExitStack() as errors:
+                errors.push(keep_error)
                 future.set_result(self._read_block(number, lanes, own, stop))
 
         self._ahead = future
@@ -281,7 +278,7 @@ class StreamBatches:
         self._thread.start()
 
     def _read_block(self, number: int, lanes: dict[int, StreamLane], own: range, stop: Event) -> _Block:
-        steps, rows = self._steps_per_block, self._rows_per_lane
+        steps, rows = self._steps_per_block, self._batch_size // self._lane_count
         start = {lane: texts.position for lane, texts in lanes.items()}
         parts = []
         for lane, texts in lanes.items():
@@ -291,17 +288,3 @@ class StreamBatches:
         before = min(lanes) * rows
         tokens = np.concatenate(parts, axis=1)[:, own.start - before : own.stop - before]
         return _Block(number, tokens, start, {lane: texts.position for lane, texts in lanes.items()})
-
-
-class _FutureErrors(AbstractContextManager[None]):
-    """Stores an exception of the body in the future, so that it is raised where the block is needed."""
-
-    def __init__(self, future: "Future[_Block]") -> None:
-        self._future = future
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> bool:
-        if error is not None:
-            self._future.set_exception(error)
-        return True

@@ -9,14 +9,15 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, ValidationInfo
 
 from trainyard.config.schema import Config
 from trainyard.errors import DamagedFileError, DataError
@@ -25,7 +26,7 @@ from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.batches import Places, TokenBatches, first_windows
-from trainyard.training.data.corpus import WHOLE, Portion, SkipCount
+from trainyard.training.data.corpus import SkipCount
 from trainyard.training.data.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
@@ -46,11 +47,16 @@ class FileState(NamedTuple):
         return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
 
 
+def _in_folder(name: Any, info: ValidationInfo) -> Path:
+    folder: Path = info.context  # type: ignore[assignment]
+    return folder / str(name)
+
+
 @dataclass(frozen=True)
 class TokenFile:
-    """Tokens on disk."""
+    """Tokens on disk. An index has the name of its file alone, and is validated with its folder."""
 
-    path: Path
+    path: Annotated[Path, BeforeValidator(_in_folder), PlainSerializer(lambda path: path.name)]
     dtype: str
     """An integer type, such as uint16."""
     tokens: int
@@ -132,15 +138,43 @@ class TokenWriter:
         self._file.close()
 
 
+def cut_end(file: TokenFile, fraction: float, path: Path) -> tuple[TokenFile, TokenFile | None]:
+    """Move the last `fraction` of the tokens of `file` to `path`. Returns both; None if that is no token.
+
+    Recorded starts of documents are divided too; `path` begins with a document in any case.
+    """
+    # The fraction as it is written in decimal, so that 0.1 of 10 is exactly 1.
+    held_out = int(file.tokens * Fraction(repr(fraction)))
+    if not held_out:
+        return file, None
+    cut = file.tokens - held_out
+    end = _write_part(path, file.dtype, file.open()[cut:])
+    os.truncate(file.path, cut * np.dtype(file.dtype).itemsize)
+    state = FileState.of(file.path.stat())
+    kept = replace(file, tokens=cut, sha256=sha256_of_file(file.path), written=state)
+    if file.documents is None:
+        return kept, end
+    beside, starts = file.documents.path, np.array(file.documents.open())
+    kept_starts = _write_part(beside, "int64", starts[starts < cut])
+    end_starts = _write_part(beside.with_stem(path.stem), "int64", starts[starts >= cut] - cut)
+    return replace(kept, documents=kept_starts), replace(end, documents=end_starts)
+
+
+def _write_part(path: Path, dtype: str, tokens: TokenArray) -> TokenFile:
+    with TokenWriter(path, dtype) as writer:
+        for start in range(0, tokens.size, _CHUNK_TOKENS):
+            writer.write(tokens[start : start + _CHUNK_TOKENS])
+        return writer.finish()
+
+
 def read_token_file(
-    path: Path, *, dtype: str, vocab_size: int, portion: Portion = WHOLE, progress: Progress = UNSEEN
+    path: Path, *, dtype: str, vocab_size: int, progress: Progress = UNSEEN
 ) -> Iterator[TokenArray]:
-    """Yield the tokens of a portion of the pre-tokenised file at `path`, in parts that are not empty.
+    """Yield the tokens of the pre-tokenised file at `path` in parts.
 
     Raises DataError naming the first token of the file that is not below `vocab_size`.
     """
     tokens = np.memmap(path, dtype=_stored_type(dtype), mode="r")
-    first, end = portion.span(tokens.size)
     for start in range(0, tokens.size, _CHUNK_TOKENS):
         chunk = np.asarray(tokens[start : start + _CHUNK_TOKENS])
         if int(chunk.max()) >= vocab_size:
@@ -150,8 +184,7 @@ def read_token_file(
                 f"model.architecture.vocab_size, {vocab_size:,}. Set it to the size of the vocabulary that "
                 f"the file was written with, or data.bin_dtype to the type of its integers (read: {dtype})."
             )
-        if (own := chunk[max(0, first - start) : max(0, end - start)]).size:
-            yield own
+        yield chunk
         progress.advance(chunk.nbytes)
 
 
@@ -160,7 +193,7 @@ def _stored_type(dtype: str) -> np.dtype[np.integer[Any]]:
 
 
 INDEX_NAME = "index.json"
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 @dataclass(frozen=True)
@@ -176,13 +209,14 @@ class PreparedData:
     train_files: int
     """The number of files that the training tokens come from; skipped files do not count."""
     validation_files: int
+    """0 if the end of the tokens is held out."""
     skipped: tuple[SkipCount, ...]
     seconds: float
     """The time to prepare or find the data."""
     reused: bool
     """Whether an earlier run had prepared it."""
     validation_split: str | None = None
-    """How validation data was held out of the training files, `files` or `within`; None: it was not."""
+    """How validation data was held out: complete `files`, or the end of the tokens (`within`); None: not."""
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
@@ -191,27 +225,24 @@ class PreparedData:
     @property
     def skipped_files(self) -> int:
         """The number of files that were skipped in training and validation data."""
-        return sum(skipped.count for skipped in self.skipped if skipped.is_of_files)
+        return sum(skipped.count for skipped in self.skipped if "files" in skipped.reason)
 
     def to_json(self) -> dict[str, Any]:
         """The data's part of `run.json`; unknown values are left out."""
-        facts: dict[str, Any] = {
+        facts = {
             "name": self.name,
             "fingerprint": self.fingerprint,
             "train_tokens": self.train.tokens,
             "train_files": self.train_files,
+            "skipped_files": self.skipped_files,
         }
-        if self.skipped_files:
-            facts["skipped_files"] = self.skipped_files
-        if self.validation is None:
-            return facts
-        split = {} if self.validation_split is None else {"validation_split": self.validation_split}
-        return {
-            **facts,
-            "validation_tokens": self.validation.tokens,
-            "validation_files": self.validation_files,
-            **split,
-        }
+        if self.validation is not None:
+            facts |= {
+                "validation_tokens": self.validation.tokens,
+                "validation_files": self.validation_files,
+                "validation_split": self.validation_split,
+            }
+        return {name: value for name, value in facts.items() if value}
 
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
         """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
@@ -240,9 +271,8 @@ class PreparedData:
 
 
 def write_dataset_index(prepared: PreparedData, folder: Path) -> None:
-    """Write the index. It has the names alone of files in `folder`, which is renamed when it is complete."""
-    stored = _with_paths(prepared, lambda path: Path(path.name) if path.parent == folder else path)
-    value = TypeAdapter(PreparedData).dump_python(stored, mode="json")
+    """Write the index. It has the names alone of the files, which lie beside it."""
+    value = TypeAdapter(PreparedData).dump_python(prepared, mode="json")
     write_json_atomically(folder / INDEX_NAME, {"schema": _SCHEMA, **value})
 
 
@@ -256,22 +286,12 @@ def read_index(directory: Path) -> PreparedData | None:
     """Return the data that the index in `directory` describes; None without one. Files are not checked."""
     try:
         value = read_json_object(directory / INDEX_NAME)
-        stored = TypeAdapter(PreparedData).validate_python(value) if value.get("schema") == _SCHEMA else None
+        if value.get("schema") != _SCHEMA:
+            return None
+        found = TypeAdapter(PreparedData).validate_python(value, context=directory)
     except (OSError, DamagedFileError, ValidationError):
         return None
-    if stored is None:
-        return None
-    found = _with_paths(stored, lambda path: directory / path)
     return replace(found, fingerprint=fingerprint_of(found.train, found.validation), seconds=0.0, reused=True)
-
-
-def _with_paths(prepared: PreparedData, path_of: Callable[[Path], Path]) -> PreparedData:
-    def moved(file: TokenFile) -> TokenFile:
-        documents = file.documents and moved(file.documents)
-        return replace(file, path=path_of(file.path), documents=documents)
-
-    validation = prepared.validation and moved(prepared.validation)
-    return replace(prepared, train=moved(prepared.train), validation=validation)
 
 
 def _places(file: TokenFile) -> Places | None:

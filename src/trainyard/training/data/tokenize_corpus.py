@@ -26,7 +26,6 @@ from trainyard.training.data.batches import Places
 from trainyard.training.data.corpus import (
     OTHER_SUFFIX,
     CorpusFile,
-    Portion,
     SkipCount,
     SkipTally,
     skip_sentence,
@@ -34,11 +33,12 @@ from trainyard.training.data.corpus import (
 )
 from trainyard.training.data.document_reader import Piece, read_pieces
 from trainyard.training.data.folders import fill_folder, wait_for_maker
-from trainyard.training.data.preparation import Preparation, plans
+from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.token_files import (
     PreparedData,
     TokenFile,
     TokenWriter,
+    cut_end,
     fingerprint_of,
     read_index,
     read_prepared,
@@ -62,7 +62,7 @@ def prepare_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSE
     """
     start = time.monotonic()
     progress.begin("finding files")
-    prepared = _choose_plan(data, model, lambda plan: _find_or_make(plan, progress))
+    prepared = _find_usable(data, model, lambda plan: _find_or_make(plan, progress))
     assert prepared is not None
     if not prepared.reused:
         for skipped in prepared.skipped:
@@ -76,7 +76,7 @@ def find_prepared_data(data: DataConfig, model: ModelConfig) -> PreparedData | N
 
     Raises what `prepare_data` raises.
     """
-    return _choose_plan(data, model, lambda plan: read_prepared(plan.directory))
+    return _find_usable(data, model, lambda plan: read_prepared(plan.directory))
 
 
 def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
@@ -90,7 +90,7 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
         is_here = config.recipe == "pretrain" and Path(config.data.prepared_directory).is_dir()
         if not is_here or config.data.hugging_face.dataset:
             return None, None
-        prepared = _choose_plan(config.data, config.model, lambda plan: read_index(plan.directory))
+        prepared = _find_usable(config.data, config.model, lambda plan: read_index(plan.directory))
     except (ConfigError, DataError, OSError):
         return None, None
     if prepared is None or not all(file.path.exists() for file in prepared.files):
@@ -104,37 +104,35 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
     )
 
 
-def _choose_plan(
+def _find_usable(
     data: DataConfig, model: ModelConfig, found: Callable[[Preparation], PreparedData | None]
 ) -> PreparedData | None:
-    """Apply `found` to the plans in order and take the first result whose validation part is long enough.
+    """Apply `found` to the plan; train on everything if what is held out is shorter than a sequence.
 
-    When none is long enough, take the last result, without validation. Raises DataError for too few tokens.
+    Raises DataError for too few tokens.
     """
-    length = data.sequence_length
-    prepared: PreparedData | None = None
-    for plan in plans(data, model):
-        if (prepared := found(plan)) is None:
-            return None
-        prepared = replace(prepared, validation_split=plan.split)
-        if len(prepared.files) == 2 and all(file.tokens > length for file in prepared.files):
-            return prepared
-    assert prepared is not None
-    if prepared.train.tokens <= length:
-        raise _too_short(
-            "data.train_path", prepared.name, prepared.train, length=length, skipped=prepared.skipped
-        )
+    plan, length = plan_preparation(data, model), data.sequence_length
+    prepared = found(plan)
+    if prepared is None:
+        return None
+    train, validation = prepared.train, prepared.validation
+    if train.tokens <= length:
+        raise _too_short("data.train_path", prepared.name, train, length=length, skipped=prepared.skipped)
+    if validation is not None and validation.tokens > length:
+        return prepared
     # The files that were skipped may be training data, so they are not named here.
-    if prepared.validation is not None and data.validation_path is not None:
-        raise _too_short("data.validation_path", data.validation_path, prepared.validation, length=length)
-    if data.validation_fraction > 0:
-        _logger.warning(
-            "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
-            "which takes %s. Add text, set data.validation_path, raise data.validation_fraction or lower "
-            "data.sequence_length.",
-            *(data.validation_fraction, f"{prepared.train.tokens:,}", prepared.name, f"{length + 1:,}"),
-        )
-    return replace(prepared, validation=None, validation_files=0)
+    if validation is not None and data.validation_path is not None:
+        raise _too_short("data.validation_path", data.validation_path, validation, length=length)
+    if plan.split is None:
+        return prepared
+    tokens = train.tokens + (validation.tokens if validation else 0)
+    _logger.warning(
+        "no validation: data.validation_fraction %g of the %s tokens of %s is less than one sequence, "
+        "which takes %s. Add text, set data.validation_path, raise data.validation_fraction or lower "
+        "data.sequence_length.",
+        *(data.validation_fraction, f"{tokens:,}", prepared.name, f"{length + 1:,}"),
+    )
+    return _find_usable(data.model_copy(update={"validation_fraction": 0.0}), model, found)
 
 
 def _too_short(
@@ -185,10 +183,9 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
     skips = SkipTally(plan.skipped)
     held_out = skips if plan.split == "files" else SkipTally(plan.validation_skipped)
-    to_train, to_validate = plan.portions
 
     def write_part(
-        path: Path, files: tuple[CorpusFile, ...], portion: Portion, tally: SkipTally
+        path: Path, files: tuple[CorpusFile, ...], tally: SkipTally
     ) -> tuple[TokenFile | None, int]:
         """The token file of one part, None if it has no tokens, and the number of files it comes from."""
         if not files:
@@ -203,7 +200,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
             used = 0
             for file in files:
                 before = writer.tokens
-                for tokens, starts in _read_tokens(plan, file, portion, skips=tally, progress=progress):
+                for tokens, starts in _read_tokens(plan, file, tally, progress):
                     if starts_writer is not None:
                         starts_writer.write(starts + writer.tokens)
                     writer.write(tokens)
@@ -212,14 +209,14 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
             written = replace(writer.finish(), documents=documents)
         return (written, used) if written.tokens else (None, 0)
 
-    train, train_files = write_part(folder / "train.bin", plan.train, to_train, skips)
-    validation, validation_files = write_part(
-        folder / "validation.bin", plan.validation, to_validate, held_out
-    )
+    train, train_files = write_part(folder / "train.bin", plan.train, skips)
+    validation, validation_files = write_part(folder / "validation.bin", plan.validation, held_out)
     if train is None:
         raise DataError(unusable_message("data.train_path", plan.data.train_path or plan.name, skips))
     if validation is None and plan.data.validation_path is not None:
         raise DataError(unusable_message("data.validation_path", plan.data.validation_path, held_out))
+    if plan.split == "within":
+        train, validation = cut_end(train, plan.data.validation_fraction, folder / "validation.bin")
     if plan.split is None:
         skips.include(held_out.summary())
     prepared = PreparedData(
@@ -232,19 +229,20 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         skipped=skips.summary(),
         seconds=0.0,
         reused=False,
+        validation_split=plan.split,
     )
     write_dataset_index(prepared, folder)
 
 
 def _read_tokens(
-    plan: Preparation, file: CorpusFile, portion: Portion, *, skips: SkipTally, progress: Progress
+    plan: Preparation, file: CorpusFile, skips: SkipTally, progress: Progress
 ) -> Iterator[tuple[TokenArray, Places]]:
-    """Yield the tokens of a portion of `file` in parts, and the places in each part where a document starts.
+    """Yield the tokens of `file` in parts, and the places in each part where a document starts.
 
     Raises ConfigError for bare tokens whose documents are to be kept apart, but end at an unknown token.
     """
     if file.suffix != ".bin":
-        pieces = read_pieces(file, plan.data.text_field, skips, portion)
+        pieces = read_pieces(file, plan.data.text_field, skips)
         for tokens, begins in encode_pieces(plan.vocabulary, _report(pieces, file.size, progress)):
             yield tokens, np.zeros(int(begins), np.int64)
         return
@@ -259,7 +257,7 @@ def _read_tokens(
         )
     begins = True
     for tokens in read_token_file(
-        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, portion=portion, progress=progress
+        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, progress=progress
     ):
         is_end = tokens == end if end is not None else np.zeros(tokens.size, np.bool_)
         yield tokens, np.flatnonzero(np.concatenate(([begins], is_end[:-1])))

@@ -126,9 +126,10 @@ class TokenizerVocabulary:
         self.size = max(vocabulary.values(), default=-1) + 1
         self.dtype = "uint16" if self.size <= 1 << 16 else "uint32"
         self.digest = _digest(path)
-        name = _eos_name(path, vocabulary)
-        self.eos: int | None = vocabulary[name] if name is not None else None
-        if name is None:
+        # As tokenizer_config.json beside the file says, else the first usual name in use.
+        names = (_configured_eos(path.with_name("tokenizer_config.json")), *_EOS_NAMES)
+        self.eos: int | None = next((vocabulary[name] for name in names if name in vocabulary), None)
+        if self.eos is None:
             _logger.warning("%s has no end-of-document token: documents follow each other unmarked", path)
 
     def encode(self, text: str) -> list[int]:
@@ -191,12 +192,6 @@ class _TokenizerErrors(AbstractContextManager[None]):
             raise ConfigError(
                 f"model.tokenizer: {self._path} is not a Hugging Face tokenizer.json ({error})"
             ) from None
-
-
-def _eos_name(path: Path, vocabulary: dict[str, int]) -> str | None:
-    """The `eos_token` of the tokenizer_config.json beside the file, else the first usual name in use."""
-    names = (_configured_eos(path.with_name("tokenizer_config.json")), *_EOS_NAMES)
-    return next((name for name in names if name is not None and name in vocabulary), None)
 
 
 def _configured_eos(path: Path) -> str | None:

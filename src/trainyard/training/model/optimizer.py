@@ -1,17 +1,13 @@
-"""Build the configured optimizer, and compute the learning rate as a pure function of the step.
-
-`config.registries` lists the optimizers.
-"""
+"""Build the optimizer, and compute the learning rate as a pure function of the step."""
 
 import math
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
+import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
-from trainyard.config.registries import OPTIMIZERS
 from trainyard.config.schema import TrainingConfig
 
 DECAY_SHARE = 0.2
@@ -19,8 +15,28 @@ DECAY_SHARE = 0.2
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
-    """Build the optimizer with its complete state, so that the state has the same shape at every step."""
-    optimizer: Optimizer = import_module(OPTIMIZERS[config.optimizer].module).build(model, config)
+    """Build AdamW (arXiv:1711.05101), with weight decay of matrices only.
+
+    Its moments are made here, so that its state has the same shape at every step.
+    """
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizer = AdamW(
+        groups,
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    for parameter in (*matrices, *vectors):
+        values = parameter.detach()
+        step = torch.zeros((), dtype=torch.float32, device=values.device)
+        moments = {"exp_avg": torch.zeros_like(values), "exp_avg_sq": torch.zeros_like(values)}
+        optimizer.state[parameter] = {"step": step, **moments}
     return optimizer
 
 

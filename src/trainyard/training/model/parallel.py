@@ -172,19 +172,15 @@ def _shard(config: Config, world: World, device: torch.device, *, draw: bool) ->
         shard(layer)
     shard(model)
     model.to_empty(device="cpu" if compute.cpu_offload else device)
-    _move_tables(model, device)
+    # Offloading keeps only parameters in main memory.
+    for name, table in model.model.named_buffers(recurse=False):
+        setattr(model.model, name, torch.empty_like(table, device=device))
     if draw:
         initialize(model, config.model.architecture, seed=config.training.seed)
     else:
         fill_tables(model, config.model.architecture)
     share = DataShare(world, processes=shape.tensor)
     return Parallel(model, model, share, loss_scale=float(shape.data), autocast=False)
-
-
-def _move_tables(model: Llama, device: torch.device) -> None:
-    """Move the constant tables to `device`; offloading keeps only parameters in main memory."""
-    for name, table in model.model.named_buffers(recurse=False):
-        setattr(model.model, name, torch.empty_like(table, device=device))
 
 
 def _mesh(shape: MeshShape, compute: ComputeConfig, device: torch.device) -> DeviceMesh:

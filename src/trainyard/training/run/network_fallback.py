@@ -52,18 +52,14 @@ def record_network(
         segment.record_event("network", step=segment.state.step, **found)
         if (reason := segment.network.trouble(found)) is not None:
             segment.record_event("network_degraded", step=segment.state.step, reason=reason)
-    if segment.network.fallback(found) is not None and segment.config.compute.on_fallback == "stop":
-        raise _fallback_error(segment, found)
+    fallback = segment.network.fallback(found)
+    if fallback is not None and segment.config.compute.on_fallback == "stop":
+        fix = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
+        newest = max(complete_steps(segment.directory), default=None)
+        changes = {"compute.network": "tcp"}
+        failure = Failure(FailureKind.TCP_FALLBACK, segment.state.step, fix, changes, newest)
+        raise build_error(NetworkFallbackError, f"{fallback}.", failure, segment.directory)
     return found
-
-
-def _fallback_error(segment: RunContext, found: Mapping[str, Any]) -> NetworkFallbackError:
-    fix = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
-    assert segment.network is not None
-    newest = max(complete_steps(segment.directory), default=None)
-    failure = Failure(FailureKind.TCP_FALLBACK, segment.state.step, fix, {"compute.network": "tcp"}, newest)
-    what = f"{segment.network.fallback(found)}."
-    return build_error(NetworkFallbackError, what, failure, segment.directory)
 
 
 def _has_several_machines(environment: Mapping[str, str]) -> bool:

@@ -121,15 +121,11 @@ def hardware_facts(device: torch.device, world_size: int, *, compiled: bool = Fa
     if device.type == "cuda":
         facts |= {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
     if device.type == "cuda" and world_size > 1:
-        facts |= _nccl_facts()
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        facts["nccl"] = ".".join(map(str, version))
+        # The configured algorithm and protocol; `auto` where it chooses.
+        facts |= {name: os.environ.get(variable) or "auto" for name, (variable, _) in _NCCL_PINS.items()}
     return facts
-
-
-def _nccl_facts() -> dict[str, str]:
-    """The version of NCCL, and its configured algorithm and protocol; `auto` where it chooses."""
-    chosen = {fact: os.environ.get(variable) or "auto" for fact, (variable, _) in _NCCL_PINS.items()}
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    return {"nccl": ".".join(map(str, version))} | chosen
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:

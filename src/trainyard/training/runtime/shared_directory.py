@@ -41,65 +41,44 @@ def lock_run_directory(directory: RunDirectory, world: World) -> Iterator[None]:
     """
     path = directory.path
     with contextlib.ExitStack() as held:
-        if world.folder_count > 1:
-            _require_apart(path, world)
+        if world.size > 1:
+            _require_shared_as_configured(path, world)
         world.run_on_owners(lambda: held.enter_context(locked(path)))
-        _require_shared(path, world)
         if world.owns_folder:
             held.callback(end_node, directory)
         yield
 
 
-def _require_shared(path: Path, world: World) -> None:
-    """Raise ConfigError on all processes when one of them does not see the folder that it writes to."""
-    if world.size == 1:
-        return
+def _require_shared_as_configured(path: Path, world: World) -> None:
+    """Raise ConfigError on all processes unless each sees the run directory that it writes to, and no other.
+
+    The first process of each directory writes a file of a random name, and all list the directory.
+    """
+    folders = world.folders or (0,) * world.size
     with contextlib.ExitStack() as held:
-        names = world.gather(_write_nonce(path, world, held))
-        name = next(
-            name for name, folder in zip(names, _folders(world), strict=True) if folder == world.folder
+        own: list[str] = []
+        world.run_on_owners(lambda: own.append(held.enter_context(_nonce(path))))
+        written = world.gather(own[0] if own else "")
+        name = written[folders.index(world.folder)]
+        sees_own = _wait_until_listed(path / name, _PATIENCE_SECONDS)
+        sees_other = sees_own and not {*written}.difference({name, ""}).isdisjoint(_names_in(path))
+        answers = world.gather((sees_own, sees_other, socket.gethostname()))
+    if blind := [(rank, host) for rank, (sees, _, host) in enumerate(answers) if not sees]:
+        rank, hosts = blind[0][0], sorted({host for _, host in blind})
+        raise ConfigError(
+            f"{path} is not the same folder on all machines: rank {rank} on {hosts[0]}"
+            f"{f' and {len(blind) - 1:,} more' if blind[1:] else ''} cannot see what rank "
+            f"{folders.index(folders[rank])} wrote there. Checkpoints need one folder that all nodes share.\n"
+            "Put --run-dir on a shared volume (FSx for Lustre, EFS, NFS; in Kubernetes a ReadWriteMany claim "
+            "that every pod mounts). Without one, set checkpointing.shared to false and store the run from "
+            "each machine (docs/multi_node.md). Nothing was started."
         )
-        seen = _wait_until_listed(path / name, _PATIENCE_SECONDS)
-        answers = enumerate(world.gather((seen, socket.gethostname())))
-        blind = [(rank, host) for rank, (sees, host) in answers if not sees]
-    if not blind:
-        return
-    rank, hosts = blind[0][0], sorted({host for _, host in blind})
-    first = _folders(world).index(_folders(world)[rank])
-    raise ConfigError(
-        f"{path} is not the same folder on all machines: rank {rank} on {hosts[0]}"
-        f"{f' and {len(blind) - 1:,} more' if blind[1:] else ''} cannot see what rank {first} wrote there. "
-        "Checkpoints need one folder that all nodes share.\n"
-        "Put --run-dir on a shared volume (FSx for Lustre, EFS, NFS; in Kubernetes a ReadWriteMany claim "
-        "that every pod mounts). Without one, set checkpointing.shared to false and store the run from each "
-        "machine (docs/multi_node.md). Nothing was started."
-    )
-
-
-def _require_apart(path: Path, world: World) -> None:
-    """Raise ConfigError on all processes when two machines that should have their own folder share one."""
-    with contextlib.ExitStack() as held:
-        own = _write_nonce(path, world, held)
-        others = {name for name in world.gather(own) if name not in ("", own)}
-        seen = world.owns_folder and not others.isdisjoint(os.listdir(path))  # noqa: PTH208 - only the names
-        hosts = [host for host, sees in world.gather((socket.gethostname(), seen)) if sees]
-    if hosts:
+    if host := next((host for _, sees_other, host in answers if sees_other), None):
         raise ConfigError(
             f"checkpointing.shared is false, and {path} is one folder that several machines share (seen on "
-            f"{hosts[0]}). Set checkpointing.shared to true, or give each machine a folder of its own as "
+            f"{host}). Set checkpointing.shared to true, or give each machine a folder of its own as "
             "--run-dir. Nothing was started."
         )
-
-
-def _folders(world: World) -> tuple[int, ...]:
-    return world.folders or (0,) * world.size
-
-
-def _write_nonce(path: Path, world: World, held: contextlib.ExitStack) -> str:
-    """Write a file of a random name once per run directory, until `held` is left; its name, where written."""
-    own: list[str] = []
-    world.run_on_owners(lambda: own.append(held.enter_context(_nonce(path))))
-    return own[0] if own else ""
 
 
 @contextlib.contextmanager
@@ -119,11 +98,15 @@ def _nonce(path: Path) -> Iterator[str]:
 
 def _wait_until_listed(path: Path, patience: float) -> bool:
     deadline = time.monotonic() + patience
-    while True:
-        with contextlib.suppress(OSError):
-            # Listing the folder makes an NFS client read it again.
-            if path.name in os.listdir(path.parent):  # noqa: PTH208 - only the names
-                return True
+    while path.name not in _names_in(path.parent):
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _names_in(path: Path) -> list[str]:
+    """List a folder, which makes an NFS client read it again; a missing one has no names."""
+    with contextlib.suppress(OSError):
+        return os.listdir(path)  # noqa: PTH208 - only the names
+    return []

@@ -63,7 +63,9 @@ def node_agent() -> type[Any]:
             if now - self._last_poll < _POLL_SECONDS:
                 return
             self._last_poll = now
-            if _is_reachable(self._store):
+            with suppress(RuntimeError):  # torch.distributed.DistError is one
+                store: Any = self._store
+                store.check(["trainyard-is-there"])
                 self._gone_since = 0.0
                 return
             self._gone_since = self._gone_since or now
@@ -81,15 +83,6 @@ def node_agent() -> type[Any]:
 def _log_wait(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _is_reachable(store: Any) -> bool:
-    """Return whether the first node still serves the rendezvous store."""
-    try:
-        store.check(["trainyard-is-there"])
-    except RuntimeError:  # torch.distributed.DistError is one
-        return False
-    return True
 
 
 def has_stopped_early() -> bool:

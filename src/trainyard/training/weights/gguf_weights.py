@@ -97,6 +97,8 @@ class GgufWeights(WeightSource):
 
     def _declared_keys(self, reader: GGUFReader) -> dict[str, Any]:
         heads = _value(reader, "attention.head_count")
+        # A rotary scaling in the metadata is one that our model does not support (linear, yarn, …).
+        scaling = _value(reader, "rope.scaling.type", "none")
         return {
             "num_layers": _value(reader, "block_count"),
             "num_attention_heads": heads,
@@ -104,7 +106,7 @@ class GgufWeights(WeightSource):
             "rope_theta": _value(reader, "rope.freq_base", 10000.0),
             "rms_norm_eps": _value(reader, "attention.layer_norm_rms_epsilon"),
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
-            **_other_scaling(reader),
+            **({} if scaling == "none" else {"rope_scaling": {"rope_type": scaling}}),
         }
 
     def architecture(self) -> dict[str, Any]:
@@ -205,12 +207,6 @@ def _value(reader: GGUFReader, key: str, default: Any = None) -> Any:
     if value is None:
         raise ConfigError(f"model.path: the file has no llama.{key}, so it is not a complete model")
     return value
-
-
-def _other_scaling(reader: GGUFReader) -> dict[str, Any]:
-    """A rotary scaling in the metadata (linear, yarn, …), which our model does not support."""
-    kind = _value(reader, "rope.scaling.type", "none")
-    return {} if kind == "none" else {"rope_scaling": {"rope_type": kind}}
 
 
 class GgufHeader(GGUFReader):

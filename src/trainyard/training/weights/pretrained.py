@@ -14,7 +14,7 @@ from typing import Any
 
 from trainyard.config.from_weights import NAME, TOKENIZER, DeclaredShape
 from trainyard.config.load import LoadedConfig, load_config
-from trainyard.config.schema import Config, ModelConfig
+from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
@@ -52,9 +52,12 @@ def load_with_weights(
     """
 
     def read_open_keys(weights: str, open_keys: frozenset[str]) -> DeclaredShape | None:
-        recorded = _run_config(run_directory)
-        if recorded is not None and _same_weights(recorded.model, weights):
-            return _declaration_of_run(recorded, f"{run_directory}/config.yaml")
+        file = RunDirectory(run_directory).config_file if run_directory else None
+        if file is not None and file.is_file():
+            recorded = load_config(file).config
+            # From the same path, or from the commit to which it was resolved then.
+            if f"{recorded.model.path}@".startswith(f"{weights}@"):
+                return _declaration_of_run(recorded, str(file))
         return read_declared(weights, open_keys)
 
     return load_config(path, overrides, read_weights=read_open_keys)
@@ -189,16 +192,6 @@ def _declaration_of_run(config: Config, source: str) -> DeclaredShape:
     model = config.model
     values = _flat(model.architecture.model_dump()) | {TOKENIZER: model.tokenizer, NAME: model.name}
     return DeclaredShape(source, values, model.path or "")
-
-
-def _run_config(run_directory: Path | None) -> Config | None:
-    file = RunDirectory(run_directory).config_file if run_directory else None
-    return load_config(file).config if file is not None and file.is_file() else None
-
-
-def _same_weights(recorded: ModelConfig, path: str) -> bool:
-    """Return whether a run was started from `path`, or from the commit to which `path` was resolved then."""
-    return recorded.path == path or (recorded.path or "").startswith(f"{path}@")
 
 
 def _require_no_tokenizer(path: str, open_keys: frozenset[str]) -> None:

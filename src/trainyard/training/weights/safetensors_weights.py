@@ -63,7 +63,11 @@ def _files_of(folder: Path) -> list[Path]:
     """The shards that the index names, or the single file in the folder."""
     index = folder / INDEX_NAME
     if index.is_file():
-        files = [folder / name for name in _indexed_files(index)]
+        try:
+            names = set(read_json_object(index)["weight_map"].values())
+        except (OSError, DamagedFileError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"model.path: {index} is not an index of weights ({error!r})") from None
+        files = [folder / name for name in sorted(names)]
     elif (folder / WEIGHTS_NAME).is_file():
         files = [folder / WEIGHTS_NAME]
     else:
@@ -76,13 +80,6 @@ def _files_of(folder: Path) -> list[Path]:
     if missing := [file.name for file in files if not file.is_file()]:
         raise ConfigError(f"model.path: {index} names missing files: {', '.join(missing)}; download them too")
     return files
-
-
-def _indexed_files(index: Path) -> list[str]:
-    try:
-        return sorted(set(read_json_object(index)["weight_map"].values()))
-    except (OSError, DamagedFileError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"model.path: {index} is not an index of weights ({error!r})") from None
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, Any]]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
 from trainyard.errors import TrainingFailedError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import FailureKind, read_failure
-from trainyard.run.identity import read_run
 from trainyard.run.records import RecordWriter
 from trainyard.training.checkpoint.failure_advice import (
     build_error,
@@ -147,12 +147,10 @@ def test_a_model_that_does_not_fit_is_no_bug(tiny_config: TinyConfig, directory:
         raise RuntimeError("other")
 
 
-def test_a_run_that_blows_up_records_its_class_its_step_and_what_to_change(
-    tiny_config: TinyConfig, run_training: RunTraining, tmp_path: Path
-) -> None:
+def test_a_run_that_blows_up_records_its_class_its_step_and_what_to_change(lab: Lab) -> None:
     with pytest.raises(TrainingFailedError) as raised:
-        run_training(tiny_config(training={"learning_rate": 1e9, "warmup_steps": 0}))
-    outcome = read_run(tmp_path / "run" / "run.json")["outcome"]
+        lab.run(lab.config(training={"learning_rate": 1e9, "warmup_steps": 0}))
+    outcome = lab.outcome()
     failure = read_failure(outcome)
     assert failure is not None
     assert (failure.kind, failure.step) == (FailureKind.NOT_FINITE, outcome["steps"] + 1)
@@ -161,16 +159,14 @@ def test_a_run_that_blows_up_records_its_class_its_step_and_what_to_change(
     assert "--resume auto" not in str(raised.value)
 
 
-def test_a_step_that_finds_no_memory_is_recorded_as_such(
-    tiny_config: TinyConfig, run_training: RunTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_finds_no_memory_is_recorded_as_such(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> float:
         raise RuntimeError(CPU_MESSAGE)
 
     monkeypatch.setattr("trainyard.training.loop.Trainer._forward_backward", full)
     with pytest.raises(TrainingFailedError, match="Step 1: out of main memory with 4 x 16 tokens"):
-        run_training(tiny_config())
-    failure = read_failure(read_run(tmp_path / "run" / "run.json")["outcome"])
+        lab.run()
+    failure = read_failure(lab.outcome())
     assert failure is not None
     assert (failure.kind, failure.step) == (FailureKind.HOST_MEMORY, 1)
     assert math.prod(failure.changes.values()) == 4

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from tests.unit.training.lab import Lab
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError, IncompatibleCheckpointError, ServiceError, StoppedError
-from trainyard.run.identity import read_run
-from trainyard.run.records import read_rows
 from trainyard.training.data.config_of_run import with_values_of_run
 from trainyard.training.data.hugging_face import (
     DatasetOrigin,
@@ -29,8 +28,6 @@ from trainyard.training.data.hugging_face import (
 from trainyard.training.data.stream_batches import StreamPosition, TokenStream
 from trainyard.training.data.vocabulary import ByteVocabulary
 
-Run = Callable[..., dict[str, Any]]
-Stop = Callable[[int], dict[str, Any]]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [f"row {number}: " + "words and words " * (number % 5) for number in range(90)]
 
@@ -280,23 +277,23 @@ def on_stream(tiny_config: Callable[..., Config], folder: Path) -> Callable[...,
 
 
 def test_a_resumed_run_on_a_stream_is_the_uninterrupted_one(
-    on_stream: Callable[..., Config], run_training: Run, stop_after: Stop, tmp_path: Path
+    lab: Lab, on_stream: Callable[..., Config]
 ) -> None:
     config = on_stream()
-    complete = run_training(config, "complete")
+    complete = lab.run(config, "complete")
     for step in (2, 5, 6):  # within a block of five steps, at its end, in the next one
         with pytest.raises(StoppedError):
-            run_training(config, "cut", **stop_after(step))
-    assert run_training(config, "cut")["state_sha256"] == complete["state_sha256"]
-    rows = [list(read_rows(tmp_path / name / "metrics.jsonl")) for name in ("complete", "cut")]
+            lab.run(config, "cut", **lab.stop_after(step))
+    assert lab.run(config, "cut")["state_sha256"] == complete["state_sha256"]
+    rows = [list(lab.rows(name)) for name in ("complete", "cut")]
     kept = [[(row["step"], row["loss"], row.get("val_loss")) for row in part] for part in rows]
     assert kept[0] == kept[1]
     assert "epoch" not in rows[0][0]
-    run = read_run(tmp_path / "complete" / "run.json")
+    run = lab.record("complete")
     assert "steps_per_epoch" not in run["plan"]
     assert set(run["data"]) == {"name", "fingerprint"}
     with pytest.raises(IncompatibleCheckpointError, match=r"hugging_face\.shuffled_sequences: .* 20, .* 30"):
-        run_training(on_stream(30), "cut")
+        lab.run(on_stream(30), "cut")
 
 
 def test_the_commit_that_is_read_is_in_the_configuration_of_the_run(folder: Path) -> None:

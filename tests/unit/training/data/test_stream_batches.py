@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data import stream_batches
-from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.hugging_face import TextStream, open_stream
 from trainyard.training.data.stream_batches import Position, StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.data.vocabulary import ByteVocabulary
@@ -27,7 +27,7 @@ from trainyard.training.runtime.world import ALONE, DataShare, World
 ONE = DataShare(ALONE)
 
 
-class Texts:
+class Texts(TextStream):
     """Texts from a list; a position is the number of the next text, and a lane is every nth text."""
 
     def __init__(self, texts: list[str]) -> None:

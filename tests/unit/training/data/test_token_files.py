@@ -1,6 +1,7 @@
 """Files of tokens."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import DataError
 from trainyard.training.data import token_files
-from trainyard.training.data.corpus import Portion
-from trainyard.training.data.token_files import TokenFile, TokenWriter, read_token_file
-
-HALF = Portion(0.5)
+from trainyard.training.data.token_files import TokenFile, TokenWriter, cut_end, read_token_file
 
 
 def write(path: Path, *parts: list[int], dtype: str = "uint16") -> TokenFile:
@@ -73,12 +71,14 @@ def test_a_pretokenised_file_is_read_in_parts_and_a_token_beyond_the_vocabulary_
         list(read_token_file(path, dtype="uint16", vocab_size=100))
 
 
-def test_a_token_beyond_the_vocabulary_is_named_where_the_other_side_of_the_split_has_it(
-    tmp_path: Path,
-) -> None:
-    path = write(tmp_path / "a.bin", [1, 2, 3, 100]).path
-    assert [
-        part.tolist() for part in read_token_file(path, dtype="uint16", vocab_size=101, portion=HALF)
-    ] == [[1, 2]]
-    with pytest.raises(DataError, match="token 100 at position 3"):
-        list(read_token_file(path, dtype="uint16", vocab_size=100, portion=HALF))
+def test_the_end_of_the_tokens_is_moved_with_the_starts_of_its_documents(tmp_path: Path) -> None:
+    starts = write(tmp_path / "a.documents", [0, 5, 8], dtype="int64")
+    file = replace(write(tmp_path / "a.bin", list(range(10))), documents=starts)
+    kept, end = cut_end(file, 0.4, tmp_path / "b.bin")
+    assert end is not None
+    assert kept.open().tolist() == [0, 1, 2, 3, 4, 5]
+    assert end.open().tolist() == [6, 7, 8, 9]
+    found = [part.documents.open().tolist() for part in (kept, end) if part.documents]
+    assert found == [[0, 5], [2]]
+    assert all(part.verify() for part in (kept, end))
+    assert cut_end(kept, 0.1, tmp_path / "c.bin") == (kept, None)

@@ -1,17 +1,17 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.training.lab import Lab
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
+from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
 from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
@@ -106,7 +106,6 @@ SHAPE = ArchitectureConfig(
     num_key_value_heads=2,
     max_position_embeddings=LENGTH,
 )
-Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -318,31 +317,27 @@ def test_a_stream_marks_the_same_tokens_as_files(folder: Path, monkeypatch: pyte
     assert stream.prompt(3) == list(b"de\0")
 
 
-def test_accumulation_does_not_change_the_numbers_though_counts_are_uneven(
-    tiny_config: Callable[..., Config], run_training: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
+def test_accumulation_does_not_change_the_numbers_though_counts_are_uneven(lab: Lab) -> None:
+    (lab.folder / "rows").mkdir()
     lines = [f'{{"text": "{"row " * (number % 9)}{number}"}}\n' for number in range(300)]
-    (tmp_path / "rows" / "a.jsonl").write_text("".join(lines))
-    data = {"train_path": str(tmp_path / "rows"), "packing": "separate"}
+    (lab.folder / "rows" / "a.jsonl").write_text("".join(lines))
+    data = {"train_path": str(lab.folder / "rows"), "packing": "separate"}
     losses = []
     for size, accumulation in ((4, 1), (1, 4)):
         training = {"batch_size": size, "gradient_accumulation_steps": accumulation, "max_steps": 6}
-        run_training(tiny_config(training=training, data=data), f"by-{size}")
-        losses.append([row["loss"] for row in read_rows(tmp_path / f"by-{size}" / "metrics.jsonl")])
+        lab.run(lab.config(training=training, data=data), f"by-{size}")
+        losses.append([row["loss"] for row in read_rows(lab.folder / f"by-{size}" / "metrics.jsonl")])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    joined = tiny_config(training={"max_steps": 6}, data={**data, "packing": "concatenate"})
-    run_training(joined, "joined")
-    assert [row["loss"] for row in read_rows(tmp_path / "joined" / "metrics.jsonl")] != losses[0]
+    joined = lab.config(training={"max_steps": 6}, data={**data, "packing": "concatenate"})
+    lab.run(joined, "joined")
+    assert [row["loss"] for row in lab.rows("joined")] != losses[0]
 
 
-def test_a_resume_keeps_the_packing_and_the_numbers(
-    tiny_config: Callable[..., Config], run_training: Run, stop_after: Callable[[int], dict[str, Any]]
-) -> None:
-    config = tiny_config(data={"packing": "separate"}, compute={"activation_checkpointing": "selective"})
-    uninterrupted = run_training(config, "uninterrupted")
+def test_a_resume_keeps_the_packing_and_the_numbers(lab: Lab) -> None:
+    config = lab.config(data={"packing": "separate"}, compute={"activation_checkpointing": "selective"})
+    uninterrupted = lab.run(config, "uninterrupted")
     with pytest.raises(StoppedError):
-        run_training(config, "cut", **stop_after(5))
+        lab.run(config, "cut", **lab.stop_after(5))
     with pytest.raises(IncompatibleCheckpointError, match=r"data\.packing: the checkpoint has separate"):
-        run_training(tiny_config(), "cut")
-    assert run_training(config, "cut")["state_sha256"] == uninterrupted["state_sha256"]
+        lab.run(lab.config(), "cut")
+    assert lab.run(config, "cut")["state_sha256"] == uninterrupted["state_sha256"]

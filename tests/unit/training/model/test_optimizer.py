@@ -5,13 +5,9 @@ from typing import Any
 import pytest
 import torch
 from tests.cases import each_case
-from torch import nn
 
-from trainyard.config.registries import OPTIMIZERS, OptimizerEntry
-from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
-from trainyard.machine.preflight import disk_bytes_needed, gpu_bytes_needed
-from trainyard.plan.device_memory import memory_peaks_of
-from trainyard.plan.workload import training_workload
+from trainyard.config.parameters import OPTIMIZER_BYTES
+from trainyard.config.schema import ArchitectureConfig, TrainingConfig
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer, learning_rate
 
@@ -94,37 +90,9 @@ def test_moments_made_in_advance_give_the_steps_of_an_optimizer_that_makes_its_o
         assert torch.equal(mine, other)
 
 
-def build(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    """Build the planted optimizer, whose module is this one: SGD without momentum, which has no state."""
-    return torch.optim.SGD(model.parameters(), lr=training.learning_rate)
-
-
-def test_an_optimizer_that_is_registered_by_one_line_is_known_everywhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    entry = OptimizerEntry(__name__, "gradient descent", 0, "no state")
-    monkeypatch.setitem(OPTIMIZERS, "sgd", entry)
-    schema = Config.model_json_schema()["$defs"]["TrainingConfig"]["properties"]["optimizer"]
-    assert schema["enum"] == ["adamw", "sgd"]
-    assert schema["description"].endswith("; sgd: gradient descent.")
-    adamw = Config.model_validate({"model": {"name": "tiny", "device": "cpu"}, "training": {"max_steps": 5}})
-    training = adamw.training.model_copy(update={"optimizer": "sgd"})
-    assert TrainingConfig.model_validate(training.model_dump()).optimizer == "sgd"
-    sgd = adamw.model_copy(update={"training": training})
+def test_the_state_has_the_bytes_that_are_planned() -> None:
     model = build_model(ArchitectureConfig(num_layers=1), seed=0)
-    assert isinstance(build_optimizer(model, training), torch.optim.SGD)
-    parameters = sum(p.numel() for p in build_model(adamw.model.architecture, seed=0).parameters())
-    assert gpu_bytes_needed(adamw) - gpu_bytes_needed(sgd) == 8 * parameters
-    assert disk_bytes_needed(adamw) == 3 * disk_bytes_needed(sgd), "12 bytes per parameter, and 4"
-    peaks = [memory_peaks_of(training_workload(config, on_gpu=False))[-1].parts for config in (adamw, sgd)]
-    assert [peak.moments for peak in peaks] == [8 * parameters, 0]
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_has_the_state_that_its_entry_says(name: str) -> None:
-    model = build_model(ArchitectureConfig(num_layers=1), seed=0)
-    optimizer = build_optimizer(model, CONFIG.model_copy(update={"optimizer": name}))
+    optimizer = build_optimizer(model, CONFIG)
     states: list[dict[str, Any]] = [optimizer.state[p] for p in model.parameters()]
     shaped = sum(t.nbytes for state in states for t in state.values() if t.ndim)
-    parameters = sum(p.numel() for p in model.parameters())
-    assert shaped == OPTIMIZERS[name].state_bytes_per_parameter * parameters
+    assert shaped == OPTIMIZER_BYTES * sum(p.numel() for p in model.parameters())

@@ -1,7 +1,7 @@
 """Transformers' own Llama judges weights and shapes, on a shrunken copy of each preset."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tests.unit.training.lab import Lab
 from torch import Tensor
 
 from trainyard.config.load import load_config
-from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
-from trainyard.run.directory import RunDirectory
+from trainyard.config.schema import ArchitectureConfig, ModelConfig
 from trainyard.training.export import plan_export, write_export
 from trainyard.training.model.model import Llama, build_model, rotary_frequencies
 from trainyard.training.weights.gguf_weights import gguf_name
@@ -203,19 +203,15 @@ def test_a_config_of_transformers_4_declares_what_one_of_5_does(
 
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True, "rope_scaling": SCALED}])
 def test_an_exported_run_is_loaded_by_transformers_with_the_same_logits(
-    transformers: Any,
-    tiny_config: Callable[..., Config],
-    run_training: Callable[..., Any],
-    tmp_path: Path,
-    changes: dict[str, Any],
+    lab: Lab, transformers: Any, changes: dict[str, Any]
 ) -> None:
-    config = tiny_config(model={"architecture": changes}, training={"max_steps": 2})
-    run_training(config)
-    write_export(plan_export(RunDirectory(tmp_path / "run"), shard_bytes=20_000), tmp_path / "out")
-    judge = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    ours = load(tmp_path / "run/checkpoints/step-00000002", config.model.architecture)
+    config = lab.config(model={"architecture": changes}, training={"max_steps": 2})
+    lab.run(config)
+    write_export(plan_export(lab.directory(), shard_bytes=20_000), lab.folder / "out")
+    judge = transformers.AutoModelForCausalLM.from_pretrained(lab.folder / "out")
+    ours = load(lab.folder / "run/checkpoints/step-00000002", config.model.architecture)
     text = "the cat sat on mat 3, é"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(lab.folder / "out")
     ids = tokenizer(text, return_tensors="pt").input_ids
     assert ids.tolist() == [list(text.encode())]
     assert tokenizer.decode(ids[0]) == text

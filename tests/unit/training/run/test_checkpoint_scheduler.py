@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, StoppedError, TrainingFailedError
@@ -26,8 +27,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import verify_checkpoint
 from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import grace_needed, read_run
-from trainyard.run.records import read_rows
+from trainyard.run.identity import grace_needed
 from trainyard.training import loop
 from trainyard.training.checkpoint import checkpoint, shards, writer_process
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
@@ -39,17 +39,9 @@ from trainyard.training.run.run_request import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
 
-Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
-Stop = Callable[[int], dict[str, Any]]
 MODES = ("sync", "async")
-EXACT = ("step", "loss", "grad_norm", "val_loss")
 DEATH = 99
 CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
-
-
-def numbers(run: Path) -> list[tuple[Any, ...]]:
-    return [tuple(row.get(key) for key in EXACT) for row in read_rows(run / "metrics.jsonl")]
 
 
 def context_of(directory: RunDirectory, state: TrainingState, world: World = ALONE) -> Any:
@@ -57,10 +49,6 @@ def context_of(directory: RunDirectory, state: TrainingState, world: World = ALO
     return SimpleNamespace(
         directory=directory, run_id="one", fits={}, state=state, world=world, config=CONFIG
     )
-
-
-def events(run: Path, name: str) -> list[dict[str, Any]]:
-    return [row for row in read_rows(run / "events.jsonl") if row["event"] == name]
 
 
 class Listener:
@@ -82,18 +70,16 @@ class Listener:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
-    tiny_config: Build, run_training: Run, train_once: Run, tmp_path: Path, mode: str, stop_after: Stop
-) -> None:
-    uninterrupted = train_once("uninterrupted")
-    config = tiny_config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
+def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(lab: Lab, mode: str) -> None:
+    uninterrupted = lab.once("uninterrupted")
+    config = lab.config(checkpointing={"mode": mode, "save_steps": 2, "keep_every": 4})
     with pytest.raises(StoppedError, match="Stopped at step 5"):
-        run_training(config, mode, **stop_after(5))
-    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / mode) == numbers(tmp_path / "uninterrupted")
-    directory = RunDirectory(tmp_path / mode)
+        lab.run(config, mode, **lab.stop_after(5))
+    assert lab.run(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers(mode) == lab.numbers("uninterrupted")
+    directory = lab.directory(mode)
     assert complete_steps(directory) == [4, 8, 10, 12]
-    saved = {event["step"]: event for event in events(tmp_path / mode, "checkpoint_saved")}
+    saved = {event["step"]: event for event in lab.events(mode, "checkpoint_saved")}
     assert list(saved) == [2, 4, 5, 6, 8, 10, 12]
     for at in complete_steps(directory):
         verify_checkpoint(directory.checkpoint(at), run_id=f"id-of-{mode}")
@@ -105,10 +91,10 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_save_is_of_its_step_however_late_it_is_complete(
-    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny_config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
-    run_training(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
+    config = lab.config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
+    lab.run(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
     listener = Listener(lambda _step: torch.rand(3))
 
     class DelayedResult:
@@ -122,18 +108,16 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
 
     start = BackgroundEngine.start
     monkeypatch.setattr(BackgroundEngine, "start", lambda self, work: DelayedResult(start(self, work)))
-    late = tiny_config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
-    run_training(late, mode, listener=listener)
+    late = lab.config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
+    lab.run(late, mode, listener=listener)
     assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
     for at in (4, 8, 12):
-        one, other = (RunDirectory(tmp_path / name).checkpoint(at) for name in ("at-once", mode))
+        one, other = (lab.directory(name).checkpoint(at) for name in ("at-once", mode))
         assert sha256_of_file(one / "__0_0.distcp") == sha256_of_file(other / "__0_0.distcp")
         records = [json.loads((path / "trainer_state.json").read_text()) for path in (one, other)]
         assert {record["step"] for record in records} == {at}
         assert records[0]["generators"] == records[1]["generators"]
-        assert (
-            records[1]["seconds"] <= read_run(tmp_path / mode / "run.json")["outcome"]["seconds"] or at == 12
-        )
+        assert records[1]["seconds"] <= lab.outcome(mode)["seconds"] or at == 12
 
 
 # Points at which a run dies: a function, and the number of the call that ends the run.
@@ -172,16 +156,14 @@ def train_until(config: Config, run: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
-    tiny_config: Build, run_training: Run, tmp_path: Path, mode: str
-) -> None:
+def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(lab: Lab, mode: str) -> None:
     """Each death is that of a fork of a server that has imported torch, and never of this process.
 
     A fork of a process that has run autograd may be unable to run it.
     """
-    uninterrupted = run_training(tiny_config(training={"max_steps": 20}), "uninterrupted")
-    config = tiny_config(training={"max_steps": 20}, checkpointing={"mode": mode, "save_steps": 1})
-    directory = RunDirectory(tmp_path / mode)
+    uninterrupted = lab.run(lab.config(training={"max_steps": 20}), "uninterrupted")
+    config = lab.config(training={"max_steps": 20}, checkpointing={"mode": mode, "save_steps": 1})
+    directory = lab.directory(mode)
     context = multiprocessing.get_context("forkserver")
     for point in POINTS_OF[mode]:
         process = context.Process(target=train_until, args=(config, directory.path, point))
@@ -191,40 +173,35 @@ def test_a_run_that_dies_at_each_point_of_a_save_ends_bitwise_equal(
         for at in complete_steps(directory):
             verify_checkpoint(directory.checkpoint(at))
     assert complete_steps(directory)
-    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / mode) == numbers(tmp_path / "uninterrupted")
+    assert lab.run(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers(mode) == lab.numbers("uninterrupted")
     assert complete_steps(directory) == [19, 20]
     assert not list(directory.checkpoints.glob(".*"))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
-    tiny_config: Build,
-    run_training: Run,
-    train_once: Run,
-    tmp_path: Path,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uninterrupted = train_once("uninterrupted")
-    config = tiny_config(checkpointing={"mode": mode})
+    uninterrupted = lab.once("uninterrupted")
+    config = lab.config(checkpointing={"mode": mode})
     made = itertools.count(1)
     original = checkpoint.make_empty
     monkeypatch.setattr(checkpoint, "make_empty", lambda path: next(made) == 2 or original(path))
     with pytest.raises(CheckpointError, match="Step 8 was not saved; step 4 is complete"):
-        run_training(config, mode)
+        lab.run(config, mode)
     monkeypatch.undo()
-    (failure,) = events(tmp_path / mode, "checkpoint_failed")
+    (failure,) = lab.events(mode, "checkpoint_failed")
     assert failure["step"] == 8
     assert "No such file" in failure["reason"]
-    outcome = read_run(tmp_path / mode / "run.json")["outcome"]
+    outcome = lab.outcome(mode)
     assert (outcome["status"], outcome["exit_code"]) == ("failed", 1)
-    assert [path.name for path in RunDirectory(tmp_path / mode).checkpoints.iterdir()] == ["step-00000004"]
-    assert run_training(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
+    assert [path.name for path in lab.directory(mode).checkpoints.iterdir()] == ["step-00000004"]
+    assert lab.run(config, mode)["state_sha256"] == uninterrupted["state_sha256"]
 
 
 def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(self: WriterProcess, path: Path) -> Any:
         self._process.kill()
@@ -233,15 +210,13 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     original = WriterProcess.write
     monkeypatch.setattr(WriterProcess, "write", die)
     with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
-        run_training(tiny_config(checkpointing={"mode": "async"}))
+        lab.run(lab.config(checkpointing={"mode": "async"}))
     assert "Once that is fixed: " in str(failure.value)
     assert "Free space" not in str(failure.value)
-    assert not complete_steps(RunDirectory(tmp_path / "run"))
+    assert not complete_steps(lab.directory())
 
 
-def test_on_a_full_disk_the_message_says_how_full(
-    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_the_message_says_how_full(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: Any, **_kwargs: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -249,34 +224,34 @@ def test_on_a_full_disk_the_message_says_how_full(
     with pytest.raises(
         CheckpointError, match=r"No space left on .* free, a checkpoint needs .*\nFree space in"
     ):
-        run_training(tiny_config(checkpointing={"mode": "async"}))
+        lab.run(lab.config(checkpointing={"mode": "async"}))
 
 
 def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raise_no_space(*_args: Any, **_kwargs: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(writer_process, "Copies", raise_no_space)
     with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
-        run_training(tiny_config(checkpointing={"mode": "async"}))
-    assert not list(RunDirectory(tmp_path / "run").checkpoints.iterdir())
+        lab.run(lab.config(checkpointing={"mode": "async"}))
+    assert not list(lab.directory().checkpoints.iterdir())
 
 
 def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(at: int) -> None:
         if at == 5:
-            (tmp_path / "run" / "events.jsonl").unlink()
-            (tmp_path / "run" / "events.jsonl").mkdir()
+            (lab.folder / "run" / "events.jsonl").unlink()
+            (lab.folder / "run" / "events.jsonl").mkdir()
             raise ValueError("the test")
 
     endless_saves(monkeypatch)
     with pytest.raises(ValueError, match="the test"):
-        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
+        lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert complete_steps(lab.directory()) == [4]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -321,22 +296,18 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
     assert not list(directory.checkpoints.iterdir())
 
 
-def test_a_run_that_fails_first_waits_for_the_save_under_way(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
+def test_a_run_that_fails_first_waits_for_the_save_under_way(lab: Lab) -> None:
     def fail(at: int) -> None:
         if at == 5:
             raise ValueError("the test")
 
     with pytest.raises(ValueError, match="the test"):
-        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert [event["step"] for event in events(tmp_path / "run", "checkpoint_saved")] == [4]
-    assert complete_steps(RunDirectory(tmp_path / "run")) == [4]
+        lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
+    assert [event["step"] for event in lab.events("run", "checkpoint_saved")] == [4]
+    assert complete_steps(lab.directory()) == [4]
 
 
-def test_a_second_interrupt_waits_for_no_save(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer process is stopped: waiting for it would last until the time limit of the tests."""
 
     def interrupt(at: int) -> None:
@@ -351,13 +322,13 @@ def test_a_second_interrupt_waits_for_no_save(
     original = WriterProcess.write
     monkeypatch.setattr(WriterProcess, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
-        run_training(tiny_config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
-    assert not complete_steps(RunDirectory(tmp_path / "run"))
+        lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
+    assert not complete_steps(lab.directory())
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
 def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
-    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserved: dict[int, tuple[bool, float]] = {}
 
@@ -368,7 +339,7 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     original = checkpoint_scheduler.Saver.poll
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
     endless_saves(monkeypatch)
-    run_training(tiny_config(checkpointing={"mode": "async"}))
+    lab.run(lab.config(checkpointing={"mode": "async"}))
     assert reserved[4] == (False, 5.0)  # a guess until the first save is measured
     assert reserved[5] == (True, 10.0)
     assert reserved[9][0]
@@ -376,7 +347,7 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
 
 
 def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
-    tiny_config: Build, run_training: Run, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each save seems to have started a thousand seconds ago."""
     reserved: list[float] = []
@@ -395,50 +366,38 @@ def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
         self._start -= 1000
 
     monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
-    run_training(tiny_config(checkpointing={"mode": "async"}))
+    lab.run(lab.config(checkpointing={"mode": "async"}))
     assert len(reserved) == 3
     assert max(reserved) < 60
 
 
 @pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
 def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
-    tiny_config: Build,
-    run_training: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: Stop,
-    left: float,
-    last: int,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, left: float, last: int
 ) -> None:
     """Before a save was measured, ten seconds are needed: five to end the running save, five for another."""
-    config = tiny_config(checkpointing={"mode": "async"}, training={"validation_steps": None})
-    uninterrupted = run_training(config, "uninterrupted")
-    stop_arguments = stop_after(5)
+    config = lab.config(checkpointing={"mode": "async"}, training={"validation_steps": None})
+    uninterrupted = lab.run(config, "uninterrupted")
+    stop_arguments = lab.stop_after(5)
     monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with monkeypatch.context() as patch:
         endless_saves(patch)
         with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-            run_training(config, **stop_arguments)
+            lab.run(config, **stop_arguments)
     assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
-    directory = RunDirectory(tmp_path / "run")
-    outcome = read_run(directory.run_file)["outcome"]
+    directory = lab.directory()
+    outcome = lab.outcome()
     manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
     assert complete_steps(directory) == [4, 5][: last - 3]
     assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
     assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
-    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(directory.path) == numbers(tmp_path / "uninterrupted")
+    assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers() == lab.numbers("uninterrupted")
 
 
 @pytest.mark.parametrize(("left", "last"), [(4.9, 4), (5.1, 6)])
 def test_a_stop_without_time_for_a_save_ends_at_the_newest_complete_checkpoint(
-    tiny_config: Build,
-    run_training: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: Stop,
-    left: float,
-    last: int,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, left: float, last: int
 ) -> None:
     """Each save seems to take five seconds."""
     conclude = checkpoint_scheduler.Saver._conclude
@@ -448,55 +407,51 @@ def test_a_stop_without_time_for_a_save_ends_at_the_newest_complete_checkpoint(
         self._seconds = 5.0
 
     monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", slow)
-    config, directory = tiny_config(training={"validation_steps": None}), RunDirectory(tmp_path / "run")
-    uninterrupted = run_training(config, "uninterrupted")
-    stop_arguments = stop_after(6)
+    config, directory = lab.config(training={"validation_steps": None}), lab.directory()
+    uninterrupted = lab.run(config, "uninterrupted")
+    stop_arguments = lab.stop_after(6)
     monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-        run_training(config, **stop_arguments)
+        lab.run(config, **stop_arguments)
     assert ("The grace period had no time left to save step 6." in str(stopped.value)) is (last == 4)
     assert complete_steps(directory)[-1] == last
-    assert read_run(directory.run_file)["outcome"]["steps"] == last
-    assert run_training(config)["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(directory.path) == numbers(tmp_path / "uninterrupted")
+    assert lab.outcome()["steps"] == last
+    assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers() == lab.numbers("uninterrupted")
 
 
 def test_the_duration_of_a_stop_is_measured_recorded_and_compared_with_the_grace_period(
-    tiny_config: Build, run_training: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     long, short = StopRequest(grace=3600.0), StopRequest(grace=0.5)
     for name, stop in (("long", long), ("short", short)):
-        outcome = run_training(tiny_config(), name, stop=stop)
+        outcome = lab.run(lab.config(), name, stop=stop)
         assert stop.needed is not None
         assert 2.0 <= stop.needed < 60
         assert outcome["grace_seconds_needed"] == round(stop.needed, 1)
         assert "seconds_since_signal" not in outcome
-        assert grace_needed(tmp_path / name) == outcome["grace_seconds_needed"]
-        assert len(events(tmp_path / name, "grace_too_short")) == (name == "short"), "it is reported once"
+        assert grace_needed(lab.folder / name) == outcome["grace_seconds_needed"]
+        assert len(lab.events(name, "grace_too_short")) == (name == "short"), "it is reported once"
     assert "Set --grace, and terminationGracePeriodSeconds of the pod, to " in caplog.text
-    assert grace_needed(tmp_path / "nothing") == grace_needed(None) == 0.0
+    assert grace_needed(lab.folder / "nothing") == grace_needed(None) == 0.0
 
 
-def test_the_duration_of_a_stop_is_not_reported_before_a_usual_step_was_measured(
-    tiny_config: Build, run_training: Run, stop_after: Stop
-) -> None:
+def test_the_duration_of_a_stop_is_not_reported_before_a_usual_step_was_measured(lab: Lab) -> None:
     """The first step of a segment compiles, and without a usual step the estimate would be too short."""
     for steps, known in ((1, False), (2, True)):
-        stop_arguments = stop_after(steps)
+        stop_arguments = lab.stop_after(steps)
         with pytest.raises(StoppedError):
-            run_training(tiny_config(checkpointing={"save_steps": 1}), f"after-{steps}", **stop_arguments)
+            lab.run(lab.config(checkpointing={"save_steps": 1}), f"after-{steps}", **stop_arguments)
         assert (stop_arguments["stop"].needed is not None) is known
 
 
-def test_a_stop_removes_nothing(
-    tiny_config: Build, run_training: Run, tmp_path: Path, stop_after: Stop
-) -> None:
-    config = tiny_config(checkpointing={"keep_last": 1}, training={"validation_steps": None})
+def test_a_stop_removes_nothing(lab: Lab) -> None:
+    config = lab.config(checkpointing={"keep_last": 1}, training={"validation_steps": None})
     with pytest.raises(StoppedError):
-        run_training(config, **stop_after(5))
-    directory = RunDirectory(tmp_path / "run")
+        lab.run(config, **lab.stop_after(5))
+    directory = lab.directory()
     assert complete_steps(directory) == [4, 5], "the next segment removes it"
-    run_training(config)
+    lab.run(config)
     assert complete_steps(directory) == [12]
 
 

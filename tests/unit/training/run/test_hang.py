@@ -4,23 +4,19 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from tests.unit.training.lab import Lab
 
-from trainyard.config.schema import Config
 from trainyard.training.data.batches import TokenBatches
 from trainyard.training.run import hang
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import ALONE, World, remove_collective_limit
-
-Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
 
 
 class ProcessExit(Exception):  # noqa: N818 - replaces the end of the process
@@ -36,9 +32,7 @@ class StoppedTimer:
     def start(self) -> None: ...
 
 
-def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hang_tells_its_outcome_and_leaves_with_its_code(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes, codes = list[dict[str, Any]](), list[int]()
     monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
     original = TokenBatches.batch
@@ -52,22 +46,20 @@ def test_a_hang_tells_its_outcome_and_leaves_with_its_code(
 
     monkeypatch.setattr(TokenBatches, "batch", never_the_sixth)
     with pytest.raises(ProcessExit):
-        run_training(tiny_config(), on_outcome=outcomes.append, leave=codes.append)
+        lab.run(lab.config(), on_outcome=outcomes.append, leave=codes.append)
     assert codes == [1]
     assert outcomes[0]["status"] == "failed"
     assert outcomes[0]["reason"].startswith("Step 6: nothing moved for ")
-    logs = tmp_path / "run" / "logs"
+    logs = lab.folder / "run" / "logs"
     assert "never_the_sixth" in (logs / "hang-rank-0.txt").read_text()
     assert not (logs / "hang-suspected").exists()
-    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    lines = (lab.folder / "run" / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines][:4] == [
         *("started", "checkpoint_saved", "hang_suspected", "finished")
     ]
 
 
-def test_a_stuck_part_of_the_end_costs_that_part_only(
-    tiny_config: Build, run_training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stuck_part_of_the_end_costs_that_part_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
     monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
     monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
@@ -77,7 +69,7 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(
 
     def leave(code: int) -> None:
         assert not over.is_set(), "the end has waited for a part that is stuck"
-        ends.append((code, (tmp_path / "run" / "run.json").read_text()))
+        ends.append((code, (lab.folder / "run" / "run.json").read_text()))
 
     class StuckDisplay:
         """A display on a terminal that blocks once a hang is suspected."""
@@ -96,11 +88,11 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(
         over.set()
         raise ProcessExit
 
-    sign, events = tmp_path / "run" / "logs" / "hang-suspected", tmp_path / "run" / "events.jsonl"
+    sign, events = lab.folder / "run" / "logs" / "hang-suspected", lab.folder / "run" / "events.jsonl"
     monkeypatch.setattr(TokenBatches, "batch", never)
     monkeypatch.setattr(hang, "_write_collectives", stuck)
     with pytest.raises(ProcessExit):
-        run_training(tiny_config(), listener=StuckDisplay(), on_outcome=outcomes.append, leave=leave)
+        lab.run(lab.config(), listener=StuckDisplay(), on_outcome=outcomes.append, leave=leave)
     ((code, record),) = ends
     assert (code, outcomes[0]["status"], json.loads(record)["outcome"]) == (1, "failed", outcomes[0])
     assert "hang_suspected" in events.read_text()

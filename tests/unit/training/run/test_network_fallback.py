@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.proof.test_joining_network import P5_TYPE, facts_of
+from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, ExitCode, NetworkFallbackError
@@ -142,12 +143,12 @@ def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> Non
 
 
 def test_the_loop_reads_the_log_after_the_first_step_and_at_the_end(
-    tiny_config: Callable[..., Config], run_training: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
     monkeypatch.setattr(
         "trainyard.training.loop.record_network",
         lambda context, before=None: steps.append(context.state.step),
     )
-    run_training(tiny_config())
+    lab.run()
     assert steps == [1, 12]

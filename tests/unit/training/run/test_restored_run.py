@@ -1,11 +1,11 @@
 """A run that was lost with its machine resumes from the store with the same results."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.training.lab import Lab
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -22,20 +22,14 @@ def numbers(run: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("selection", [Selection(1), Selection(1, newest=True), Selection(1, 4)])
-def test_a_restored_run_continues_to_the_same_digest(
-    tiny_config: Callable[..., Any],
-    run_training: Callable[..., dict[str, Any]],
-    stop_after: Callable[[int], dict[str, Any]],
-    tmp_path: Path,
-    selection: Selection,
-) -> None:
-    uninterrupted = run_training(tiny_config(), "uninterrupted")
+def test_a_restored_run_continues_to_the_same_digest(lab: Lab, selection: Selection) -> None:
+    uninterrupted = lab.run(lab.config(), "uninterrupted")
     with pytest.raises(StoppedError):
-        run_training(tiny_config(), "lost", **stop_after(7))
-    store, lost = open_store((tmp_path / "store").as_uri()), tmp_path / "lost"
+        lab.run(lab.config(), "lost", **lab.stop_after(7))
+    store, lost = open_store((lab.folder / "store").as_uri()), lab.folder / "lost"
     assert sync_run(store, RunDirectory(lost), 1).problems == ()
     shutil.rmtree(lost)
-    report = restore(store, selection, tmp_path / "back")
+    report = restore(store, selection, lab.folder / "back")
     assert report.steps == {None: (4, 7) if not selection.newest else (7,), 4: (4,)}[selection.step]
-    assert run_training(tiny_config(), "back")["state_sha256"] == uninterrupted["state_sha256"]
-    assert numbers(tmp_path / "back") == numbers(tmp_path / "uninterrupted")
+    assert lab.run(lab.config(), "back")["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.numbers("back") == lab.numbers("uninterrupted")

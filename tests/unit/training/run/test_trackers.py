@@ -5,13 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.cases import each_case
+from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
@@ -193,14 +193,11 @@ def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
-    tiny_config: Callable[..., Config],
-    run_training: Callable[..., dict[str, Any]],
-    stop_after: Callable[[int], dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trackers, "TensorBoardTracker", lambda _: FailingTracker("close"))
     with pytest.raises(StoppedError, match="step 2"):
-        run_training(tiny_config(monitoring={"tensorboard": True}), **stop_after(2))
+        lab.run(lab.config(monitoring={"tensorboard": True}), **lab.stop_after(2))
 
 
 def test_trackers_that_take_too_long_are_left_within_the_grace_period(

@@ -1,12 +1,11 @@
 """Before torch is imported: its variables, and no garbage collection until training starts."""
 
 import gc
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from tests.unit.training.lab import Lab
 
-from trainyard.config.schema import Config
 from trainyard.training.runtime.before_torch import before_torch, resume_garbage_collection
 
 
@@ -21,16 +20,12 @@ def garbage_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("garbage_collection")
-def test_garbage_is_collected_again_once_training_starts(
-    tiny_config: Callable[..., Config],
-    run_training: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_garbage_is_collected_again_once_training_starts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.training.runtime.before_torch._VARIABLES", {})
     gc.set_threshold(50_000)
     before_torch()
     assert not gc.isenabled()
-    run_training(tiny_config(training={"max_steps": 1}))
+    lab.run(lab.config(training={"max_steps": 1}))
     assert gc.isenabled()
     assert gc.get_freeze_count()
     assert gc.get_threshold() == (700, 10, 10), "few objects of a training may hold much memory"

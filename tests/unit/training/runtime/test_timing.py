@@ -2,16 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
+from tests.unit.training.lab import Lab
 
-from trainyard.config.schema import Config
-from trainyard.run.identity import read_run
-from trainyard.run.records import read_rows
 from trainyard.training.runtime.timing import GpuClock, HostClock
 
 PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
@@ -68,11 +63,9 @@ def test_a_gpus_update_is_in_the_reading_of_the_step_that_waited_for_it(
     assert readings[1] == readings[0] | {"optimizer_seconds": 7.0}
 
 
-def test_each_row_has_the_times_of_the_parts_of_its_step(
-    tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
-) -> None:
-    run_training(tiny_config(training={"max_steps": 6, "validation_steps": None}))
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+def test_each_row_has_the_times_of_the_parts_of_its_step(lab: Lab) -> None:
+    lab.run(lab.config(training={"max_steps": 6, "validation_steps": None}))
+    rows = lab.rows()
     for row in rows:
         assert all(row[part] > 0 for part in PARTS)
         assert sum(row[part] for part in PARTS) <= row["step_seconds"] + 1e-6
@@ -82,31 +75,27 @@ def test_each_row_has_the_times_of_the_parts_of_its_step(
     assert held_up == [False, False, False, False, True, False], "step 4 was saved before step 5"
 
 
-def test_mfu_is_the_share_of_the_peak_of_all_devices(
-    tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_mfu_is_the_share_of_the_peak_of_all_devices(lab: Lab) -> None:
     requested: list[str] = []
 
     def peak(name: str) -> float:
         requested.append(name)
         return 4e9
 
-    config = tiny_config(training={"max_steps": 2})
-    run_training(config, "known", flops_per_token=1000, peak_flops=peak)
-    for row in read_rows(tmp_path / "known" / "metrics.jsonl"):
+    config = lab.config(training={"max_steps": 2})
+    lab.run(config, "known", flops_per_token=1000, peak_flops=peak)
+    for row in lab.rows("known"):
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
-    run = read_run(tmp_path / "known" / "run.json")
+    run = lab.record("known")
     assert (run["plan"]["flops_per_token"], run["hardware"]["peak_flops"]) == (1000, 4e9)
     assert set(requested) == {"cpu"}
-    run_training(config, "unknown", peak_flops=peak)
-    assert not any("mfu" in row for row in read_rows(tmp_path / "unknown" / "metrics.jsonl"))
+    lab.run(config, "unknown", peak_flops=peak)
+    assert not any("mfu" in row for row in lab.rows("unknown"))
 
 
-def test_no_mfu_is_above_1_or_of_an_unknown_peak(
-    tiny_config: Callable[..., Config], run_training: Callable[..., Any], tmp_path: Path
-) -> None:
-    config = tiny_config(training={"max_steps": 1})
-    run_training(config, "above", flops_per_token=1000, peak_flops=lambda name: 1.0)
-    run_training(config, "unknown", flops_per_token=1000, peak_flops=lambda name: None)
+def test_no_mfu_is_above_1_or_of_an_unknown_peak(lab: Lab) -> None:
+    config = lab.config(training={"max_steps": 1})
+    lab.run(config, "above", flops_per_token=1000, peak_flops=lambda name: 1.0)
+    lab.run(config, "unknown", flops_per_token=1000, peak_flops=lambda name: None)
     for run in ("above", "unknown"):
-        assert not any("mfu" in row for row in read_rows(tmp_path / run / "metrics.jsonl"))
+        assert not any("mfu" in row for row in lab.rows(run))

@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DataError
@@ -302,10 +303,7 @@ def config_from_q8(tiny_config: Callable[..., Config], tmp_path: Path) -> Config
 
 
 def test_a_run_is_the_same_run_with_kernels_and_without(
-    config_from_q8: Config,
-    run_training: Callable[..., dict[str, Any]],
-    library: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, config_from_q8: Config, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiles = []
 
@@ -315,9 +313,9 @@ def test_a_run_is_the_same_run_with_kernels_and_without(
 
     monkeypatch.setattr(gguf_weights, "dequantize", record_call)
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
-    by_kernels = run_training(config_from_q8, "kernels")
+    by_kernels = lab.run(config_from_q8, "kernels")
     monkeypatch.setenv(LIBRARY_VARIABLE, "none")
-    by_numpy = run_training(config_from_q8, "numpy")
+    by_numpy = lab.run(config_from_q8, "numpy")
     assert set(tiles) == {(False, 512), (True, 512)}
     assert by_kernels["first_loss"] == by_numpy["first_loss"]
     assert by_kernels["state_sha256"] == by_numpy["state_sha256"]

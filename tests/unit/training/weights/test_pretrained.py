@@ -1,17 +1,17 @@
 """The keys of the configuration that the model of the weights decides, for every form of weights."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import save_file
+from tests.unit.training.lab import Lab
 
 from trainyard.config.from_weights import ARCHITECTURE
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import LoadedConfig, dump_yaml, load_config
-from trainyard.config.schema import ArchitectureConfig, Config, ModelConfig
+from trainyard.config.schema import ArchitectureConfig, ModelConfig
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.export import byte_tokenizer, plan_export, write_export
@@ -36,8 +36,6 @@ SHAPE = ArchitectureConfig(
     initializer_range=0.03,
 )
 KEYS = [key for key in leaf_keys() if key.startswith("model.architecture.")]
-Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -206,16 +204,14 @@ def test_a_folder_without_the_needed_files_is_refused_with_the_keys_to_set(folde
 
 
 @pytest.mark.parametrize("form", ["safetensors", "checkpoint"])
-def test_every_form_of_our_own_is_started_from_without_a_key(
-    tiny_config: Build, run_training: Run, tmp_path: Path, form: str
-) -> None:
+def test_every_form_of_our_own_is_started_from_without_a_key(lab: Lab, form: str) -> None:
     scaling = {"rope_type": "llama3", "original_max_position_embeddings": 8192}
-    config = tiny_config(model={"architecture": {"rope_scaling": scaling, "tie_word_embeddings": True}})
-    run_training(config)
-    path = tmp_path / "run/checkpoints/step-00000012"
+    config = lab.config(model={"architecture": {"rope_scaling": scaling, "tie_word_embeddings": True}})
+    lab.run(config)
+    path = lab.folder / "run/checkpoints/step-00000012"
     if form != "checkpoint":
-        path = tmp_path / "exported"
-        write_export(plan_export(RunDirectory(tmp_path / "run")), path)
+        path = lab.folder / "exported"
+        write_export(plan_export(lab.directory()), path)
     found = load(f"model.path={path}", "data.sequence_length=16").config.model
     expected = config.model.architecture.model_dump()
     for key, value in found.architecture.model_dump().items():

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.unit.training.lab import Lab
 from tests.unit.training.model.worlds import fake_world
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -23,7 +24,6 @@ from trainyard.training.run.run_request import Request
 from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights
 
 Build = Callable[..., Config]
-Run = Callable[..., dict[str, Any]]
 TIED: dict[str, Any] = {"architecture": {"tie_word_embeddings": True}}
 
 
@@ -40,62 +40,54 @@ def test_only_a_run_that_begins_needs_its_weights_before_its_data(tiny_config: B
 
 
 @pytest.mark.parametrize("name", ["absent.gguf", "absent", "absent.safetensors"])
-def test_a_missing_file_stops_the_run_before_it_starts(
-    tiny_config: Build, run_training: Run, tmp_path: Path, name: str
-) -> None:
-    config = tiny_config(model={"path": str(tmp_path / name)})
+def test_a_missing_file_stops_the_run_before_it_starts(lab: Lab, name: str) -> None:
+    config = lab.config(model={"path": str(lab.folder / name)})
     with pytest.raises(
         ConfigError, match=r"model\.path: .*absent.* does not exist.*--set model\.path=null"
     ) as no:
-        run_training(config)
+        lab.run(config)
     assert no.value.exit_code == 2
-    assert not (tmp_path / "run").exists()
+    assert not (lab.folder / "run").exists()
 
 
-def test_weights_that_are_not_finite_are_not_started_from(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    config = tiny_config(model={"path": str(tmp_path / "model.safetensors")})
+def test_weights_that_are_not_finite_are_not_started_from(lab: Lab) -> None:
+    config = lab.config(model={"path": str(lab.folder / "model.safetensors")})
     tensors = dict(build_model(config.model.architecture, seed=0).state_dict())
     tensors["model.norm.weight"][3] = float("nan")
-    save_file(tensors, tmp_path / "model.safetensors")
+    save_file(tensors, lab.folder / "model.safetensors")
     with pytest.raises(ConfigError, match=r"model\.norm\.weight holds values that are not finite"):
-        run_training(config)
-    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("*.json"))
+        lab.run(config)
+    assert not (lab.folder / "run").exists() or not list((lab.folder / "run").glob("*.json"))
 
 
-def test_a_file_of_no_known_form_stops_the_run(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(b"weights")
-    (tmp_path / "folder").mkdir()
+def test_a_file_of_no_known_form_stops_the_run(lab: Lab) -> None:
+    (lab.folder / "model.pt").write_bytes(b"weights")
+    (lab.folder / "folder").mkdir()
     for name in ("model.pt", "folder"):
         with pytest.raises(ConfigError, match=r"no known form.*--set model\.path=null"):
-            run_training(tiny_config(model={"path": str(tmp_path / name)}))
+            lab.run(lab.config(model={"path": str(lab.folder / name)}))
 
 
-def test_a_run_starts_from_the_weights_of_a_checkpoint(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    first = run_training(tiny_config(), "first")
-    path = tmp_path / "first/checkpoints/step-00000012"
-    second = run_training(tiny_config(model={"path": str(path)}, training={"max_steps": 1}), "second")
+def test_a_run_starts_from_the_weights_of_a_checkpoint(lab: Lab) -> None:
+    first = lab.run(lab.config(), "first")
+    path = lab.folder / "first/checkpoints/step-00000012"
+    second = lab.run(lab.config(model={"path": str(path)}, training={"max_steps": 1}), "second")
     assert second["first_loss"] < first["first_loss"] - 0.5
     assert second["first_loss"] == pytest.approx(first["final_loss"], abs=0.3)
-    run = read_run(tmp_path / "second/run.json")
+    run = read_run(lab.folder / "second/run.json")
     assert run["model"] == {"path": str(path), "sha256": sha256_of_file(path / "manifest.json")}
-    assert [row["step"] for row in read_rows(tmp_path / "second/metrics.jsonl")] == [1]
+    assert [row["step"] for row in read_rows(lab.folder / "second/metrics.jsonl")] == [1]
 
 
-def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_again(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config(), "first")
-    path = tmp_path / "first/checkpoints/step-00000012"
-    config = tiny_config(model={"path": str(path)})
-    run_training(config, "second")
-    record = read_run(tmp_path / "second/run.json")["model"]
+def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_again(lab: Lab) -> None:
+    lab.run(lab.config(), "first")
+    path = lab.folder / "first/checkpoints/step-00000012"
+    config = lab.config(model={"path": str(path)})
+    lab.run(config, "second")
+    record = read_run(lab.folder / "second/run.json")["model"]
     path.rename(path.with_name("gone"))
-    run_training(tiny_config(model={"path": str(path)}, training={"max_steps": 14}), "second")
-    assert read_run(tmp_path / "second/run.json")["model"] == record
+    lab.run(lab.config(model={"path": str(path)}, training={"max_steps": 14}), "second")
+    assert read_run(lab.folder / "second/run.json")["model"] == record
 
 
 def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
@@ -110,16 +102,14 @@ def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Bu
         rehearsal(path=str(tmp_path / "absent.gguf"))
 
 
-def test_random_weights_leave_no_record(tiny_config: Build, run_training: Run, tmp_path: Path) -> None:
-    run_training(tiny_config(training={"max_steps": 1}))
-    assert "model" not in read_run(tmp_path / "run/run.json")
+def test_random_weights_leave_no_record(lab: Lab) -> None:
+    lab.run(lab.config(training={"max_steps": 1}))
+    assert "model" not in read_run(lab.folder / "run/run.json")
 
 
-def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config(), "first")
-    path = tmp_path / "first/checkpoints/step-00000012"
+def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(lab: Lab) -> None:
+    lab.run(lab.config(), "first")
+    path = lab.folder / "first/checkpoints/step-00000012"
     data = next(path.glob("*.distcp"))
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
@@ -131,13 +121,11 @@ def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(
         open_weights(path)
 
 
-def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(
-    tiny_config: Build, run_training: Run, tmp_path: Path
-) -> None:
-    run_training(tiny_config(model=TIED), "first")
-    path = tmp_path / "first/checkpoints/step-00000012"
-    config = tiny_config(model=TIED | {"path": str(path)}, training={"max_steps": 1})
-    assert run_training(config, "second")["first_loss"] < 4
+def test_tied_weights_are_read_from_a_checkpoint_that_holds_them_twice(lab: Lab) -> None:
+    lab.run(lab.config(model=TIED), "first")
+    path = lab.folder / "first/checkpoints/step-00000012"
+    config = lab.config(model=TIED | {"path": str(path)}, training={"max_steps": 1})
+    assert lab.run(config, "second")["first_loss"] < 4
 
 
 @pytest.fixture
