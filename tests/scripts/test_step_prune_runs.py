@@ -9,65 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import save, write_finished_run
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
-from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.proof import PARTS
-from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.judged_records import digests_now
-from trainyard.run.records import RecordWriter, append_event
 
-ROOT = Path(__file__).resolve().parents[2]
-HEX = "0123456789abcdef" * 4
 RUNS = [f"gh-{number}" for number in range(106, 100, -1)]
 """The newest first: its position is its index."""
 KEPT = 3
 NUMBERS = {name: int(name.removeprefix("gh-")) for name in RUNS}
-
-
-def train(layout: RunDirectory, *, finished: float) -> None:
-    """A small run of two steps, each with a checkpoint."""
-    layout.create()
-    run_id = layout.path.name
-    config = load_config(ROOT / "configs" / "smoke.yaml", ["training.max_steps=2"]).config
-    layout.config_file.write_text(dump_yaml(config))
-    facts = {
-        "config_sha256": config_sha256(config),
-        "lock_sha256": HEX,
-        "seed": 42,
-        "git": {"commit": HEX[:40], "dirty": False},
-        "data": {"fingerprint": HEX},
-        "hardware": {"device": "cpu", "world_size": 1},
-        "plan": {"steps": 2},
-    }
-    write_identity(layout.run_file, run_id, facts)
-    append_event(layout.events_file, "started", step=0)
-    writer = RecordWriter(layout.metrics_file)
-    for step in (1, 2):
-        writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096})
-    writer.close()
-    digests = {step: save(layout, step, run_id) for step in (1, 2)}
-    append_event(layout.events_file, "finished", step=2, status="succeeded")
-    outcome = {"status": "succeeded", "exit_code": 0, "steps": 2, "first_loss": 5.0, "final_loss": 2.5}
-    more = {"seconds": 1.0, "finished": finished, "state_sha256": {"model": HEX, "optimizer": HEX}}
-    last = {"checkpoint": {"step": 2, "manifest_sha256": digests[2]}}
-    write_outcome(layout.run_file, outcome | more | last)
-
-
-def save(layout: RunDirectory, step: int, run_id: str, *, recorded: bool = True) -> str:
-    path = layout.checkpoint(step)
-    path.mkdir()
-    (path / "state.bin").write_bytes(f"{run_id} {step}".encode() * 100)
-    write_manifest(path, CheckpointManifest(step, run_id, 1.7e9 + step, describe_files(path)))
-    digest = sha256_of_file(path / "manifest.json")
-    if recorded:
-        append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
-    return digest
 
 
 def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
@@ -91,7 +45,7 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runner")
     for age, name in enumerate(reversed(RUNS)):
         layout = RunDirectory(folder / "runs" / name)
-        train(layout, finished=1.7e9 + age)
+        write_finished_run(layout, steps=2, saved=(1, 2), finished=1.7e9 + age)
         sync_run(open_store(f"file://{folder}/store"), layout, NUMBERS[name])
     return folder
 
@@ -166,7 +120,7 @@ STATES: dict[str, Change | None] = {
     "proven, the store's bytes changed": lambda w, n: change_object(
         w, f"run-{NUMBERS[n]}/checkpoint-*2/state.bin"
     ),
-    "proven, with one more checkpoint": lambda w, n: save(run_of(w, n), 3, n, recorded=False),
+    "proven, with one more checkpoint": lambda w, n: save(run_of(w, n), 3, recorded=False),
     "proven, with an unfinished checkpoint": lambda w, n: run_of(w, n).checkpoint(3).mkdir(),
     "proven, with another checkpoint of a step": lambda w, n: (
         run_of(w, n).checkpoint(1) / "manifest.json"
