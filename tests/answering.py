@@ -12,7 +12,8 @@ from typing import Any
 Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[Any, ...]]
 """Method, path, body and headers of a request -> status, content and perhaps headers.
 
-A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content."""
+A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content.
+Status 0 hangs up without an answer."""
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -75,6 +76,9 @@ def answering(answer: Answer) -> Iterator[str]:
             except ValueError:
                 body = raw
             status, content, *headers = answer(self.command, self.path, body, dict(self.headers))
+            if not status:
+                self.close_connection = True
+                return
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_whole(status, b"" if content is None else data, headers[0] if headers else None)
 
