@@ -30,14 +30,16 @@ def test_a_text_for_a_shell_names_what_it_reads_and_not_what_it_writes(tmp_path:
 
 def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
     conda = "name: a\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pip\n  - {}\n"
-    pinned = (
-        "a==1",
-        "a[b]==1.2 ; python_version > '3'",
-        "a===1",
-        "a==1 \\\n    --hash=sha256:00 # via b",
-        "./a",
-    )
-    pinned += ("a @ https://b/c.whl", "git+https://b/c@d", "--index-url https://b", "# a", "", "-r none.txt")
+    pinned = [
+        *(
+            "a==1",
+            "a[b]==1.2 ; python_version > '3'",
+            "a===1",
+            "a==1 \\\n    --hash=sha256:00 # via b",
+            "./a",
+        ),
+        *("a @ https://b/c.whl", "git+https://b/c@d", "--index-url https://b", "# a", "", "-r none.txt"),
+    ]
     left_open = (
         "a",
         "a>=1",
