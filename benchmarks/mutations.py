@@ -136,7 +136,8 @@ def covering_tests(copy: Path, groups: Sequence[str], jobs: str) -> CoverageData
 def verdict_of(copy: Path, change: Change, data: CoverageData) -> str:
     """Make one change, run the tests that execute its line, and undo it."""
     path = copy / "src/trainyard" / change.file
-    contexts = data.contexts_by_lineno(str(path)).get(change.line, [])
+    measured = next((each for each in data.measured_files() if each.endswith(f"trainyard/{change.file}")), "")
+    contexts = data.contexts_by_lineno(measured).get(change.line, [])
     tests = sorted({each.partition("|")[0] for each in contexts if each})
     if not tests:
         return "not reached\t"
