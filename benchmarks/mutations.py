@@ -1,129 +1,194 @@
 #!/usr/bin/env python3
-# ruff: noqa: E501 - a change is one line
-"""Change one line of the store path at a time, and see whether its tests notice.
+"""Change one condition of the core at a time, and see whether its unit tests notice.
 
-Each change weakens a rule of the manifest, the claims, the upload, the restore or the verification. The tests
-run on a copy of the working tree, and end with their first failure. A change whose line is no longer in the code
-is reported as such: write the one that has taken its place.
+A change turns a comparison, an `and` or an `or` round, takes a `not` or a `raise` away, or returns the other
+truth. The places are read from the code; each group of files gives the same number, chosen by a checksum of
+file, function and text, so that a change is found again after others have moved its line. Coverage says which
+tests execute the line, and only those run, on a copy of the working tree, until the first failure.
 
-Reads:   the working tree; --only N (repeatable), --jobs N
-Writes:  a temporary copy; a line a change on stdout
-Exit codes: 0 all were noticed, 1 one was not
-Example: benchmarks/mutations.py --only 3
+Reads:   the working tree; --before FILE: an earlier output, whose noticed changes are repeated
+Writes:  a temporary copy; a line a change on stdout: verdict, change, test
+Exit codes: 0 done, 1 with --before: a change that was noticed no longer is
+Example: benchmarks/mutations.py > before.txt; (work); benchmarks/mutations.py --before before.txt
 """
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from coverage import CoverageData
+
 HOUSE = Path(__file__).resolve().parent.parent
-# Where a change is noticed first; a room that is not here has a folder of its own name.
-TESTS = {
-    "artifacts/record": [
-        "artifacts/record",
-        "artifacts/verify",
-        "artifacts/upload/test_sync.py",
-        "artifacts/restore",
-    ],
-    "artifacts/store": ["artifacts/upload", "artifacts/test_promotion.py"],
-    "artifacts/promotion": ["artifacts/test_promotion.py", "artifacts/retention"],
-    "gateways/s3": ["gateways/test_s3*.py"],
-    "gateways/local_store": ["gateways/test_local_store.py"],
+# The files of a group, below src/trainyard, and the folders of their tests, below tests/unit.
+GROUPS = {
+    "proof": (["proof"], ["proof"]),
+    "manifest": (["artifacts/record", "run/checkpoint_manifest.py"], ["artifacts", "run"]),
+    "upload": (["artifacts/upload", "artifacts/verify"], ["artifacts"]),
+    "store": (["gateways/local_store", "artifacts/retention"], ["gateways/test_local_store.py", "artifacts"]),
+    "resume": (["artifacts/restore", "run/situation.py", "run/run_lock.py"], ["artifacts", "run"]),
+    "state machine": (["jobs/state"], ["jobs/state"]),
+    "retry": (["watch/retry_decision.py", "jobs/follow", "watch/failure_logs"], ["watch", "jobs/follow"]),
+    "supervisor": (["programs"], ["programs"]),
+    "checks": (["cluster/checks", "cluster/fitness.py", "cluster/capacity.py"], ["cluster"]),
+    "images": (["image/conflict", "image/release"], ["image"]),
 }
-# File below src/trainyard, a text that is there once, what replaces it.
-MUTATIONS = (
-    ("artifacts/record/manifest.py", "if not key.startswith(prefix):", "if False:"),
-    ("artifacts/record/manifest.py", "if records and (version is None or", "if records and (False and"),
-    ("artifacts/record/manifest.py", "return version <= self.version", "return True"),
-    ("artifacts/record/manifest.py", 'if not (chosen := ends or fitting):', 'if not (chosen := following):'),
-    ("artifacts/record/manifest.py", "step is not None and step not in self._steps", "step is not None"),
-    ("artifacts/record/chain.py", "if dict(manifest.supersedes) != expected:", "if False:"),
-    ("artifacts/record/chain.py", "if owner is None or not owner.is_of(", "if owner and not owner.is_of("),
-    ("artifacts/record/chain.py", "len(manifest.by_key()) != len(manifest.objects)", "False"),
-    ("artifacts/record/checkpoints.py", "if manifest.step != checkpoint.step:", "if False:"),
-    ("artifacts/record/run_numbers.py", "(self.run_id, self.key) == (run_id, key)", "self.run_id == run_id"),
-    ("artifacts/record/run_numbers.py", "if had is not None and had.key != mine.key:", "if False:"),
-    ("artifacts/record/run_numbers.py", "claim.number)) > claim.attempt:", "claim.number)) > claim.attempt + 1:"),
-    ("artifacts/record/run_numbers.py", "if store.put_new(key, content, metadata={}):", "if False:"),
-    ("artifacts/record/run_numbers.py", "and store.read_object(key) != content", "and False"),
-    ("artifacts/record/contents.py", "sha256 == item.claimed.sha256:\n        return", "True:\n        return"),
-    ("artifacts/record/contents.py", "or \"..\" in relative.parts", ""),
-    ("artifacts/upload/upload.py", "        require_claimed(item, upload.sha256)\n", ""),
-    ("artifacts/upload/upload.py", "known.sha256 != upload.sha256 and _is_final", "False and _is_final"),
-    ("artifacts/upload/upload.py", "            if sha256 != upload.sha256:", "            if False:"),
-    ("artifacts/upload/upload.py", "not (known.etag and known.etag == there.etag)", "False"),
-    ("artifacts/upload/upload.py", "described is None or not described.has_requested_encryption", "described is None"),
-    ("artifacts/upload/sync.py", "    require_newest(store, claim_in(contents.run, number))\n", ""),
-    ("artifacts/store/object_store.py", "return store.read_object(key) == new", "return True"),
-    ("artifacts/restore/restore.py", "return downloader.download(files) or downloader.download(last)",
-     "return downloader.download(last) or downloader.download(files)"),
-    ("artifacts/restore/restore.py", "        require_distinct(work, places)\n", ""),
-    ("artifacts/restore/restore.py", "        _keep_only(work, places)\n        for folder", "        for folder"),
-    ("artifacts/restore/download.py", "if size == entry.size and digest", "if digest"),
-    ("artifacts/restore/download.py", "how = os.O_RDWR | os.O_NOFOLLOW", "how = os.O_RDWR"),
-    ("artifacts/record/local_paths.py", 'part in ("", ".", "..")', 'part in ("", ".")'),
-    ("artifacts/verify/verify.py", "key for key in listed - known.keys() - leftovers", "key for key in set()"),
-    ("artifacts/verify/comparison.py", "if agrees is False:", "if False:"),
-    ("artifacts/verify/comparison.py", "if sha256 != entry.sha256:", "if False:"),
-    ("artifacts/retention/pruning.py", "if _is_listed(store, plan, each.checkpoint):", "if False:"),
-    ("artifacts/retention/pruning_plan.py", "listed[key].modified < since[step]", "True"),
-    ("artifacts/retention/retention_rules.py", "if names and rules.keep_promoted:", "if False:"),
-    ("artifacts/promotion.py", "if not _is_held(store, moved):", "if False:"),
-    ("gateways/local_store/folder.py", "path.read_bytes() != old", "False"),
-    ("gateways/local_store/folder.py", "_identity(found) != upload.replaces", "False"),
-    ("gateways/local_store/folder.py", "if hash_stored_file(target) != (upload.digest, upload.size):", "if False:"),
-    ("gateways/s3/uploads.py", 'else {"IfNoneMatch": "*"}', "else {}"),
-    ("gateways/s3/uploads.py", "found.size != size or (is_known", "(is_known"),
-    ("gateways/s3/store.py", "if matches_checksum(content, stated):", "if True:"),
-    ("gateways/s3/store.py", "if etag and found and found.strip", "if False and found.strip"),
-    ("gateways/s3/bucket.py", "if code in _EXPIRED:\n                    self._renew", "if False:\n                    self._renew"),
-)  # fmt: skip
+MOST_TESTS = 30
+LONGEST = 180.0  # seconds; a change that makes tests wait was noticed
+OTHERS = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed expression or statement of a file."""
+
+    file: str
+    function: str
+    old: str
+    new: str
+    line: int
+    start: int
+    """The first byte that is replaced; `end` is the one after the last."""
+    end: int
+
+    @property
+    def name(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file}: {self.function}: {old} -> {new}"
+
+
+def changes_of(path: Path, file: str) -> Iterator[Change]:
+    """Yield every change of a file."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def walk(node: ast.AST, function: str) -> Iterator[Change]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            function = f"{function}.{node.name}" if function else node.name
+        new = _changed(node) if function else None
+        if new is not None and isinstance(node, ast.expr | ast.stmt):
+            start = starts[node.lineno - 1] + node.col_offset
+            end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+            yield Change(file, function, source[start:end].decode(), new, node.lineno, start, end)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, function)
+
+    yield from walk(ast.parse(source), "")
+
+
+def _changed(node: ast.AST) -> str | None:
+    match node:
+        case ast.Compare(left, [operator], [right]) if type(operator) in OTHERS:
+            return f"({ast.unparse(ast.Compare(left, [OTHERS[type(operator)]()], [right]))})"
+        case ast.BoolOp(operator, values):
+            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            return f"({ast.unparse(ast.BoolOp(other, values))})"
+        case ast.UnaryOp(ast.Not(), operand):
+            return f"({ast.unparse(operand)})"
+        case ast.Raise(exc) if exc is not None:
+            return "pass"
+        case ast.Return(ast.Constant(bool() as value)):
+            return f"return {not value}"
+    return None
+
+
+def chosen_changes(house: Path, of_group: int) -> list[Change]:
+    """Return the changes of a campaign, by group."""
+    found = []
+    for names, _ in GROUPS.values():
+        paths = [house / "src/trainyard" / name for name in names]
+        files = [
+            each for path in paths for each in ([path] if path.is_file() else sorted(path.rglob("*.py")))
+        ]
+        each_change = [
+            change
+            for file in files
+            for change in changes_of(file, str(file.relative_to(house / "src/trainyard")))
+        ]
+        found += sorted(each_change, key=lambda change: zlib.crc32(change.name.encode()))[:of_group]
+    return found
+
+
+def covering_tests(copy: Path, jobs: str) -> CoverageData:
+    """Run the tests of every group once; return which test executed which line."""
+    folders = {f"tests/unit/{each}" for _, tests in GROUPS.values() for each in tests}
+    options = ["-n", jobs, "--cov=src/trainyard", "--cov-context=test", "--cov-report="]
+    done = run_tests(copy, [*options, *sorted(each for each in folders if (copy / each).exists())])
+    if done.returncode:
+        raise SystemExit(f"the tests fail without a change:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    data = CoverageData(str(copy / ".coverage"))
+    data.read()
+    return data
+
+
+def verdict_of(copy: Path, change: Change, data: CoverageData) -> str:
+    """Make one change, run the tests that execute its line, and undo it."""
+    path = copy / "src/trainyard" / change.file
+    contexts = data.contexts_by_lineno(str(path)).get(change.line, [])
+    tests = sorted({each.partition("|")[0] for each in contexts if each})
+    if not tests:
+        return "not reached\t"
+    step = -(-len(tests) // MOST_TESTS)
+    source = path.read_bytes()
+    path.write_bytes(source[: change.start] + change.new.encode() + source[change.end :])
+    try:
+        done = run_tests(copy, ["-x", "-n", "0", *tests[::step]])
+    except subprocess.TimeoutExpired:
+        return "noticed\ta test waited"
+    finally:
+        path.write_bytes(source)
+    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
+    return f"noticed\t{failed[0].partition(' - ')[0].split('/')[-1]}" if done.returncode else "SURVIVED\t"
+
+
+def run_tests(copy: Path, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run pytest in the copy. Raises subprocess.TimeoutExpired for a single change."""
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    limit = LONGEST if "-x" in options else None
+    return subprocess.run(
+        line, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=limit
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=int, action="append", help="the number of a change, from 1")
-    parser.add_argument("--jobs", default="2", help="processes of pytest")
+    parser.add_argument("--before", type=Path, help="the output of an earlier campaign")
+    parser.add_argument("--of-group", type=int, default=22, help="changes of each group (default: 22)")
+    parser.add_argument("--jobs", default="2", help="processes of pytest while coverage is measured")
     args = parser.parse_args(argv)
-    survived = 0
+    counts = dict.fromkeys(("noticed", "SURVIVED", "not reached", "gone"), 0)
     with tempfile.TemporaryDirectory(prefix="mutations ") as name:
         copy = Path(name) / "trainyard"
         left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__")
         shutil.copytree(HOUSE, copy, ignore=left_out)
-        for number, (file, old, new) in enumerate(MUTATIONS, 1):
-            if args.only and number not in args.only:
-                continue
-            path = copy / "src" / "trainyard" / file
-            source = path.read_text() if path.exists() else ""
-            if source.count(old) != 1:
-                print(f"{number:>2}  no longer applies  {file}: {old!r}", flush=True)
-                continue
-            path.write_text(source.replace(old, new))
-            verdict = run_tests(copy, file, args.jobs)
-            survived += verdict.startswith("SURVIVED")
-            print(f"{number:>2}  {verdict}  {file}: {old!r}", flush=True)
-            path.write_text(source)
-    return min(survived, 1)
-
-
-def run_tests(copy: Path, file: str, jobs: str) -> str:
-    """Return whether the tests of the file's room fail in the copy, and the first that does."""
-    room = next((room for room in TESTS if file.startswith(room)), str(Path(file).parent))
-    tests = [str(path) for each in TESTS.get(room, [room]) for path in copy.glob(f"tests/unit/{each}")]
-    line = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs, "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    failed = [each for each in done.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
-    if done.returncode and not failed:
-        raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return f"noticed by {failed[0].partition('::')[2].partition(' - ')[0]}" if failed else "SURVIVED"
+        changes = chosen_changes(copy, args.of_group if args.before is None else 1_000_000)
+        if args.before is not None:
+            lines = [each.split("\t") for each in args.before.read_text().splitlines()]
+            noticed = [line[1] for line in lines if line[0] == "noticed"]
+            counts["gone"] = len(set(noticed) - {change.name for change in changes})
+            changes = [change for change in changes if change.name in noticed]
+        data = covering_tests(copy, args.jobs)
+        for change in changes:
+            verdict, _, test = verdict_of(copy, change, data).partition("\t")
+            counts[verdict] += 1
+            print(verdict, change.name, test, sep="\t", flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), file=sys.stderr)
+    return int(args.before is not None and counts["noticed"] < sum(counts.values()) - counts["gone"])
 
 
 if __name__ == "__main__":

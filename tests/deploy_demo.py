@@ -80,7 +80,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     started = time.monotonic()
     kit = load_kit(os.environ.get(VARIABLE, ""))
     if args.dry_run:

@@ -79,7 +79,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     from trainyard.run.atomic_files import make_folder
 
     words = args.command or ["make", "train"]

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import generator
 from pydantic import TypeAdapter
 
 from trainyard.artifacts.promotion import Promotion
 from trainyard.artifacts.record.manifest import RunManifest
-from trainyard.command import generator, handler
+from trainyard.command import handler
 from trainyard.config.keys import fragment_of, leaf_keys
 from trainyard.config.problems import show_value
 from trainyard.config.schema import Config

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.command import generator, handler
+import generator
+
+from trainyard.command import handler
 
 REFERENCE = Path("docs/runbooks/failures.md")
 MEANINGS = {
@@ -55,12 +57,11 @@ _INTRODUCTION = """\
 [`trainyard explain`](recovery.md#why-it-failed) decides from facts first: the exit code, who sent a
 signal, the exception that ended the program, what the machine recorded (kills for memory, GPU faults, a full
 disk), the conditions of pods and nodes, the end reasons of Slurm, Ray and GitHub. Only where none answers,
-the log does. The root error is always shown verbatim. `level` says what decided: `fact` or `log`.
+the log does. `level` says which: `fact` or `log`. The root error is always shown verbatim.
 
-A retry is right for what the platform caused or a service recovers from, and wrong for what would fail in the
-same way. An unknown failure is retried once, if steps were made since the last start; `on another node` means
-no on a single machine. An error that ends a program before its first step, and that nothing below knows, is
-not retried.
+A retry is right for what would not fail in the same way. An unknown failure is retried once, if steps were
+made since the last start; `on another node` means no on a single machine. An unknown error before the first
+step is not retried.
 
 ## Classes
 
@@ -69,10 +70,9 @@ not retried.
 _ADVICE = """
 ## What to do
 
-`trainyard explain` prints the fix if one is known. Each fix was followed: the failure was made, the advice
-done, and the program ended well ([benchmarks](../benchmarks.md#failures)). For other errors it gives words to
-search for, without names of people, places or runs; the skill `training-failure` shows an agent how to search
-further.
+`trainyard explain` prints the fix if one is known. Each fix was [followed](../benchmarks.md#failures): the
+failure was made, the advice done, and the program ended well. For other errors it gives words to search for,
+without names of people, places or runs.
 """
 
 

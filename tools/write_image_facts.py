@@ -25,7 +25,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.command import arguments, handler, output
+from trainyard.command import arguments, handler
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode, ServiceError
 
@@ -72,7 +72,6 @@ def uv_file(text: str) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     from trainyard.image.conflict.version_facts import old_tables
     from trainyard.run.atomic_files import write_bytes_atomically
 

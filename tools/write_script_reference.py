@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from trainyard.command import generator, handler
+import generator
+
+from trainyard.command import handler
 from trainyard.commands import COMMANDS, GROUPS, INTERNAL, module_name
 from trainyard.errors import ExitCode
 
@@ -39,9 +41,9 @@ _INTRODUCTION = """\
 
 <!-- Written by tools/write_script_reference.py from the commands themselves; edits here are lost. -->
 
-After `make install`, run `.venv/bin/trainyard NAME …`. `--help` has every option with its default, what the
-command reads and writes, and an example. Messages go to stderr, data to stdout; with `--json` a failure is
-`{"error": …, "exit_code": …}`. Every command that trains, stores, sends or sets up has `--dry-run`.
+`--help` of each has its options with defaults, what it reads and writes, and an example. Messages go to
+stderr, data to stdout; with `--json` a failure is `{"error": …, "exit_code": …}`. Every command that trains,
+stores, sends or sets up has `--dry-run`.
 
 | exit code | meaning |
 |---|---|
@@ -49,17 +51,14 @@ command reads and writes, and an example. Messages go to stderr, data to stdout;
 _INTERNAL_TITLE = """
 ## Internal commands
 
-Workflows, pods and the project itself call these; `--help` says what each does:
+Workflows, pods and the project itself call these:
 
 """
 _FILES_TITLE = """
 ## Files in scripts/
 
-The names that documents and workflows use, each with the flags and exit codes of its command; and
-`install_environment.sh`, which `make install` calls.
+Each has the flags and exit codes of its command; `install_environment.sh` is what `make install` calls.
 
-| file | command |
-|---|---|
 """
 
 
@@ -72,7 +71,7 @@ def generated() -> dict[Path, str]:
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     groups = ["\n".join(_group(title, list(names))) for title, names in GROUPS.items()]
     internal = ", ".join(f"`trainyard {words}`" for words in INTERNAL)
-    files = _FILES_TITLE + "\n".join(list_files())
+    files = _FILES_TITLE + generator.wrap_markdown(f"{', '.join(list_files())}.")
     parts = [
         _INTRODUCTION + codes,
         *groups,
@@ -84,10 +83,10 @@ def generated() -> dict[Path, str]:
 
 
 def _group(title: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a heading, and a table of the commands with what each does."""
-    yield f"\n## {title}\n\n| command | |\n|---|---|"
+    """Yield a heading, and a list of the commands with what each does."""
+    yield f"\n## {title}\n"
     for words in names:
-        yield f"| `trainyard {words}` | {generator.mark_code(purpose_of(words))} |"
+        yield generator.wrap_markdown(f"- `trainyard {words}`: {generator.mark_code(purpose_of(words))}")
 
 
 def purpose_of(words: str) -> str:
@@ -97,11 +96,11 @@ def purpose_of(words: str) -> str:
 
 
 def list_files() -> Iterator[str]:
-    """Yield a row of a table for each script: its file, and the command whose module it imports."""
+    """Yield each script: its file, and the command whose module it imports."""
     for path in sorted((_ROOT / "scripts").glob("*.py")):
         module = re.search(r"trainyard\.commands\.(\w+)", path.read_text(encoding="utf-8"))
         words = next(words for words in COMMANDS if module and module_name(words) == module[1])
-        yield f"| `{path.name}` | `trainyard {words}` |"
+        yield f"`{path.name}` (`trainyard {words}`)"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     store, run number, role, signing key ──> Answers ──> machine.readiness
     machine, store, code, workflows, GitHub, cluster, services ──> Finding ──> machine.checklist
 
-It may import every room, as commands do, and prints nothing. Only the probe of a store writes, and removes
-what it wrote.
+It may import every room, as commands do, and prints nothing. Only the probe of a store writes.
 """
 
 import os
@@ -57,7 +56,7 @@ from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import choose_run_id, grace_needed, identity_in, read_run
+from trainyard.run.identity import choose_run_id, identity_in, read_run
 from trainyard.run.suggested_commands import ClusterTarget, trainyard_command
 
 if TYPE_CHECKING:
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
 # hangs; a call that sends a file has the time limit of a sync.
 SECONDS = 60.0
 CALL_SECONDS, ATTEMPTS = 5.0, 2
-# Kubernetes' own, from a signal until the trainer is killed.
-GRACE_SECONDS = 30.0
 # An area of the checklist may import torch on a busy machine.
 AREA_SECONDS = 180.0
 SERVICE_SECONDS = 10.0
@@ -91,7 +88,6 @@ def query_readiness(
     store: str | None = None,
     run_number: int | None = None,
     timeout: float = SECONDS,
-    grace: float = GRACE_SECONDS,
     writes: bool = True,
 ) -> Answers:
     """Return the facts about the store, the run number, the role and the signing key that are judged.
@@ -126,8 +122,6 @@ def query_readiness(
         written=writes,
         role=role,
         role_problem=role_problem,
-        grace_seconds=grace,
-        grace_needed=grace_needed(run_dir),
         **facts,
         **_query_signer(timeout),
     )

@@ -32,7 +32,6 @@ from trainyard.commands.step_fetch_checkpoint import fetch_checkpoint
 from trainyard.commands.store_sync import follow_run, store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
-from trainyard.deployment_checks import GRACE_SECONDS
 from trainyard.errors import ExitCode, StoppedError, TrainyardError
 from trainyard.gateways.github import in_actions, log_group
 from trainyard.gateways.gpu_lock import with_gpu_lock
@@ -47,6 +46,8 @@ from trainyard.run_choice import claim_run_number, require_same_inputs
 
 _NAME_CELLS = 12
 ENDLESS = 3650 * 86_400.0
+# Kubernetes' own, from a signal until the trainer is killed.
+GRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,7 @@ class Pipeline:
     def follow(self) -> Step:
         """Return the step that stores each checkpoint while it trains; what is left is stored after it."""
         # It is ended after the training, so it needs no time limit of its own.
-        waits = {"silence": ENDLESS, "outage": ENDLESS, "stores_rest": False}
-        return Step("follow", follow_run, {**self.stored, **waits})
+        return Step("follow", follow_run, {**self.stored, "patience": ENDLESS, "stores_rest": False})
 
     def store_run(self) -> Step:
         return Step("store", store_run, self.stored)

@@ -56,7 +56,7 @@ from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
 from trainyard.programs.observations import RunningPython
-from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim
+from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim, places_of
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
@@ -162,11 +162,12 @@ def train_program(
     return code
 
 
-def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles | None]:
+def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles]:
     """Hold the places of a program, and yield its own files. Raises ConfigError if another run uses them."""
     if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
-        return nullcontext()
-    places = program.places_in(run_directory)
+        return nullcontext(OwnFiles())
+    settings = {"checkpoints": program.checkpoints, "metrics": program.metrics}
+    places = places_of(program.directory, run_directory, program.command, **settings)
     return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
 
 
@@ -252,7 +253,6 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
 
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
-    """Return the facts about the code of the program."""
     if run.program.kind is RunKind.PLANNED:
         return program_git_facts(run.program.command)
     directory = run.program.directory
@@ -327,7 +327,11 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
     What the machine recorded is kept with it, because nobody can read that later.
     """
     if ended.stopped_by is not None:
-        return time_limit_of_slurm(os.environ, time.time()) or _taken_back()
+        if found := time_limit_of_slurm(os.environ, time.time()):
+            return found
+        notices = instance_notices()  # EC2 takes its instance back
+        why = LogExplanation(FailureClass.PREEMPTED, notices, True, "; ".join(notices), level="fact")
+        return why.failure() if notices else {}
     if ended.exit_code == 0 or ended.problem is not None:
         return {}
     run.rows.close()  # the last rows may show a fault
@@ -344,19 +348,10 @@ def _explain_failure(run: ProgramRun, ended: ProgramExit, system: SystemRecord) 
         memory_kills=system.memory_kills(),
         steps=max(newest - begin, 0),
     )
-    found = explain_logs(logs, facts=facts).failure()
-    here = f"{run.program.directory}{os.sep}"
-    kept = {"system": list(facts.system) or None, "memory_kills": facts.memory_kills}
-    return {name: text.replace(here, "") for name, text in found.items()} | {
-        name: value for name, value in kept.items() if value is not None
-    }
-
-
-def _taken_back() -> dict[str, str]:
-    """Return the failure of a program that is stopped because EC2 ends its instance; empty if it does not."""
-    notices = instance_notices()
-    found = LogExplanation(FailureClass.PREEMPTED, notices, True, "; ".join(notices), level="fact")
-    return found.failure() if notices else {}
+    here, texts = f"{run.program.directory}{os.sep}", explain_logs(logs, facts=facts).failure()
+    kept: dict[str, Any] = {name: text.replace(here, "") for name, text in texts.items()}
+    kept |= {"system": list(facts.system)} if facts.system else {}
+    return kept if facts.memory_kills is None else {**kept, "memory_kills": facts.memory_kills}
 
 
 def time_limit_of_slurm(environment: Mapping[str, str], now: float) -> dict[str, str]:
@@ -418,7 +413,6 @@ def require_idle(directory: Path, node: int = 0) -> None:
 
 
 def program_processes(directory: Path, node: int = 0) -> "RunProcesses":
-    """Return the processes that a program of this run has on this machine."""
     return processes_of_run(directory, node, None if node else leader_here(directory))
 
 

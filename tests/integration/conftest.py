@@ -4,12 +4,14 @@ import base64
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from tests.github_identity import ROLE, SUBJECT, GitHubIdentity, github_identity
 from tests.integration.scripted_aws import ScriptedAws
@@ -142,6 +145,57 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """moto's server: another implementation, which takes any credentials and refuses no wrong checksum."""
     with _serving(lambda: _start_moto(tmp_path_factory.mktemp("moto") / "moto.log")) as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def enforce(moto: Endpoint) -> Iterator[Callable[[bool], None]]:
+    """Switches moto's enforcement of policies on and off."""
+
+    def switch(on: bool) -> None:
+        free = b"0" if on else b"1000000000"
+        headers = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(f"{moto.url}/moto-api/reset-auth", data=free, headers=headers)
+        urllib.request.urlopen(request, timeout=30).close()
+
+    switch(False)
+    yield switch
+    switch(False)
+
+
+AsUser = Callable[[Callable[[str], list[dict[str, Any]]]], tuple[str, dict[str, str]]]
+
+
+@pytest.fixture
+def as_user(moto: Endpoint, enforce: Callable[[bool], None]) -> AsUser:
+    """A new bucket, and the variables of a user who may do what `statements` of the bucket say."""
+
+    def make(statements: Callable[[str], list[dict[str, Any]]]) -> tuple[str, dict[str, str]]:
+        enforce(False)
+        bucket, user = moto.new_bucket(), f"user-{time.time_ns()}"
+        iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
+        iam.create_user(UserName=user)
+        document = json.dumps({"Version": "2012-10-17", "Statement": statements(bucket)})
+        iam.put_user_policy(UserName=user, PolicyName="artifacts", PolicyDocument=document)
+        key = iam.create_access_key(UserName=user)["AccessKey"]
+        enforce(True)
+        return bucket, {
+            "AWS_ENDPOINT_URL": moto.url,
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    return make
+
+
+def documented_policy(bucket: str, *without: str, number: int = 0) -> list[dict[str, Any]]:
+    """Return the statements of a policy of the runbook of permissions, without some of its actions."""
+    runbook = Path(__file__).resolve().parents[2] / "docs" / "runbooks" / "permissions.md"
+    found = re.findall(r"```json\n(.*?)```", runbook.read_text(), flags=re.S)
+    statements = json.loads(found[number].replace("ml-runs", bucket))["Statement"]
+    for statement in statements:
+        actions = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        statement["Action"] = [action for action in actions if action not in without]
+    return [statement for statement in statements if statement["Action"]]
 
 
 @pytest.fixture

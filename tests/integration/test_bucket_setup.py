@@ -83,7 +83,7 @@ def test_a_missing_permission_is_named_and_no_failure(
     monkeypatch.setattr(Bucket, "about", lambda *_, **__: (None, "AccessDenied"))
     found = list(setup(bucket).findings(fix=True))
     assert {each.good for each in found} == {None}
-    assert "may not be read: s3:GetBucketPublicAccessBlock is missing" in found[0].text()
+    assert "not allowed: s3:GetBucketPublicAccessBlock is missing" in found[0].text()
 
 
 def test_a_bucket_that_is_not_there_is_refused(moto: Any, bucket: str) -> None:

@@ -15,8 +15,8 @@ from tests.integration.scripted_aws import ScriptedAws
 from tests.workflows.act.test_buildspec import Built, build
 
 from trainyard.gateways.images.codebuild import BuildState
+from trainyard.image.building.aws_build import exported_answers
 from trainyard.image.building.build_poll import CompletedBuild
-from trainyard.image.building.build_record import exported_answers
 from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]

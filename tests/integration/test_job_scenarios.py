@@ -202,6 +202,25 @@ def does_nothing(_world: World, _name: str) -> None:
     """The job is left alone."""
 
 
+SHORT = {"pytorchjob": "pt", "trainjob": "tj", "rayjob": "ray"}
+
+
+def of_kind(kind: str, usual: Callable[..., Json], runtime: Any = None) -> Callable[..., Scenario]:
+    """Return what makes a scenario of a kind, from its name, plant, state and further fields."""
+
+    def make(name: str, plant: Plant, state: State, *rest: Any, **more: Any) -> Scenario:
+        more = {"body": usual, "runtime": runtime, **more}
+        return Scenario(f"{SHORT[kind]} {name}", kind, more.pop("body"), plant, state, *rest, **more)
+
+    return make
+
+
+pt = of_kind("pytorchjob", pytorchjob)
+tj = of_kind("trainjob", trainjob, training_runtime)
+ray = of_kind("rayjob", rayjob)
+never = partial(pytorchjob, restart="Never")
+
+
 def scenarios() -> Iterator[Scenario]:
     yield from of_pytorchjobs()
     yield from of_trainjobs()
@@ -211,68 +230,55 @@ def scenarios() -> Iterator[Scenario]:
 
 
 def of_pytorchjobs() -> Iterator[Scenario]:
-    never = partial(pytorchjob, restart="Never")
-    yield Scenario("pt succeeds", "pytorchjob", pytorchjob, succeeds, State.SUCCEEDED, restarts=0)
+    yield pt("succeeds", succeeds, State.SUCCEEDED, restarts=0)
     for rank in (0, 2):
         for code in FINAL:
-            plant, name = partial(ends, code, rank), f"pt rank {rank} exit {code}"
-            yield Scenario(
-                name, "pytorchjob", pytorchjob, plant, State.FAILED, CLASS_OF_CODE[code], rank, code
-            )
+            plant, end = partial(ends, code, rank), (CLASS_OF_CODE[code], rank, code)
+            yield pt(f"rank {rank} exit {code}", plant, State.FAILED, *end)
         for code in HEALING:
-            plant, name = partial(ends_and_heals, code, rank), f"pt rank {rank} heals {code}"
-            yield Scenario(name, "pytorchjob", pytorchjob, plant, State.SUCCEEDED, restarts=1)
+            plant = partial(ends_and_heals, code, rank)
+            yield pt(f"rank {rank} heals {code}", plant, State.SUCCEEDED, restarts=1)
         for code in (1, *HEALING):
-            plant, name = partial(ends, code, rank), f"pt never rank {rank} exit {code}"
-            yield Scenario(name, "pytorchjob", never, plant, State.FAILED, CLASS_OF_CODE[code], rank, code)
+            plant, end = partial(ends, code, rank), (CLASS_OF_CODE[code], rank, code)
+            yield pt(f"never rank {rank} exit {code}", plant, State.FAILED, *end, body=never)
     oom = partial(ends, 137, 1, reason="OOMKilled")
-    yield Scenario("pt oom", "pytorchjob", never, oom, State.FAILED, "oom-host", 1, 137)
+    yield pt("oom", oom, State.FAILED, "oom-host", 1, 137, body=never)
     heals = partial(ends_and_heals, 137, 1, reason="OOMKilled")
-    yield Scenario("pt oom heals", "pytorchjob", pytorchjob, heals, State.SUCCEEDED, restarts=1)
+    yield pt("oom heals", heals, State.SUCCEEDED, restarts=1)
     on_failure = partial(pytorchjob, restart="OnFailure")
-    yield Scenario(
-        "pt anew", "pytorchjob", on_failure, partial(ends_and_heals, 1, 1), State.SUCCEEDED, restarts=1
-    )
+    yield pt("anew", partial(ends_and_heals, 1, 1), State.SUCCEEDED, restarts=1, body=on_failure)
     limited = partial(pytorchjob, policy={"activeDeadlineSeconds": 2})
-    yield Scenario("pt too long", "pytorchjob", limited, too_long, State.FAILED, "time-limit")
+    yield pt("too long", too_long, State.FAILED, "time-limit", body=limited)
     vanishing = partial(pytorchjob, policy={"ttlSecondsAfterFinished": 0})
-    yield Scenario("pt vanishes", "pytorchjob", vanishing, succeeds, State.SUCCEEDED)
-    memory = partial(
-        ends, 1, 2, message="step 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
-    )
-    yield Scenario("pt gpu memory", "pytorchjob", pytorchjob, memory, State.FAILED, "oom-gpu", 2, 1)
+    yield pt("vanishes", succeeds, State.SUCCEEDED, body=vanishing)
+    text = "step 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
+    yield pt("gpu memory", partial(ends, 1, 2, message=text), State.FAILED, "oom-gpu", 2, 1)
 
 
 def of_trainjobs() -> Iterator[Scenario]:
-    once = training_runtime
-    yield Scenario("tj succeeds", "trainjob", trainjob, succeeds, State.SUCCEEDED, restarts=0, runtime=once)
+    yield tj("succeeds", succeeds, State.SUCCEEDED, restarts=0)
     for rank in (0, 2):
         for code in (*FINAL, *HEALING):
-            plant, name = partial(ends, code, rank), f"tj rank {rank} exit {code}"
-            yield Scenario(
-                name, "trainjob", trainjob, plant, State.FAILED, CLASS_OF_CODE[code], rank, code, runtime=once
-            )
+            plant, end = partial(ends, code, rank), (CLASS_OF_CODE[code], rank, code)
+            yield tj(f"rank {rank} exit {code}", plant, State.FAILED, *end)
     oom = partial(ends, 137, 1, reason="OOMKilled")
-    yield Scenario("tj oom", "trainjob", trainjob, oom, State.FAILED, "oom-host", 1, 137, runtime=once)
-    patient = partial(training_runtime, retries=3)
+    yield tj("oom", oom, State.FAILED, "oom-host", 1, 137)
     heals = partial(ends_and_heals, 1, 1)
-    yield Scenario("tj anew", "trainjob", trainjob, heals, State.SUCCEEDED, restarts=1, runtime=patient)
+    patient = partial(training_runtime, retries=3)
+    yield tj("anew", heals, State.SUCCEEDED, restarts=1, runtime=patient)
     again = partial(training_runtime, restarts=1)
-    yield Scenario("tj restarts", "trainjob", trainjob, heals, State.SUCCEEDED, restarts=3, runtime=again)
+    yield tj("restarts", heals, State.SUCCEEDED, restarts=3, runtime=again)
 
 
 def of_rayjobs() -> Iterator[Scenario]:
-    def of(name: str, plant: Plant, state: State, *rest: Any, **more: Any) -> Scenario:
-        return Scenario(f"ray {name}", "rayjob", more.pop("body", rayjob), plant, state, *rest, **more)
-
     code = "Job entrypoint command failed with exit code 3, last available logs:\nTraceback"
     memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
-    yield of("succeeds", partial(set_ray, "SUCCEEDED", ""), State.SUCCEEDED)
-    yield of("exits", partial(set_ray, "FAILED", code), State.FAILED, "unknown", None, 3)
-    yield of("gpu memory", partial(set_ray, "FAILED", memory), State.FAILED, "oom-gpu")
-    yield of("stops", partial(set_ray, "STOPPED", "stopped by the user"), State.FAILED, "cancelled")
-    yield of("retries", ray_retries, State.SUCCEEDED, body=partial(rayjob, backoffLimit=1))
-    yield of("worker dies", ray_worker_dies, State.SUCCEEDED, restarts=1)
+    yield ray("succeeds", partial(set_ray, "SUCCEEDED", ""), State.SUCCEEDED)
+    yield ray("exits", partial(set_ray, "FAILED", code), State.FAILED, "unknown", None, 3)
+    yield ray("gpu memory", partial(set_ray, "FAILED", memory), State.FAILED, "oom-gpu")
+    yield ray("stops", partial(set_ray, "STOPPED", "stopped by the user"), State.FAILED, "cancelled")
+    yield ray("retries", ray_retries, State.SUCCEEDED, body=partial(rayjob, backoffLimit=1))
+    yield ray("worker dies", ray_worker_dies, State.SUCCEEDED, restarts=1)
 
 
 def of_pods() -> Iterator[Scenario]:
@@ -286,80 +292,42 @@ def of_pods() -> Iterator[Scenario]:
         "device": (fault, "hardware"),
         "shutdown": ({"phase": "Failed", "reason": "NodeShutdown", "message": "imminent"}, "node-lost"),
     }
-    never = partial(pytorchjob, restart="Never")
     for name, (status, failure_class) in statuses.items():
         plant = partial(writes, status, 1)
-        yield Scenario(f"pt {name}", "pytorchjob", never, plant, State.FAILED, failure_class, 1)
-        yield Scenario(
-            f"tj {name}",
-            "trainjob",
-            trainjob,
-            plant,
-            State.FAILED,
-            failure_class,
-            1,
-            runtime=training_runtime,
-        )
-    yield Scenario(
-        "pt node", "pytorchjob", pytorchjob, partial(loses_its_node, 1), State.SUCCEEDED, restarts=1
-    )
-    kinds: tuple[tuple[str, Any, Any], ...] = (
-        ("pytorchjob", partial(pytorchjob, bare=True), None),
-        ("trainjob", trainjob, partial(training_runtime, bare=True)),
-    )
+        yield pt(name, plant, State.FAILED, failure_class, 1, body=never)
+        yield tj(name, plant, State.FAILED, failure_class, 1)
+    yield pt("node", partial(loses_its_node, 1), State.SUCCEEDED, restarts=1)
     pull = 'Back-off pulling image "x": ErrImagePull: failed to resolve reference: x:1: not found'
-    for kind, body, runtime in kinds:
-        short = kind[:2]
+    for make, bare in (
+        (pt, {"body": partial(pytorchjob, bare=True)}),
+        (tj, {"runtime": partial(training_runtime, bare=True)}),
+    ):
         for reason, message in (
             ("ImagePullBackOff", pull),
             ("InvalidImageName", "couldn't parse image name"),
         ):
-            plant = partial(stuck, reason, message)
-            yield Scenario(
-                f"{short} {reason}", kind, body, plant, State.FAILED, "image-pull", runtime=runtime
-            )
+            yield make(reason, partial(stuck, reason, message), State.FAILED, "image-pull", **bare)
         plant = partial(stuck, "ErrImagePull", "503 Service Unavailable", then="runs")
-        yield Scenario(f"{short} pull heals", kind, body, plant, State.SUCCEEDED, runtime=runtime)
-    nowhere = partial(pytorchjob, nodeSelector={"nowhere": "true"})
-    yield Scenario(
-        "pt nowhere",
-        "pytorchjob",
-        nowhere,
-        does_nothing,
-        State.PENDING,
-        waits_for="unschedulable",
-        seconds=20,
-    )
-    unfit = partial(training_runtime, nodeSelector={"nowhere": "true"})
-    yield Scenario(
-        name="tj nowhere",
-        kind="trainjob",
-        body=trainjob,
-        plant=does_nothing,
-        state=State.PENDING,
-        waits_for="unschedulable",
-        seconds=20,
-        runtime=unfit,
-    )
+        yield make("pull heals", plant, State.SUCCEEDED, **bare)
+    nowhere, waiting = {"nowhere": "true"}, {"waits_for": "unschedulable", "seconds": 20}
+    body = partial(pytorchjob, nodeSelector=nowhere)
+    yield pt("nowhere", does_nothing, State.PENDING, body=body, **waiting)
+    runtime = partial(training_runtime, nodeSelector=nowhere)
+    yield tj("nowhere", does_nothing, State.PENDING, runtime=runtime, **waiting)
 
 
 def of_people() -> Iterator[Scenario]:
     """The changes that somebody makes to a job while it is followed."""
-    kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
-        ("pytorchjob", pytorchjob, None, ("spec", "runPolicy", "suspend")),
-        ("trainjob", trainjob, training_runtime, ("spec", "suspend")),
-    )
-    for kind, body, runtime, path in kinds:
-        short = kind[:2]
-        deleted = partial(is_deleted, kind)
-        yield Scenario(f"{short} deleted", kind, body, deleted, State.FAILED, "cancelled", runtime=runtime)
-        held = partial(is_suspended, kind, path, resumed=False)
-        yield Scenario(f"{short} held", kind, body, held, State.QUEUED, runtime=runtime, seconds=25)
-        resumed = partial(is_suspended, kind, path, resumed=True)
-        yield Scenario(f"{short} resumed", kind, body, resumed, State.SUCCEEDED, runtime=runtime)
-    yield Scenario("ray deleted", "rayjob", rayjob, partial(is_deleted, "rayjob"), State.FAILED, "cancelled")
-    anew = partial(is_made_anew, "pytorchjob")
-    yield Scenario("pt made anew", "pytorchjob", pytorchjob, anew, State.FAILED, "cancelled")
+    for make, kind, path in (
+        (pt, "pytorchjob", ("spec", "runPolicy", "suspend")),
+        (tj, "trainjob", ("spec", "suspend")),
+    ):
+        yield make("deleted", partial(is_deleted, kind), State.FAILED, "cancelled")
+        suspended = partial(is_suspended, kind, path)
+        yield make("held", partial(suspended, resumed=False), State.QUEUED, seconds=25)
+        yield make("resumed", partial(suspended, resumed=True), State.SUCCEEDED)
+    yield ray("deleted", partial(is_deleted, "rayjob"), State.FAILED, "cancelled")
+    yield pt("made anew", partial(is_made_anew, "pytorchjob"), State.FAILED, "cancelled")
 
 
 ALL = list(scenarios())

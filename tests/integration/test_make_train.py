@@ -116,8 +116,8 @@ def test_a_run_that_blows_up_ends_with_what_to_change_and_has_its_reports(
     assert (process.returncode, "train] Error 1\n" in text) == (2, True), text
     (run,) = (tmp_path / "runs").iterdir()
     again = f'make train CONFIG={run}/config.yaml SET="training.learning_rate=0.001"'
-    closing = text[text.index("not proven: trained: failed in step") :]
-    for line in ("checkpoint: none was saved", f"report: {run}/report/index.html", f"next: {again}\n"):
+    closing = text[text.index(f"report: {run}/report/index.html") :]
+    for line in ("failed: in step ", "checkpoint: none was saved\n", "error: ", f"next: {again}\n"):
         assert line in closing
     assert "resume" not in text
     summary = (run / "report" / "summary.md").read_text()

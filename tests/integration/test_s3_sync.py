@@ -12,8 +12,7 @@ from trainyard.artifacts.record.contents import contents_of
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run

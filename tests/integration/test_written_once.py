@@ -142,7 +142,6 @@ def test_a_check_refuses_a_store_that_ignores_conditions(
     remote: Store, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """The header is taken away before the request, which is what such a store does with it."""
-    monkeypatch.setattr("trainyard.artifacts.store_probe._LONGEST_PAUSE", 0)
     answer = Bucket._answer
     assert probe_store(remote, writes=True).problems == []
 

@@ -129,6 +129,19 @@ def finished_run(tmp_path: Path) -> RunDirectory:
     return layout
 
 
+@pytest.fixture
+def small_run(tmp_path: Path) -> RunDirectory:
+    """The run `run-a` in `run`: its identity and one checkpoint, so four files to store."""
+    layout = RunDirectory(tmp_path / "run")
+    layout.create()
+    write_identity(layout.run_file, "run-a", {})
+    path = layout.checkpoint(100)
+    path.mkdir()
+    (path / "data").write_bytes(os.urandom(2000))
+    write_manifest(path, CheckpointManifest(100, "run-a", time.time(), describe_files(path)))
+    return layout
+
+
 def provenance(config_digest: str) -> dict[str, Any]:
     return {
         "config_sha256": config_digest,

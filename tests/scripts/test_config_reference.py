@@ -2,7 +2,7 @@
 
 import re
 
-from tools.write_config_schema import render_config_reference
+from write_config_schema import render_config_reference
 
 from trainyard.config.keys import leaf_keys
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from draw_pictures import screen_lines, terminal_svg
 from tests import warm_start
-from tools.draw_pictures import screen_lines, terminal_svg
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -11,7 +11,7 @@ from tests.cases import each_case
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
-TOOLS = sorted((ROOT / "tools").glob("*.py"))
+TOOLS = sorted(path for path in (ROOT / "tools").glob("*.py") if path.stem != "generator")
 COMMANDS = ROOT / "src" / "trainyard" / "commands"
 SECTIONS = ("Reads:", "Writes:", "Exit codes:", "Example:")
 SCRIPTS_AND_TOOLS = [*SCRIPTS, *TOOLS]

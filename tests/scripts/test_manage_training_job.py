@@ -192,6 +192,16 @@ def test_nothing_is_deleted_while_a_log_cannot_be_saved(
     assert manage("delete", "job", "--save", str(tmp_path / "logs")).returncode == 0
 
 
+def test_a_strangers_job_is_deleted_only_if_that_is_meant(manage: Manage, cluster: Cluster) -> None:
+    cluster.show(*failed())
+    cluster.objects[f"{JOBS}/job"]["metadata"]["labels"] = {"team": "b"}
+    words = ("delete", "job", "--no-logs", "--kind", "pytorchjob")
+    refused = manage(*words)
+    assert refused.returncode == 2 and "add --not-ours. Nothing was deleted" in refused.stderr
+    assert cluster.changes == []
+    assert manage(*words, "--not-ours").stdout == "deleted pytorchjobs/job\n"
+
+
 WRONG = [
     (("status",), "needs the name of a job"),
     (("list",), "did you mean 'ls'?"),
@@ -218,15 +228,3 @@ def test_a_refusal_of_the_cluster_is_told(manage: Manage, cluster: Cluster) -> N
     cluster.show(*failed())
     cluster.refuses[f"{JOBS}/job"] = 403
     assert manage("status", "job", "--kind", "pytorchjob").returncode == 4
-
-
-@pytest.mark.parametrize("command", ["status", "delete"])
-@pytest.mark.parametrize("name", ["", "..", "job/status"])
-def test_a_name_that_no_job_can_have_changes_nothing(
-    name: str, command: str, manage: Manage, cluster: Cluster
-) -> None:
-    cluster.show(*failed())
-    done = manage(command, name)
-    assert done.returncode == 2
-    assert "is not the name of an object in a cluster" in done.stderr
-    assert not cluster.changes

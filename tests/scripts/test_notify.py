@@ -11,6 +11,8 @@ from tests.answering import Slack, answering_slack
 from tests.cases import each_case
 from tests.scripts.conftest import Call
 
+from trainyard.commands.notify import Notice, Posted, notify
+from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +81,22 @@ def test_a_dry_run_sends_nothing(called: Call, slack: Slack, loud_run: RunDirect
     assert slack.bodies == []
 
 
+Notify = Callable[..., Posted]
+
+
+@pytest.fixture
+def posted(called: Call, monkeypatch: pytest.MonkeyPatch) -> Notify:
+    """Posts an event as a step of a workflow does, whose environment is the second argument."""
+
+    def post(event: str, environment: dict[str, str], **values: Any) -> Posted:
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return notify(Notice(event=event, **values))
+
+    return post
+
+
 UNHEARD = "WARN  No message was sent to Slack: "
 STATES: dict[str, tuple[int, str, bool]] = {
     "answers": (200, "", True),
@@ -139,18 +157,13 @@ def attempt(number: int) -> dict[str, str]:
 
 
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
-    called: Call, slack: Slack, loud_run: RunDirectory, tmp_path: Path
+    called: Call, posted: Notify, slack: Slack, loud_run: RunDirectory, tmp_path: Path
 ) -> None:
     where = ("--run-dir", loud_run.path, "--lineage", "812")
     plan = json.dumps({"estimate": {"seconds": 22320.0, "usd": 209.6}})
     outputs = tmp_path / "outputs"
-    assert (
-        called(
-            *("notify", "started", *where, "--plan", plan),
-            **bot(slack) | {"GITHUB_OUTPUT": str(outputs)},
-        ).returncode
-        == 0
-    )
+    known = {"run_dir": loud_run.path, "lineage": "812"}
+    posted("started", bot(slack) | {"GITHUB_OUTPUT": str(outputs)}, **known, plan=plan)
     opening = slack.bodies[0]
     assert (slack.methods, opening["channel"]) == (["chat.postMessage"], "#training")
     assert "thread_ts" not in opening
@@ -174,10 +187,9 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert state.startswith("*Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)* · `main@")
     assert "smoke-llama, 20 steps" in state
 
-    # Another machine does not know the thread; --thread names it.
+    # Another machine does not know the thread, but is given it.
     (loud_run.path / "slack.json").unlink()
-    thread = ("--thread", "C0123:1700.0001")
-    assert called("notify", "succeeded", *where, *thread, **bot(slack)).returncode == 0
+    posted("succeeded", bot(slack), **known, thread="C0123:1700.0001")
     end, edited = slack.bodies[3:]
     assert (end["thread_ts"], end["reply_broadcast"]) == ("1700.0001", True)
     assert end["text"].startswith("⚠ Training 812: trained, not proven yet")
@@ -207,16 +219,14 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, 
 
 
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
-def test_a_plan_that_is_none_is_a_warning(called: Call, slack: Slack, plan: str) -> None:
-    done = called("notify", "started", "--run-dir", "r", "--plan", plan, **bot(slack))
-    assert (done.returncode, slack.bodies) == (0, [])
-    assert "WARN  No message was sent to Slack: --plan: " in done.stderr
+def test_a_plan_that_is_none_sends_nothing_and_fails_nothing(posted: Notify, slack: Slack, plan: str) -> None:
+    assert not posted("started", bot(slack), run_dir=Path("r"), plan=plan).is_done
+    assert slack.bodies == []
 
 
-def test_a_thread_that_is_none_is_wrong_usage(called: Call) -> None:
-    done = called("notify", "started", "--run-dir", "r", "--thread", "#training")
-    assert done.returncode == 2
-    assert "C0123ABCD:1732140000.000100" in done.stderr
+def test_a_thread_that_is_none_is_wrong_usage(posted: Notify) -> None:
+    with pytest.raises(ConfigError, match="C0123ABCD"):
+        posted("started", {}, run_dir=Path("r"), thread="#training")
 
 
 def test_wrong_usage_is_still_an_error(called: Call, tmp_path: Path) -> None:
@@ -228,7 +238,6 @@ NEEDS = {
     "plan": {"result": "success", "outputs": {"train": "true"}},
     "train": {"result": "cancelled", "outputs": {}},
 }
-TELL = ("notify", "failed", "--run-dir", "gh-99", "--lineage", "812", "--needs")
 
 
 def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[int, Any]]:
@@ -249,15 +258,15 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
 
 @each_case("is_called", [False, True])
 def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
-    called: Call, slack: Slack, serve_github: Callable[..., str], is_called: bool
+    called: Call, slack: Slack, serve_github: Callable[..., str], tmp_path: Path, is_called: bool
 ) -> None:
     """`test_job_ends.py` has the causes. GitHub names the job of a called workflow behind its caller."""
     slack.requests.clear()
     name = "Training / Train and prove" if is_called else "Train and prove"
     address = serve_github(noted("The run was canceled by @anna.", name=name))
     where = {"GITHUB_API_URL": address, "GITHUB_TOKEN": "t", "GITHUB_RUN_ATTEMPT": "1"}
-    tell = [word.replace("gh-99", f"gh-{is_called}") for word in TELL]
-    done = called(*tell, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    where |= {"RUNNER_TEMP": str(tmp_path / str(is_called))}
+    done = called("step notify", NEEDS=json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0, done.stderr
     [message] = slack.bodies
     assert message["text"].startswith("❌ Training 812 cancelled")
@@ -267,11 +276,12 @@ def test_a_cancelled_job_is_reported_by_the_annotation_that_github_wrote(
 
 @pytest.mark.parametrize("token", ["", "t"])
 def test_a_github_that_does_not_answer_keeps_no_message_back(
-    called: Call, slack: Slack, serve_github: Callable[..., str], token: str
+    called: Call, slack: Slack, serve_github: Callable[..., str], tmp_path: Path, token: str
 ) -> None:
     refuses = serve_github(lambda *_: (403, {"message": "Resource not accessible by integration"}))
     where = {"GITHUB_API_URL": refuses, "GITHUB_TOKEN": token, "GITHUB_RUN_ATTEMPT": "1"}
-    done = called(*TELL, json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
+    where |= {"RUNNER_TEMP": str(tmp_path)}
+    done = called("step notify", NEEDS=json.dumps(NEEDS), SLACK_WEBHOOK_URL=slack.url, **WORKFLOW, **where)
     assert done.returncode == 0
     assert "GitHub names no cause" in slack.bodies[0]["text"]
     assert "which name the cause, were not read: " in done.stderr
@@ -280,12 +290,10 @@ def test_a_github_that_does_not_answer_keeps_no_message_back(
 def test_nothing_is_sent_where_each_job_reported_its_own_end(called: Call, slack: Slack) -> None:
     needs = NEEDS | {"train": {"result": "cancelled", "outputs": {"reported": "1"}}}
     where = {"SLACK_WEBHOOK_URL": slack.url, "GITHUB_RUN_ATTEMPT": "1", **WORKFLOW}
-    done = called(*TELL, json.dumps(needs), **where)
+    done = called("step notify", NEEDS=json.dumps(needs), **where)
     assert (done.returncode, slack.bodies) == (0, [])
     assert "each job reported its own end: nothing sent" in done.stderr
-    done = called(*TELL, "[]", **where)
-    assert done.returncode == 2
-    assert "--needs: '[]' is not the JSON" in done.stderr
+    assert called("step notify", NEEDS="[]", **where).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -297,12 +305,11 @@ def test_nothing_is_sent_where_each_job_reported_its_own_end(called: Call, slack
     ],
 )
 def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
-    called: Call, slack: Slack, minutes: int | None, said: str
+    posted: Notify, slack: Slack, minutes: int | None, said: str
 ) -> None:
     started = {} if minutes is None else {"TRAINYARD_JOB_STARTED": str(int(time.time()) - 60 * minutes)}
-    line = ("notify", "failed", "--run-dir", "gh-99", "--job-status")
     where = {"SLACK_WEBHOOK_URL": slack.url, **WORKFLOW, **started}
-    assert called(*line, "cancelled", **where).returncode == 0
+    posted("failed", where, run_dir=Path("gh-99"), job_status="cancelled")
     assert said in slack.bodies[0]["text"]
-    assert called(*line, "failure", "--reason", "gpu: none", **where).returncode == 0
+    posted("failed", where, run_dir=Path("gh-99"), job_status="failure", reason="gpu: none")
     assert "gpu: none" in slack.bodies[1]["text"]

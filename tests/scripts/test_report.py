@@ -83,30 +83,6 @@ def test_the_pipeline_writes_three_reports_and_says_where(called: Call, finished
     assert json.loads((finished_run.report / "dashboard.json").read_text())["status"] == "SUCCEEDED"
 
 
-def test_a_run_that_has_only_its_empty_folders_is_a_report_too(called: Call, tmp_path: Path) -> None:
-    RunDirectory(tmp_path / "empty").create()
-    done = called("report", "empty")
-    assert done.returncode == 0
-    assert "Status: EMPTY" in done.stdout
-
-
-def test_two_runs_are_laid_side_by_side(called: Call, finished_run: RunDirectory, tmp_path: Path) -> None:
-    other = tmp_path / "other run"
-    shutil.copytree(finished_run.path, other)
-    record = json.loads((other / "run.json").read_text())
-    record["outcome"] |= {"final_loss": 0.5, "state_sha256": {"model": "b" * 64}}
-    (other / "run.json").write_text(json.dumps(record))
-    text = (other / "config.yaml").read_text()
-    (other / "config.yaml").write_text(text.replace("seed: 42", "seed: 43"))
-    done = called("report", finished_run.path, other, "--compare")
-    assert done.returncode == 0
-    assert done.stdout.startswith("### Compared: ")
-    assert "| loss | 0.25 | 0.50 | +100.0 % |" in done.stdout
-    same = called("report", finished_run.path, finished_run.path, "--compare")
-    assert "| loss | 0.25 | 0.25 | none |" in same.stdout
-    assert "The configurations are the same." in same.stdout
-
-
 def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     called: Call, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
@@ -237,6 +213,7 @@ def test_runs_are_listed_sorted_and_annotated(
     listed = called("runs", folder).stdout
     assert "baseline · warm-up too short" in listed
     assert max(map(len, listed.splitlines())) < 80
+    assert called("runs", folder, "--tag", "none").stdout == "no runs\n"
 
     sync_run(open_store(store), finished_run, 7)
     before = called("store ls", "--store", store, "--json").stdout

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -155,23 +154,6 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     assert "digests of the final state" in parts["repeatable"]["evidence"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "code", "status", "reason"),
-    [
-        ({"exit": 9}, 1, "failed", "exit code 9 after step 4 of 4"),
-        ({"until": 3, "saves": []}, 1, "failed", "exit code 0 after step 3 of 4"),
-        ({"until": 0, "saves": []}, 1, "failed", "exit code 0 after no step in its records"),
-    ],
-)
-def test_a_program_that_did_less_has_failed(
-    changes: dict[str, Any], code: int, status: str, reason: str, world: World
-) -> None:
-    done = world.run(**changes)
-    assert done.returncode == code, done.stderr
-    assert world.outcome()["status"] == status
-    assert reason in world.outcome()["reason"]
-
-
 def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world: World) -> None:
     """The program's own tracker names step 4, but a file of that checkpoint is cut off."""
     done = world.run(cut=4)
@@ -182,48 +164,6 @@ def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world:
     rejected = [json.loads(line) for line in (world.run_dir / "events.jsonl").read_text().splitlines()][2]
     assert rejected["reason"] == f"{missing}; global_step_2 is the newest"
     assert not (world.run_dir / "checkpoints" / "step-00000004").exists()
-
-
-def test_a_loss_that_is_not_finite_is_no_training(world: World, program: Program) -> None:
-    done = world.run(losses={"3": "nan"})
-    assert done.returncode == 1, done.stderr
-    assert "step 3: the loss is nan" in world.outcome()["reason"]
-    assert world.rows()[2]["loss"] == "nan"
-    proven = program("prove", "--run-dir", world.run_dir, "--json")
-    assert "step 3: the loss is nan" in json.loads(proven.stdout)["parts"][0]["evidence"]
-
-
-def test_a_program_goes_on_from_its_own_checkpoint(world: World, program: Program) -> None:
-    assert world.run(until=3, saves=[2], exit=1).returncode == 1
-    assert [row["step"] for row in world.rows()] == [1, 2, 3]
-    done = world.run()
-    assert done.returncode == 0, done.stderr
-    assert [row["step"] for row in world.rows()] == [1, 2, 3, 4]
-    assert world.events() == [
-        *("started", "checkpoint_saved", "finished"),
-        *("resumed", "checkpoint_saved", "finished"),
-    ]
-    proven = program("prove", "--run-dir", world.run_dir, "--json")
-    trained = json.loads(proven.stdout)["parts"][0]
-    assert trained["passed"], trained
-    assert "1 retry (resumed after step 2)" in trained["evidence"]
-
-
-def test_a_signal_reaches_the_program_and_its_checkpoint_makes_it_a_stop(world: World) -> None:
-    words = world.words(until=2, waits=True, exit=143)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard", "pod", *words],
-        env={**os.environ, "TRAINYARD_RUN_ID": "llama"},
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not (world.own / "waits").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
-    assert world.outcome()["status"] == "stopped"
-    assert world.events()[-1] == "preempted"
 
 
 @pytest.mark.parametrize("name", ["direct", "sockets", "none"])

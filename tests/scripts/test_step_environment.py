@@ -17,7 +17,6 @@ from trainyard.gateways import local_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
-CRASHED = "echo 'ERR!, 580.65.06, ERR!, ERR!'"
 
 
 def check(*arguments: str, path: Path, summary: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -73,23 +72,6 @@ def test_everything_that_is_wrong_is_reported_at_once(driver: Path, tmp_path: Pa
     for words, named in ((("--lock", "/no/lock.txt"), "/no/lock.txt"), (("--set", "a.b=5"), "a.b")):
         refused = check(*words, path=driver)
         assert refused.returncode == 2 and named in refused.stderr
-
-
-def test_with_auto_a_crashed_gpu_is_said_and_the_cpu_trains(tmp_path: Path) -> None:
-    assert check("--set", "model.device=cuda:0", path=say(tmp_path, CRASHED)).returncode == 1
-    done = check("--json", path=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"] == "degraded"
-    assert "[degraded]" in done.stderr
-
-
-def test_a_batch_that_no_machine_holds_is_refused(driver: Path) -> None:
-    line = ("--set", "model.device=cpu")
-    done = check(*line, "--set", "training.batch_size=1000000", path=driver)
-    assert done.returncode == 1
-    assert re.search(
-        r"^memory: \S+ GB of main memory available .* but 1\d,\d{3} GB are needed", done.stderr, re.M
-    )
 
 
 def test_the_copy_in_a_store_that_is_a_folder_needs_room_too(driver: Path, tmp_path: Path) -> None:

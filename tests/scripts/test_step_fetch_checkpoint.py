@@ -30,7 +30,7 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     there = tmp_path / "new" / finished_run.path.name
     line = ["--run-dir", str(there), "--resume", f"{store}/manifests/run-812-manifest.json", "--store", store]
-    line += ["--run-number", "812", "--segment", "2", "--fetch", "true", "--json"]
+    line += ["--run-number", "812", "--segment", "2", "--json"]
     assert fetch_resume.main([*line, "--dry-run"]) == 0
     assert not there.exists()
     capsys.readouterr()
@@ -41,5 +41,6 @@ def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
     new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
     assert handler.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
     assert "could not be fetched" in (tmp_path / "summary").read_text()
-    assert fetch_resume.main([*new, "--segment", "2", "--allow-missing-checkpoint", "true"]) == 0
-    assert capsys.readouterr().out == "none\n"
+    where: Any = {"store": store, "run_number": 2, "segment": 2, "resume": "none"}
+    found = fetch_resume.fetch_checkpoint(tmp_path / "gh-2", **where, allow_missing_checkpoint=True)
+    assert found.resume == "none"

@@ -105,7 +105,7 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     assert pruned.stdout.splitlines()[1].endswith("promoted as production")
     back = called("store restore", "--store", store, "--step", "production", "--to", "back", "--json")
     assert json.loads(back.stdout)["steps"] == [10]
-    moved = called(*line, "--step", "newest", "--actor", "bob")
+    moved = called(*line, "--step", "newest", GITHUB_ACTOR="bob")
     assert "before: step 10 of run 7" in moved.stderr
     for wrong in (
         ("--step", "ten"),
@@ -114,7 +114,7 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     ):
         assert called(*line, *wrong).returncode == 2
     assert called(*line, "--step", "11").returncode == 1
-    withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw", "--actor", "ada")
+    withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw")
     assert "would be taken back; nothing was changed" in called(*withdraw, "--dry-run").stderr
     assert "production of step 20 of run 7: taken back" in called(*withdraw).stderr
     assert called(*withdraw, "--json").returncode == 2
@@ -132,7 +132,7 @@ def test_pruning_plans_first_and_removes_when_told(called: Call, store: str, tmp
     assert "1 checkpoints, " in planned.stderr
     assert "nothing was changed; --apply removes them" in planned.stderr
     assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
-    done = called(*line, "--apply", "--json", "--actor", "ada")
+    done = called(*line, "--apply", "--json", GITHUB_ACTOR="ada")
     assert done.returncode == 0, done.stderr
     [run] = json.loads(done.stdout)["runs"]
     assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]

@@ -9,24 +9,16 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from tests import warm_start
+from tests.scripts.conftest import Call
 
 from trainyard.command.handler import exit_code_of
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_identity
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "training_artifact_sync.py"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return make_run(tmp_path / "run", "run-a")
 
 
 @pytest.fixture
@@ -39,90 +31,83 @@ def script() -> ModuleType:
     return importlib.import_module("trainyard.commands.store_sync")
 
 
-def make_run(path: Path, run_id: str) -> RunDirectory:
-    directory = RunDirectory(path)
-    directory.create()
-    write_identity(directory.run_file, run_id, {})
-    checkpoint = directory.checkpoint(100)
-    checkpoint.mkdir()
-    (checkpoint / "data").write_bytes(os.urandom(2000))
-    write_manifest(checkpoint, CheckpointManifest(100, run_id, time.time(), describe_files(checkpoint)))
-    return directory
+@pytest.fixture
+def sync(called: Call, small_run: RunDirectory) -> Call:
+    return lambda *arguments: called("store sync", "--run-dir", small_run.path, *arguments)
 
 
-def sync(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GITHUB_"))}
-    line = [sys.executable, str(SCRIPT), *(str(argument) for argument in arguments)]
-    return warm_start.run(line, timeout=120, env=environment | variables, cwd=ROOT)
-
-
-def test_a_run_is_stored_and_the_second_time_nothing_is_sent(run: RunDirectory, folder: Path) -> None:
-    first = sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "7", "--once", "--json")
+def test_a_run_is_stored_and_the_second_time_nothing_is_sent(sync: Call, folder: Path) -> None:
+    first = sync("--store", folder.as_uri(), "--run-number", "7", "--once", "--json")
     assert first.returncode == 0, first.stderr
     report = json.loads(first.stdout)
     assert (report["run_number"], report["sent"], report["skipped"]) == (7, 4, 0)
     assert report["manifest_key"] == "manifests/run-7-manifest.json"
     assert "artifacts: 5 files" in first.stderr
     assert first.stderr.rstrip().endswith("[ok]")
-    second = sync("--run-dir", run.path, "--store", folder.as_uri(), "--run-number", "auto")
+    second = sync("--store", folder.as_uri(), "--run-number", "auto")
     assert second.returncode == 0
     assert second.stdout == ""
     assert "run-7: unchanged, nothing sent" in second.stderr
 
 
-def test_the_store_may_stand_in_the_runs_configuration(run: RunDirectory, folder: Path) -> None:
-    run.config_file.write_text(f"artifacts:\n  store: {folder.as_uri()}\n  encryption: AES256\n")
-    assert sync("--run-dir", run.path).returncode == 0
+def test_the_store_may_stand_in_the_runs_configuration(
+    sync: Call, small_run: RunDirectory, folder: Path
+) -> None:
+    small_run.config_file.write_text(f"artifacts:\n  store: {folder.as_uri()}\n  encryption: AES256\n")
+    assert sync().returncode == 0
     assert (folder / "run-1" / "config.yaml").is_file()
 
 
-def test_no_store_is_a_usage_error(run: RunDirectory) -> None:
-    done = sync("--run-dir", run.path)
+def test_no_store_is_a_usage_error(sync: Call) -> None:
+    done = sync()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "No store: give --store, or set artifacts.store in the configuration.\n"
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path, dry: tuple[str]) -> None:
-    run.run_file.unlink()
-    done = sync("--run-dir", run.path, "--store", folder.as_uri(), *dry)
+def test_a_folder_that_is_no_run_is_wrong_usage(
+    sync: Call, small_run: RunDirectory, folder: Path, dry: tuple[str]
+) -> None:
+    small_run.run_file.unlink()
+    done = sync("--store", folder.as_uri(), *dry)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{run.run_file}: missing, so {run.path} is not a run directory" in done.stderr
+    assert f"{small_run.run_file}: missing, so {small_run.path} is not a run directory" in done.stderr
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("outcome", [[1], None, "succeeded"])
 def test_a_record_with_an_outcome_of_another_type_is_named(
-    run: RunDirectory, folder: Path, outcome: object
+    sync: Call, small_run: RunDirectory, folder: Path, outcome: object
 ) -> None:
-    run.run_file.write_text(json.dumps({"schema": 1, "run_id": "run-a", "outcome": outcome}))
-    done = sync("--run-dir", run.path, "--store", folder.as_uri())
+    small_run.run_file.write_text(json.dumps({"schema": 1, "run_id": "run-a", "outcome": outcome}))
+    done = sync("--store", folder.as_uri())
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{run.run_file}: outcome is not an object")
+    assert done.stderr.startswith(f"{small_run.run_file}: outcome is not an object")
     assert not folder.exists()
 
 
-def test_a_damaged_checkpoint_is_named_with_exit_1(run: RunDirectory, folder: Path) -> None:
-    (run.checkpoint(100) / "data").write_bytes(os.urandom(2000))
-    done = sync("--run-dir", run.path, "--store", folder.as_uri())
+def test_a_damaged_checkpoint_is_named_with_exit_1(sync: Call, small_run: RunDirectory, folder: Path) -> None:
+    (small_run.checkpoint(100) / "data").write_bytes(os.urandom(2000))
+    done = sync("--store", folder.as_uri())
     assert done.returncode == 1
     assert "checkpoint-100 was not uploaded" in done.stderr
     assert done.stderr.rstrip().endswith("[failed]")
 
 
-def test_a_dry_run_says_what_would_go_and_stores_nothing(run: RunDirectory, folder: Path) -> None:
-    done = sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run")
+def test_a_dry_run_says_what_would_go_and_stores_nothing(sync: Call, folder: Path) -> None:
+    done = sync("--store", folder.as_uri(), "--dry-run")
     assert done.returncode == 0
     assert "send     run-1/checkpoint-100/data" in done.stdout
     assert not folder.exists()
-    plan = json.loads(sync("--run-dir", run.path, "--store", folder.as_uri(), "--dry-run", "--json").stdout)
+    plan = json.loads(sync("--store", folder.as_uri(), "--dry-run", "--json").stdout)
     assert len(plan["send"]) == 4
 
 
 def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
-    run: RunDirectory, folder: Path
+    small_run: RunDirectory, folder: Path
 ) -> None:
-    line = [sys.executable, str(SCRIPT), "--run-dir", str(run.path), "--store", folder.as_uri(), "--follow"]
+    options = ("--run-dir", small_run.path, "--store", folder.as_uri(), "--follow")
+    line = [sys.executable, str(SCRIPT), *map(str, options)]
     follower = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     manifest, deadline = folder / "manifests" / "run-1-open-1.json", time.monotonic() + 60
     while not manifest.is_file() and time.monotonic() < deadline:
@@ -134,11 +119,11 @@ def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
     assert "1 checkpoint stored while it was trained; a stop was requested" in said
 
 
-def test_loose_files_go_by_document_004s_flags(tmp_path: Path, folder: Path) -> None:
+def test_loose_files_go_by_document_004s_flags(called: Call, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "latest.pt").write_bytes(os.urandom(2000))
     (tmp_path / "metrics.json").write_text('{"loss": 1.08}')
     flags = ("--checkpoint", tmp_path / "latest.pt", "--metrics", tmp_path / "metrics.json")
-    done = sync(*flags, "--store", folder.as_uri(), "--run-number", "42")
+    done = called("store sync", *flags, "--store", folder.as_uri(), "--run-number", "42")
     assert done.returncode == 0, done.stderr
     assert (folder / "run-42/checkpoint/latest.pt").is_file()
     assert (folder / "manifests/run-42-manifest.json").is_file()
@@ -158,14 +143,9 @@ def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: P
 
 def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:
     args = script.parse_args(
-        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--store-timeout", "5m"]
+        ["--run-dir", "runs/a", "--s3-bucket", "models", "--follow", "--idle-timeout", "5m"]
     )
-    assert (args.store, args.store_timeout, args.idle_timeout, args.run_number) == (
-        "s3://models",
-        300,
-        1800,
-        "auto",
-    )
+    assert (args.store, args.idle_timeout, args.run_number) == ("s3://models", 300, "auto")
 
 
 def test_wrong_usage_ends_with_exit_2_and_its_reason(
@@ -180,26 +160,9 @@ def test_wrong_usage_ends_with_exit_2_and_its_reason(
         "--checkpoint c --store file:///x": "--checkpoint needs --metrics FILE",
         "--checkpoint c --metrics m --follow": "--follow needs --run-dir",
         "--checkpoint x --metrics y --store file:///x": "x: there is no such file or directory",
-        "--run-dir r --max-rate 0": "megabytes per second from 0.001",
-        "--run-dir r --once --background f": "--background needs --follow",
         "--run-dir r --follow --once": "not allowed with argument",
         "--run-dir r --encryption arn:aws:kms:eu-west-1:1:key/2": "the bucket's default key",
     }
     for line, reason in lines.items():
         assert exit_code_of(lambda line=line: script.main(line.split())) == 2, line  # type: ignore[misc]
         assert reason in capsys.readouterr().err, line
-
-
-def test_what_goes_on_behind_and_cannot_write_its_log_says_why(run: RunDirectory, folder: Path) -> None:
-    there = (
-        "--run-dir",
-        run.path,
-        "--store",
-        folder.as_uri(),
-        "--follow",
-        "--background",
-        run.path / "no" / "pid",
-    )
-    done = sync(*there)
-    assert done.returncode == 2, done.stderr
-    assert f"{run.path / 'no'}: no such folder" in done.stderr

@@ -1,27 +1,17 @@
 """The verification as a program: what it reads, what it names, how it ends."""
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from tests import warm_start
+from tests.scripts.conftest import Call
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.gateways.model_signing import signer_from
-from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_identity
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = "run-7/checkpoint-100/data"
 
 
 @pytest.fixture
@@ -30,23 +20,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, folder: Path) -> RunDirectory:
+def run(small_run: RunDirectory, folder: Path) -> RunDirectory:
     """A run that is stored as number 7."""
-    directory = RunDirectory(tmp_path / "run")
-    directory.create()
-    write_identity(directory.run_file, "run-a", {})
-    checkpoint = directory.checkpoint(100)
-    checkpoint.mkdir()
-    (checkpoint / "data").write_bytes(os.urandom(2000))
-    write_manifest(checkpoint, CheckpointManifest(100, "run-a", time.time(), describe_files(checkpoint)))
-    sync_run(open_store(folder.as_uri()), directory, 7)
-    return directory
+    sync_run(open_store(folder.as_uri()), small_run, 7)
+    return small_run
 
 
-def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | variables
-    line = [sys.executable, "-m", "trainyard", "store", "verify", *(str(argument) for argument in arguments)]
-    return warm_start.run(line, timeout=120, env=environment, cwd=ROOT)
+@pytest.fixture
+def verify(called: Call) -> Call:
+    return lambda *arguments, **variables: called("store verify", *arguments, **variables)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +43,7 @@ def verify(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str
     ],
 )
 def test_a_stored_run_verifies_and_no_more_is_claimed_than_was_compared(
-    run: RunDirectory, folder: Path, depth: str, on_disk: bool, words: str
+    verify: Call, run: RunDirectory, folder: Path, depth: str, on_disk: bool, words: str
 ) -> None:
     disk = ["--run-dir", run.path] if on_disk else []
     done = verify("--store", folder.as_uri(), "--run-number", 7, "--depth", depth, "--seed", 5, *disk)
@@ -70,7 +52,7 @@ def test_a_stored_run_verifies_and_no_more_is_claimed_than_was_compared(
     assert f"stored: 5 of 5 objects of run 7 ({depth}{seed}): {words} [ok]\n" in done.stderr
 
 
-def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path) -> None:
+def test_a_folder_that_is_no_run_is_wrong_usage(verify: Call, run: RunDirectory, folder: Path) -> None:
     run.run_file.unlink()
     for arguments in ((), ("--store", folder.as_uri()), ("--store", folder.as_uri(), "--run-number", 7)):
         done = verify("--run-dir", run.path, *arguments)
@@ -78,7 +60,7 @@ def test_a_folder_that_is_no_run_is_wrong_usage(run: RunDirectory, folder: Path)
         assert f"{run.run_file}: missing, so {run.path} is not a run directory" in done.stderr
 
 
-def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Path) -> None:
+def test_both_sides_are_compared_and_told_as_json(verify: Call, run: RunDirectory, folder: Path) -> None:
     done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -87,7 +69,7 @@ def test_both_sides_are_compared_and_told_as_json(run: RunDirectory, folder: Pat
     assert result["stored"]["run_id"] == "run-a"
 
 
-def test_a_store_that_cannot_be_reached_ends_with_exit_4(folder: Path) -> None:
+def test_a_store_that_cannot_be_reached_ends_with_exit_4(verify: Call, folder: Path) -> None:
     assert verify("--store", folder.as_uri(), "--run-number", 7).returncode == 4
     variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
     variables["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
@@ -105,14 +87,13 @@ def test_a_store_that_cannot_be_reached_ends_with_exit_4(folder: Path) -> None:
         ["--run-dir", "/none"],
     ],
 )
-def test_wrong_usage_ends_with_exit_2(arguments: list[str]) -> None:
+def test_wrong_usage_ends_with_exit_2(verify: Call, arguments: list[str]) -> None:
     done = verify(*arguments)
     assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(
-    run: RunDirectory, folder: Path, tmp_path: Path
+    verify: Call, run: RunDirectory, folder: Path, tmp_path: Path
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     public = tmp_path / "key.pub"

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    return importlib.import_module("tools.write_config_schema")
+    return importlib.import_module("write_config_schema")
 
 
 def run(script: ModuleType, *arguments: str) -> int:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_runbook_of_this_checkout_is_current_and_complete() -> None:
-    script = importlib.import_module("tools.write_failure_reference")
+    script = importlib.import_module("write_failure_reference")
     assert handler.exit_code_of(lambda: int(script.main(["--check"]))) == 0
     page = script.generated()[script.REFERENCE]
     known = {row["class"] for row in (*table()["rows"], *table()["exceptions"])}

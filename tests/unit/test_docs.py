@@ -40,7 +40,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", flags=re.M | re.S)
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 # Of all pages below docs/, decisions and generated references included.
-MOST_WORDS = 34_400
+MOST_WORDS = 30_000
 WORDS = "|".join(sorted(COMMANDS, key=len, reverse=True))
 CALL = re.compile(
     rf"(?<![\w/])(?:scripts/(?P<script>\w+)\.py|(?:\.venv/bin/|-m )?trainyard (?P<words>{WORDS})\b)"

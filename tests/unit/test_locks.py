@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.cases import each_case
-from tools.write_locks import LOCKS, fits_inputs, with_input_digest
+from write_locks import LOCKS, fits_inputs, with_input_digest
 
 from trainyard.machine.package_lock import Pin, read_pins
 
@@ -208,7 +208,7 @@ def test_the_digest_is_replaced_not_piled_up() -> None:
 
 
 def test_resolving_covers_every_platform_and_writes_hashes(capsys: pytest.CaptureFixture[str]) -> None:
-    module = importlib.import_module("tools.write_locks")
+    module = importlib.import_module("write_locks")
     assert module.main(["--dry-run", "--uv", "uv"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [re.findall(r"requirements-(\w+)\.in", line) for line in lines] == [[name] for name in ALL]
@@ -246,7 +246,7 @@ else:
 def test_the_report_says_what_changes_and_what_is_vulnerable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("tools.write_locks")
+    module = importlib.import_module("write_locks")
     for path in [*ROOT.glob("requirements-*"), ROOT / "pyproject.toml"]:
         shutil.copy(path, tmp_path)
     version = (ROOT / "requirements-uv.in").read_text().strip().partition("==")[2]

@@ -9,7 +9,7 @@ listed nor counted.
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.run_notes import notes_in_store
-from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.record.sync_report import Verdict, size_text
 from trainyard.artifacts.store.layout import (
     checkpoint_step_of,
     identity_key,
@@ -57,7 +57,7 @@ class ListedCheckpoint:
 
 
 @dataclass(frozen=True)
-class ListedRun:
+class ListedRun(Verdict):
     """One run in the store."""
 
     run_number: int
@@ -90,13 +90,6 @@ class ListedRun:
     note: str
     """The newest note that somebody gave to the run."""
     tags: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
 
 
 def price_for(url: str, given: float | None) -> float | None:

@@ -1,18 +1,15 @@
 """Check whether a store can be used now, by the calls with which a run is stored later.
 
-    list ─> put if absent, read ─> send a small file, send a file in two parts, read ─> remove
+    list ─> put if absent, read ─> send a small file, send a file in two parts, read
             put and join once more, which a store with conditional writes refuses
 
-The objects have fixed keys in each store (`layout.READINESS`), outside every run, so that checks do not pile
-up when the role may not delete. All checks write the same bytes, so that simultaneous ones disturb each other
-only by removing an object, and a step that was disturbed is repeated. Anything that is not from a check is
-not changed. The run number is looked up and not claimed: the first sync claims it.
+The objects have fixed keys in each store (`layout.READINESS`), outside every run. All checks write the same
+bytes and none removes them: simultaneous checks cannot disturb each other, and a further check stores nothing
+new, not even an old version in a bucket with versioning. The run number is looked up and not claimed: the
+first sync claims it.
 """
 
-import contextlib
-import random
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +24,6 @@ from trainyard.artifacts.store.layout import READINESS, READINESS_PARTS, READINE
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import (
     PermissionRefusedError,
-    ServiceError,
     TrainyardError,
     UnsupportedOperationError,
     VerificationError,
@@ -35,13 +31,7 @@ from trainyard.errors import (
 
 # S3's least size of a part that is not the last; a store to be checked is opened with it.
 PART_BYTES = 5 << 20
-# Attempts of a step, because another check may remove its objects in between.
-_TRIES = 8
-_LONGEST_PAUSE = 0.3
 _REST_BYTES = 1 << 10
-_SIZES = {READINESS_SMALL: _REST_BYTES, READINESS_PARTS: PART_BYTES + _REST_BYTES}
-# Size of the object that `Store.refuses_to_join` leaves in a store that does not refuse.
-_JOINED_BYTES = 1
 _LINE = b'{"written_by": "trainyard doctor"}\n'
 
 
@@ -51,8 +41,6 @@ class Probe:
 
     problems: list[str] = field(default_factory=list)
     """Why the store cannot be used, in words for the person who can fix it; empty if it can."""
-    notes: list[str] = field(default_factory=list)
-    """Remarks that are not problems."""
     answers: bool = True
     """Whether the store answers, even if it does not allow everything; else no further call is made."""
     is_able: bool = True
@@ -78,7 +66,6 @@ class StoreAnswer:
     """Whether a run can be stored, and its number; empty if the store does not answer."""
 
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     number: int | None = None
     owner: str | None = None
     """The run that owns the number; None if it is free, empty if its record cannot be read."""
@@ -110,8 +97,7 @@ def query_store(
             standing = standing_of(store, run_id, wanted, may_be_stored=may_be_stored)
     except TrainyardError as error:
         probe.problems.append(str(error))
-    problems = tuple(dict.fromkeys(probe.problems))
-    return replace(standing, problems=problems, notes=tuple(probe.notes), is_able=probe.is_able)
+    return replace(standing, problems=tuple(dict.fromkeys(probe.problems)), is_able=probe.is_able)
 
 
 def probe_store(store: Store, *, writes: bool, for_files: Callable[[], Store] | None = None) -> Probe:
@@ -119,26 +105,13 @@ def probe_store(store: Store, *, writes: bool, for_files: Callable[[], Store] | 
 
     `for_files` opens the store for calls that send a file.
     """
-    probe, made = Probe(), set[str]()
+    probe = Probe()
     probe.run(lambda: next(iter(store.folders()), None))
-    if writes and probe.run(lambda: _repeat(lambda: _put_and_read(store, made))):
-        probe.run(lambda: _send_files(for_files() if for_files else store, made))
+    if writes and probe.run(lambda: _put_and_read(store)):
+        probe.run(lambda: _send_files(for_files() if for_files else store))
     else:
         probe.run(lambda: store.read_object(READINESS))
-    if remaining := [key for key in (READINESS, *_SIZES) if key in made and not _delete(store, key)]:
-        probe.notes.append(
-            f"{', '.join(remaining)}: stays in the store, at most 5 MiB, and the next check replaces it "
-            "(this role may not delete, which is how it should be set up)"
-        )
     return probe
-
-
-def _delete(store: Store, key: str) -> bool:
-    try:
-        store.delete(key)
-    except (ServiceError, VerificationError):
-        return False
-    return True
 
 
 def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored: bool) -> StoreAnswer:
@@ -154,49 +127,31 @@ def standing_of(store: Store, run_id: str, wanted: int | None, *, may_be_stored:
     return StoreAnswer(number=wanted, owner=owner, free=free)
 
 
-def _repeat(step: Callable[[], None]) -> None:
-    """Do a step, and again if what it wrote was missing: another check may have removed it meanwhile."""
-    for _ in range(_TRIES - 1):
-        with contextlib.suppress(VerificationError, UnsupportedOperationError):
-            return step()
-        time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - another check is at work
-    return step()
-
-
-def _put_and_read(store: Store, made: set[str]) -> None:
+def _put_and_read(store: Store) -> None:
     """Put a small object, read it back, and put it once more, which has to be refused."""
-    if not store.put_new(READINESS, _LINE, metadata={}):
-        there = store.read_object(READINESS)
-        if there not in (None, _LINE):
-            raise _not_ours(store, READINESS)
-        if there is None or not store.swap(READINESS, _LINE, _LINE, metadata={}):
-            raise _lost(store, READINESS)
-    made.add(READINESS)
+    store.put_new(READINESS, _LINE, metadata={})
     if store.read_object(READINESS) != _LINE:
-        raise _lost(store, READINESS)
+        raise _wrong_bytes(store, READINESS)
     if store.put_new(READINESS, _LINE, metadata={}):
         raise UnsupportedOperationError(not_conditional(store))
 
 
-def _send_files(store: Store, made: set[str]) -> None:
+def _send_files(store: Store) -> None:
     """Send a file in one request and one in two parts, if the store has parts, and read from both."""
+    sizes = {READINESS_SMALL: _REST_BYTES}
+    if store.part_bytes is not None:
+        sizes[READINESS_PARTS] = PART_BYTES + _REST_BYTES
     with tempfile.TemporaryDirectory(prefix="trainyard-readiness-") as folder:
-        for key, size in _SIZES.items():
-            if key == READINESS_SMALL or store.part_bytes is not None:
-                path = Path(folder, key)
-                path.write_bytes((_LINE * (size // len(_LINE) + 1))[:size])
-                _repeat(lambda path=path: _send_and_read(store, path, made))  # type: ignore[misc]
+        for key, size in sizes.items():
+            path = Path(folder, key)
+            path.write_bytes((_LINE * (size // len(_LINE) + 1))[:size])
+            _send_and_read(store, path)
 
 
-def _send_and_read(store: Store, path: Path, made: set[str]) -> None:
+def _send_and_read(store: Store, path: Path) -> None:
     """Send the file, and read its end from the store, from the first part on."""
     content, key = path.read_bytes(), path.name
-    there = store.describe(key)
-    if there is not None and there.size not in (len(content), _JOINED_BYTES):
-        raise _not_ours(store, key)
-    made.add(key)
-    replaces = there.identity if there is not None and there.size == _JOINED_BYTES else ""
-    upload = store.stage(path, key, metadata={"written-by": "trainyard doctor"}, replaces=replaces)
+    upload = store.stage(path, key, metadata={"written-by": "trainyard doctor"})
     try:
         upload.commit()
     except TrainyardError:
@@ -208,20 +163,14 @@ def _send_and_read(store: Store, path: Path, made: set[str]) -> None:
     except FileNotFoundError:
         is_read = False
     if not is_read or described is None or described.size != len(content):
-        raise _lost(store, key)
+        raise _wrong_bytes(store, key)
     if key == READINESS_PARTS and not store.refuses_to_join(key):
         raise UnsupportedOperationError(not_conditional(store))
 
 
-def _lost(store: Store, key: str) -> VerificationError:
+def _wrong_bytes(store: Store, key: str) -> VerificationError:
     return VerificationError(
         f"{key} was written into {store.url}, and when it is read back it is missing or has other bytes. "
-        "The store loses or changes data; no run can be proven there."
-    )
-
-
-def _not_ours(store: Store, key: str) -> VerificationError:
-    return VerificationError(
-        f"{key} in {store.url} was not written by a check, and was not changed. "
-        "Move it away: this name is reserved for checks."
+        "The store loses or changes data, and no run can be proven there; or the object is not of a check: "
+        "move it away, this name is reserved."
     )

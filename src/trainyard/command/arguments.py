@@ -25,7 +25,6 @@ _NAME_BYTES, _PATH_BYTES = 255, 4095
 """Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
 _MOST_PROCESSES = 1024
-_LEAST_RATE, _MOST_RATE = 0.001, 1e6
 _LONGEST_DAYS = 36500
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY_SECONDS}
 _DECIMAL = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
@@ -152,16 +151,6 @@ def amount(value: str) -> float:
     found = _decimal(value)
     if not 0 <= found < math.inf:
         raise refusal(value, "is not a number from 0")
-    return found
-
-
-def rate(value: str) -> float:
-    """Megabytes per second, from 0.001 to a million; a lower rate would make no progress."""
-    found = _decimal(value)
-    if not _LEAST_RATE <= found <= _MOST_RATE:
-        raise refusal(
-            value, f"is not a number of megabytes per second from {_LEAST_RATE} to {_MOST_RATE:,.0f}"
-        )
     return found
 
 

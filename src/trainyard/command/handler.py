@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from trainyard.command import arguments, output
+from trainyard.command.missing_extra import extra_of, install_command
 from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
@@ -176,12 +177,9 @@ def _explain(error: Exception) -> tuple[ExitCode, str]:
         folder = os.path.dirname(name)  # noqa: PTH120 - a name may be any text
         if not Path(folder).is_dir():
             return ExitCode.USAGE, f"{folder or '.'}: no such folder. Create it first, or name another one.\n"
-    if isinstance(error, ModuleNotFoundError):
-        from trainyard.command.missing_extra import extra_of, install_command
-
-        if extra := extra_of(error.name or ""):
-            text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
-            return ExitCode.USAGE, text
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
+        text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
+        return ExitCode.USAGE, text
     return ExitCode.BUG, traceback.format_exc()
 
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from trainyard.command import arguments
+from trainyard.command import arguments, output
 from trainyard.errors import ConfigError, ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -61,7 +61,9 @@ class CommandParser(argparse.ArgumentParser):
         self._given = [str(word) for word in (sys.argv[1:] if args is None else args)]
         if self._given == [SHOW_PARSER]:
             raise ParserFound(self)
-        return super().parse_known_args(args, namespace)
+        found, others = super().parse_known_args(args, namespace)
+        output.configure_logging(found.log_level)
+        return found, others
 
     def _parse_optional(self, arg_string: str) -> Any:
         """Read an option with _ for -, as document 002 spells them: --max_attempts."""

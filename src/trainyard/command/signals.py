@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from trainyard.errors import ExitCode
@@ -45,14 +44,12 @@ def _send_again(ignored: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(ignored)
 
 
-def run_in_background(behind: Path | None = None) -> threading.Event:
+def run_in_background() -> threading.Event:
     """Run beside another program: use only idle processor time, and end on request.
 
     The event is set at the first SIGTERM or SIGINT, and the script then ends by itself; a second one kills
-    it. With `behind`, whatever started the script continues at once; see `_detach`.
+    it.
     """
-    if behind is not None:
-        _detach(behind)
     with contextlib.suppress(OSError):
         os.nice(19)
     event = threading.Event()
@@ -64,24 +61,3 @@ def run_in_background(behind: Path | None = None) -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     return event
-
-
-def _detach(path: Path) -> None:
-    """Continue in a session of our own, so that CI does not end this process with the step that started it.
-
-    The process id is in `path` before the first process ends; the output goes to `path`.log.
-    """
-    reader, writer = os.pipe()
-    if child := os.fork():
-        os.close(writer)
-        os._exit(ExitCode.DONE if os.read(reader, 1) else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    os.setsid()
-    with contextlib.suppress(OSError):  # Linux shares processors between sessions first (sched(7), autogroup)
-        Path("/proc/self/autogroup").write_text("19")
-    sys.stdout.flush()
-    log = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for stream, target in ((0, nothing), (1, log), (2, log)):
-        os.dup2(target, stream)
-    path.write_text(f"{os.getpid()}\n")
-    os.write(writer, b"1")

@@ -95,8 +95,6 @@ def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     lines: dict[str, Callable[..., list[str]]] = {
         "list": cluster_lines,
         "check": verdict_lines,

@@ -21,7 +21,6 @@ from importlib import import_module
 
 import shtab
 
-from trainyard.command import output
 from trainyard.command.parser import SHOW_PARSER, ParserFound, script_parser
 from trainyard.commands import GROUPS, module_name
 from trainyard.errors import ExitCode
@@ -37,7 +36,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     sys.stdout.write(shtab.complete(complete_parser(), args.shell) + "\n")
     return ExitCode.DONE
 

@@ -34,8 +34,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     files = args.files or [
         relative_path(path) for path in sorted((REPOSITORY_ROOT / "configs").rglob("*.yaml"))
     ]

@@ -32,8 +32,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     loaded = load_with_weights(args.config, args.set)
     sys.stdout.write(render(loaded, explain=args.explain, as_json=args.json))
     return 0

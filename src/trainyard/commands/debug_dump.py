@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import __version__
 from trainyard.cluster.server_side_apply import path_part
-from trainyard.command import arguments, output
+from trainyard.command import arguments
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import script_parser
 from trainyard.commands.explain import (
@@ -34,8 +34,8 @@ from trainyard.commands.explain import (
     explanation_lines,
     failed_job,
     failed_run,
-    job_reader,
 )
+from trainyard.commands.job import open_jobs
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.config.secret_forms import is_secret_name
 from trainyard.errors import ConfigError, ExitCode, ServiceError
@@ -76,7 +76,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     run = Path(args.name)
     if run.is_dir() or run.exists() or os.sep in args.name:
         texts = {**run_texts(run), **machine_texts()}
@@ -117,7 +116,7 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
     """Return the explanation, the state, the events, the pods and the ends of the logs of a job."""
     failure = failed_job(args)
     found = failure.explain()
-    reader, namespace = job_reader(args)
+    reader, namespace = open_jobs(args)
     job = reader.find_job(namespace, args.job, args.kind)
     observed = reader.observe(job)
     pods = reader.raw_pods(job)

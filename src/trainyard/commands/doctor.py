@@ -38,7 +38,6 @@ from trainyard.command.parser import add_run, script_parser
 from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
-    GRACE_SECONDS,
     SECONDS,
     Checklist,
     collect_items,
@@ -68,9 +67,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_run(parser, text="the run's directory; need not exist")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
     parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
-    grace = "time from a signal until the trainer is killed, compared with earlier stops; default: 30s"
-    duration = arguments.duration
-    parser.add_argument("--grace", type=duration, default=GRACE_SECONDS, metavar="DURATION", help=grace)
     parser.add_argument("--dry-run", action="store_true", help="read the store, write nothing")
     parser.add_argument("--json", action="store_true", help="print every finding as JSON")
     everything = parser.add_argument_group("the checklist")
@@ -91,7 +87,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     if args.run_dir is not None and not (args.store or args.config or args.run_dir.exists()):
         raise ConfigError(f"{args.run_dir}: there is no such run, and the checklist needs none")
     if args.all:
@@ -105,7 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         store=args.store,
         run_number=parse_run_number(args.run_number),
         timeout=args.timeout,
-        grace=args.grace,
         dry_run=args.dry_run,
         as_json=args.json,
     )
@@ -119,7 +113,6 @@ def check_readiness(
     store: str | None = None,
     run_number: int | None = None,
     timeout: float = SECONDS,
-    grace: float = GRACE_SECONDS,
     dry_run: bool = False,
     as_json: bool = False,
 ) -> int:
@@ -134,7 +127,6 @@ def check_readiness(
         store=store,
         run_number=run_number,
         timeout=timeout,
-        grace=grace,
         writes=not dry_run,
     )
     findings = judge_readiness(answers)
@@ -145,8 +137,6 @@ def check_readiness(
         output.announce("readiness", "not ready to start", "failed")
         refuse_start(findings)
     output.announce("store", store_line(answers), "ok")
-    for note in answers.notes:
-        output.announce("note", note)
     for finding in findings:
         if finding.subject == "signing" or finding.severity is Severity.WARNING:
             text = "; ".join(part for part in (finding.evidence, finding.fix) if part)

@@ -81,8 +81,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     given = Configuration(args.config, args.set) if args.config else None
     if args.run_dir:
         return evaluate_run(

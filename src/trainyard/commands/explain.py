@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import add_run, script_parser
+from trainyard.commands.job import open_jobs
 from trainyard.config.kind import RunKind, kind_of_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.process_tree import processes_of_run
 from trainyard.jobs.follow import pod_logs
-from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.pod_failures import NO_ANSWER
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.facts.next_commands import prove_command
@@ -41,7 +40,6 @@ from trainyard.run.failure import next_command, read_failure, short_reason
 from trainyard.run.identity import read_run
 from trainyard.run.run_advice import require_run
 from trainyard.run.run_lock import is_locked, leader_here
-from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
@@ -127,7 +125,6 @@ def exit_code(value: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     found = failure_evidence(args).explain()
     if args.json:
         output.print_json(found.record())
@@ -250,7 +247,7 @@ def missing_proof(directory: RunDirectory, run: Mapping[str, Any]) -> LogExplana
 
 def failed_job(args: argparse.Namespace) -> FailureEvidence:
     """Return the state and the logs of a job on a cluster."""
-    reader, namespace = job_reader(args)
+    reader, namespace = open_jobs(args)
     job = reader.find_job(namespace, args.job, args.kind)
     state = judge_job(reader.observe(job))
     logs = []
@@ -278,12 +275,6 @@ def failed_job(args: argparse.Namespace) -> FailureEvidence:
         failure.responsible, failure.fix, failure.other_node,
     )  # fmt: skip
     return FailureEvidence(logs, FailureFacts(failure.exit_code), recorded)
-
-
-def job_reader(args: argparse.Namespace) -> tuple[JobReader, str]:
-    """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
-    return JobReader(api), args.namespace or api.access.namespace or "default"
 
 
 def github_logs(run: str) -> Iterator["LogText"]:

@@ -44,8 +44,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     with terminal.show_live(PhaseDisplay("export", "importing torch")) as display:
         from trainyard.training.export import plan_export, require_absent, write_export
 

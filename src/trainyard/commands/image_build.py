@@ -40,14 +40,13 @@ from trainyard.gateways.images.context_files import copy_files, find_dockerfile,
 from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.secret_values import read_value, secret_files
-from trainyard.image.building.aws_build import AwsBuilder, send_source
+from trainyard.image.building.aws_build import AwsBuilder, registry_host, send_source, source_files
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
     plan_lines,
     require_different_names,
     result_lines,
     result_markdown,
-    source_files,
 )
 from trainyard.image.building.build_secrets import (
     build_variables_of_secrets,
@@ -172,8 +171,6 @@ def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     signals.end_at_signals()
     data, code = answer(args)
     lines = plan_lines if args.dry_run else result_lines
@@ -316,16 +313,16 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
             project=args.project,
             bucket=bucket,
         ),
-        partial(find_digest, aws=account, needs_repository=True),
+        partial(find_digest, aws=account, account=number, region=aws.region, needs_repository=True),
         lambda request: EcrRepository(request.image, args.region).fixed_tags(),
         lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],
         partial(cache_of, account, args.cache),
-        account=number,
+        host=registry_host(number, aws.region),
         project=args.project,
         level=args.level,
         variables=variables,
         secrets=secrets,
-        root=SHIPPED_FILES,
+        buildspec=(SHIPPED_FILES / "buildspec.yml").read_bytes(),
         token=f"{time.time_ns():x}",
         rebuild=args.rebuild,
     )

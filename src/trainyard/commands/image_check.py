@@ -38,8 +38,7 @@ from trainyard.gateways.images.ecr import login_to
 from trainyard.gateways.images.image_layers import read_layers
 from trainyard.gateways.images.local_builder import find_builder
 from trainyard.gateways.package_resolver import published_digests
-from trainyard.image.building.aws_build import send_source
-from trainyard.image.building.build_record import check_variables, exported_answers
+from trainyard.image.building.aws_build import check_variables, exported_answers, send_source
 from trainyard.image.context.context_secrets import secret_in
 from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
@@ -116,8 +115,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     parse_reference(args.image)
     signals.end_at_signals()
     if args.dry_run:

@@ -90,8 +90,6 @@ def driver(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     request = LintRequest(
         args.dockerfile,
         context=args.context,

@@ -105,8 +105,6 @@ def check_options(parser: CommandParser, args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     signals.end_at_signals()
     data, _ = answer(args)
     if args.json:

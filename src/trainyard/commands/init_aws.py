@@ -92,8 +92,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     given, project = given_parameters(args), args.project_name
     aws = AwsAccount(args.region)
     number, partition = aws.identity()

@@ -63,8 +63,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
     ask = GitHub(name, token_of_login(host), server=server_of(host)).ask

@@ -59,7 +59,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     program = {"command": args.command} if args.command else program_of_run(args.run_dir)
     directory = Path(program.get("directory", ".")).expanduser()
     if "lock" not in program and (lock := find_lock(directory.absolute())) is not None:

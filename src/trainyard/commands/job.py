@@ -53,7 +53,6 @@ SWITCHES = (
     ("--wait", "with status: until the job has ended"),
     ("--previous", "with logs: also those of containers before their restart"),
     ("--no-logs", "with delete: do not save the logs"),
-    ("--keep-claims", "with delete: keep the volume claims of the job"),
     ("--not-ours", "with delete and --kind: delete it although Trainyard did not make it"),
     ("--dry-run", "with cancel, delete, resubmit, retry: print the changes, make none"),
     ("--json", "print data as JSON"),
@@ -63,7 +62,7 @@ ONLY_FOR = {
     "--wait": ("status",),
     **dict.fromkeys(("--tail", "--previous", "--pod"), ("logs",)),
     "--save": ("logs", "delete"),
-    **dict.fromkeys(("--no-logs", "--keep-claims", "--not-ours"), ("delete",)),
+    **dict.fromkeys(("--no-logs", "--not-ours"), ("delete",)),
     "--dry-run": ("cancel", "delete", "resubmit", "retry"),
 }
 """Options and the commands that accept them."""
@@ -90,16 +89,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
-    args.namespace = args.namespace or api.access.namespace or "default"
-    reader = JobReader(api)
+    reader, args.namespace = open_jobs(args)
     if args.command == "ls":
         return show_jobs(args, reader)
     commands = (show_status, show_logs, show_events, cancel, delete, resubmit, retry)
     job = reader.find_job(args.namespace, args.job, args.kind)
     return commands[COMMANDS.index(args.command) - 1](args, reader, job)
+
+
+def open_jobs(args: argparse.Namespace) -> tuple[JobReader, str]:
+    """Return the reader of the jobs of the cluster that the options name, and the namespace."""
+    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    return JobReader(api), args.namespace or api.access.namespace or "default"
 
 
 def show_jobs(args: argparse.Namespace, reader: JobReader) -> int:
@@ -157,12 +158,12 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
         )
     editor = JobEditor(reader, job)
     if args.dry_run:
-        return report_changes(args, editor.deletions(keep_claims=args.keep_claims))
+        return report_changes(args, editor.deletions())
     if not args.no_logs:
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
         if save(reader, job, folder, reader.raw_pods(job)):
             raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
-    return report_changes(args, editor.delete(keep_claims=args.keep_claims, seconds=args.timeout or 600.0))
+    return report_changes(args, editor.delete(seconds=args.timeout or 600.0))
 
 
 def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.commands.job import open_jobs
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.job_submission import refusals
 from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
@@ -36,11 +36,10 @@ from trainyard.programs.checkpoints.checkpoint_formats import (
 )
 from trainyard.report.jobs.job_text import checkpoint_lines, copy_line, kubernetes_yaml
 from trainyard.report.terminal.phase import PhaseDisplay
-from trainyard.run.untrusted_files import read_yaml
 
 if TYPE_CHECKING:
     from trainyard.jobs.volumes.volume_source import VolumeSource
-    from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+    from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
 MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -119,12 +118,10 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     if args.command == "copy" and args.to.exists() and not args.to.is_dir():
         raise ConfigError(f"--to {args.to} is a file; name a folder")
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
-    args.namespace = args.namespace or api.access.namespace or "default"
+    reader, args.namespace = open_jobs(args)
+    api = reader.api
     if args.command == "create-volume":
         return create_volume(args, api)
     with open_checkpoints(args, api) as (source, found):

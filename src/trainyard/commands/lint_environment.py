@@ -20,7 +20,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.plan.environment.environment_lint import lint, lint_record
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance
 from trainyard.report.facts.quantities import format_count
@@ -38,8 +38,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     place = surroundings(args)
     try:
         files = [

@@ -37,7 +37,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     with facts_of(args.run, args.store) as facts:
         known = [*facts.figures, *(name for name in facts.history.columns if name not in facts.figures)]
         found = [name for name in known if any(fnmatchcase(name, pattern) for pattern in args.names)]

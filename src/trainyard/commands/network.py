@@ -46,8 +46,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     known = find_instance(args.instance_type) if args.instance_type else None
     expected = Expectation(
         efa=None if known is None else known.efa,

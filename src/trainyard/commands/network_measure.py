@@ -66,8 +66,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     test = NetworkTest(
         processes=args.nproc_per_node,
         instance_type=args.instance_type,

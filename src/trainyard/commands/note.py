@@ -43,7 +43,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
 
     def change(notes: RunNotes) -> RunNotes:
         return notes.with_note(args.text, tags=args.tag, removed=args.untag, time=time.time())

@@ -4,14 +4,12 @@ With a bot token, `started` opens a thread in the channel. `resumed`, `degraded`
 `succeeded` and `failed` reply in it and in the channel. The first message always shows the current state. A
 webhook has no threads, so its messages are separate. An event is posted once. A `started` in a lineage that
 has started before is posted as `resumed`. A `degraded` without a reason, and without trouble on record, is
-not posted. With --needs the reason and the next step come from the results of a workflow's jobs and from
-GitHub's annotations on them; then `failed` is not posted if each job reported its own end, and is posted as
-`cancelled` if a person cancelled the run.
+not posted.
 
 Reads:   the run directory, if there is one, and its slack.json (the thread and the posted events);
          SLACK_BOT_TOKEN with SLACK_CHANNEL or notifications.slack.channel, or SLACK_WEBHOOK_URL;
          SLACK_API_URL (another server for the token); TRAINYARD_USD_PER_HOUR (the price of the machine);
-         GitHub's variables; --needs: the jobs and annotations of the workflow run with GITHUB_TOKEN, if set.
+         GitHub's variables.
 Writes:  a Slack message and slack.json; in GitHub Actions the outputs slack_thread (CHANNEL:TS) and
          posted (true, or not set where Slack did not take the message). Without webhook and token, or with
          --dry-run, the message is printed on stdout. --json prints the message, the thread, and whether it
@@ -31,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import add_run, script_parser
-from trainyard.errors import ConfigError, DamagedFileError, ExitCode, TrainyardError
+from trainyard.errors import ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
 from trainyard.gateways.github_api import github_from
@@ -51,7 +49,6 @@ from trainyard.report.slack.slack_thread import (
     read_thread,
 )
 from trainyard.run.identity import ci_facts
-from trainyard.run.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     from trainyard.report.facts.run_facts import RunFacts
@@ -68,15 +65,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")
     parser.add_argument("--fix", default="", metavar="TEXT", help="what to do next; default: as recorded")
-    parser.add_argument("--needs", metavar="JSON", help="GitHub's context `needs`: the jobs to report")
-    parser.add_argument(
-        "--job-status",
-        metavar="STATUS",
-        default="",
-        help="GitHub's job.status of this job; for `cancelled` the reason depends on how long it ran",
-    )
-    parser.add_argument("--plan", metavar="FILE|JSON", help="the output of trainyard plan --json")
-    parser.add_argument("--thread", metavar="CHANNEL:TS", help="the thread, if another machine started it")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
     parser.add_argument("--json", action="store_true", help="print the message as JSON")
     return parser.parse_args(argv)
@@ -84,7 +72,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     notice = Notice(
         event=args.event,
         run_dir=args.run_dir,
@@ -92,10 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         segment=args.segment,
         reason=args.reason,
         next_step=args.fix,
-        needs=needs_in(args.needs) if args.needs else None,
-        job_status=args.job_status,
-        plan=args.plan or "",
-        thread=args.thread or "",
     )
     notify(notice, dry_run=args.dry_run, as_json=args.json)
     return ExitCode.DONE
@@ -177,17 +160,6 @@ def details(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a message's sections after the first."""
     sections = [block["text"]["text"] for block in blocks if block.get("type") == "section"]
     return [f"  {line}" for section in sections[1:] for line in str(section).splitlines()]
-
-
-def needs_in(text: str) -> dict[str, Any]:
-    """Return GitHub's context `needs`. Raises ConfigError if the text is not its JSON."""
-    try:
-        needs = parse_json(text, "--needs")
-    except DamagedFileError:
-        needs = None
-    if not isinstance(needs, dict):
-        raise ConfigError(f"--needs: {text[:80]!r} is not the JSON of GitHub's context `needs`")
-    return needs
 
 
 def add_end(notice: Notice, needs: Mapping[str, Any]) -> Notice | None:

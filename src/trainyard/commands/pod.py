@@ -153,8 +153,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     if not args.dry_run:
         require_own_run(args.run_dir)
         place_files(os.environ)

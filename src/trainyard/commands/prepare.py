@@ -44,8 +44,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return prepare_data(args.config, args.set, dry_run=args.dry_run, as_json=args.json)
 
 

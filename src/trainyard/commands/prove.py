@@ -35,7 +35,6 @@ from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.terminal.closing_lines import is_copied, proof_lines, sample_lines
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.failure import short_reason
 from trainyard.run.judged_records import JudgedRecords
 from trainyard.run.progress import Progress
 from trainyard.run.run_settings import setting, settings_of_config
@@ -69,8 +68,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return prove_run(
         args.run_dir,
         store=args.store,
@@ -187,10 +184,10 @@ def report(proof: "Proof", directory: RunDirectory) -> None:
     for phase, text in sample_lines(facts, one_line=not live, width=terminal.text_width() if live else None):
         output.announce(phase, text)
     is_inside, has_failed = bool(made_by()), facts.outcome.get("status") == "failed"
-    reason = short_reason(facts.outcome) if is_inside and has_failed else ""
-    lines = proof_lines(proof.parts, one_line=not live, closing_follows=is_inside, shown_reason=reason)
+    parts = () if is_inside and has_failed else proof.parts  # the last lines say why it failed
+    lines = proof_lines(parts, one_line=not live, closing_follows=is_inside)
     for phase, text, status in lines:
         output.announce(phase, text, status, copied=is_copied(phase, text))
     set_outputs({**proof.outputs, "step": str(facts.step or 0)})
-    for part in proof.failing:
+    for part in proof.failing[: 1 if has_failed else None]:
         annotate(Level.ERROR, f"{part.evidence}\nNext: {part.next_step}", title=f"Not proven: {part.name}")

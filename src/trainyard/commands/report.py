@@ -98,7 +98,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     if args.place:
         publish(args, index_of(args.place, format_of_output(args), args.output))
         return 0

@@ -125,7 +125,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     request = request_of(args, args.command)
     if args.dry_run:
         return show_plan(request, as_json=args.json)

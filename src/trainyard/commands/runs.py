@@ -48,7 +48,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     folder = args.folder or Path("runs")
     entries = sort_entries(store_entries(args.store) if args.store else folder_entries(folder), args.sort)
     kept = [entry for entry in entries if args.tag is None or args.tag in entry.tags][: args.limit]

@@ -53,8 +53,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     found = skill_files()
     if unknown := sorted(set(args.names) - set(found)):
         raise ConfigError(f"There is no skill {unknown[0][:60]!r}; there are {', '.join(found)}.")

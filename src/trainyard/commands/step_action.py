@@ -79,8 +79,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     plan = read_json(os.environ, "TRAINYARD_PLAN")
     if python := python_of_trainer(plan):
         os.execv(python, [python, *sys.orig_argv[1:]])  # noqa: S606 - this command, without a shell

@@ -37,8 +37,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     release = read_release(args.root, args.tag)
     check_branch(args.root, args.branch)
     if args.notes is not None:

@@ -44,8 +44,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     if not (text := end_of_job(os.environ)):
         output.announce("next", "no further segment is due")
         return ExitCode.DONE

@@ -34,11 +34,12 @@ from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways import local_machine
 from trainyard.gateways.actions_runner import lost_machine
 from trainyard.gateways.git import git_facts, is_cleaned
-from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output
+from trainyard.gateways.github import Level, annotate, in_actions, refusal_in_summary
 from trainyard.gateways.images.image_record import code_facts
-from trainyard.gateways.local_machine import main_memory, process_family, process_origin
+from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
+from trainyard.gateways.process_tree import ancestors, find_process
 from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
@@ -50,8 +51,6 @@ from trainyard.machine.preflight import (
     failure,
     findings_record,
     judge_machine,
-    refusal_line,
-    refusal_markdown,
     refusal_text,
     summarize_machine,
     worst_severity,
@@ -90,8 +89,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     return check_environment(
         args.config, args.set, run_dir=args.run_dir, store=args.store, lock=args.lock, as_json=args.json
     )
@@ -173,20 +170,18 @@ def report_findings(findings: tuple[Finding, ...], line: str, *, as_json: bool) 
 
 
 def refuse_start(findings: tuple[Finding, ...]) -> NoReturn:
-    """Report the problems on stderr, in GitHub annotations and in the step output that Slack messages use."""
-    append_summary(refusal_markdown(findings))
-    set_output("reason", refusal_line(findings))
-    annotate(Level.ERROR, refusal_text(findings), title="Not started")
-    failed = {finding.subject for finding in findings if finding.severity is Severity.ERROR}
+    """Raise an error with the failed checks, which are also in the job summary and the output `reason`."""
+    failed = dict.fromkeys(each.subject for each in findings if each.severity is Severity.ERROR)
     # A name that is another run's is a matter of usage, as it is where the number is claimed.
-    kind = ConfigError if failed == {"run number"} else CheckFailedError
-    raise kind(refusal_text(findings))
+    kind = ConfigError if [*failed] == ["run number"] else CheckFailedError
+    with refusal_in_summary(f"Not started: {', '.join(failed)}"):
+        raise kind(refusal_text(findings))
 
 
 def job_findings(run_dir: Path, store: str | None, *, is_kept: bool) -> Iterator[Finding]:
     """Yield the findings about this GitHub job: its run directory, its store and its limit."""
     yield from run_directory_findings(run_dir)
-    machine, minutes = lost_machine(process_family(os.getpid())), os.environ.get("JOB_MINUTES", "")
+    machine, minutes = lost_machine(), os.environ.get("JOB_MINUTES", "")
     is_hosted = os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
     folder = local_store_folder(store or "")
     if machine and folder and not is_kept and (is_hosted or not local_machine.is_on_network(folder)):
@@ -218,18 +213,19 @@ def run_directory_findings(run_dir: Path) -> Iterator[Finding]:
 
 def other_gpu_processes() -> tuple[GpuProcess, ...]:
     """Return the processes that compute on the GPUs of this job, without this one and its parents."""
-    family, found = process_family(os.getpid()), []
+    own, found = {each.pid for each in ancestors(os.getpid())}, []
     for each in query_compute_processes():
-        origin, name = process_origin(each.pid), Path(each.name).name
+        process = find_process(each.pid)
+        command = " ".join(process.arguments).strip() if process else ""
         # In a container the driver's pid may be another process here, so the names must agree.
-        if name not in origin.command:
+        if process is None or Path(each.name).name not in command:
             found.append(GpuProcess(each.pid, each.name, each.memory_bytes))
-            continue
-        if each.pid in family:
-            continue
-        known = {key: origin.environment[key] for key in VARIABLES if key in origin.environment}
-        size, may_read = each.memory_bytes, known if origin.environment else None
-        found.append(GpuProcess(each.pid, origin.command, size, origin.user, origin.is_own_user, may_read))
+        elif each.pid not in own:
+            environment = process.environment()  # empty if it may not be read
+            known = {key: environment[key] for key in VARIABLES if key in environment}
+            user, is_own = process.user
+            may_read = known if environment else None
+            found.append(GpuProcess(each.pid, command, each.memory_bytes, user, is_own, may_read))
     return tuple(found)
 
 

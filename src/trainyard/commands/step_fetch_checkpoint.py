@@ -2,10 +2,9 @@
 
 A later segment uses the directory of the previous one or the newest checkpoint in the store, whichever has
 the later step. If --resume is the address of a manifest, a new run starts from that run's newest checkpoint.
-With --allow-missing-checkpoint, a later segment that finds nothing starts as --resume says, because the
-earlier ones stored nothing.
+Machines without a shared folder, whose training is started by hand, call it before the training.
 
-Reads:      --run-dir; the store, only with --fetch true or a later segment: its manifests and objects; AWS_*
+Reads:      --run-dir; the store: its manifests and objects; AWS_*
 Writes:     the run's directory, or one beside it for another run's checkpoint; the value for --resume of
             trainyard train on stdout (with --json also the reason) and in the step output `resume`; a
             failure in the job summary, in an annotation, and as one line in the step output `reason`
@@ -45,17 +44,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
     number = "its number in the store; auto: the number of the run that is named like --run-dir"
     parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
-    place = "number of the segment in its lineage, from 1"
+    place = "number of the segment in its lineage, from 1; a later one needs a checkpoint"
     parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
-    parser.add_argument("--fetch", default="false", choices=("true", "false"), help="search the store")
-    parser.add_argument(
-        "--allow-missing-checkpoint",
-        default="false",
-        choices=("true", "false"),
-        help="start even if no checkpoint is found",
-    )
-    wait = "how long to wait until the store has all parts of a checkpoint of this machine"
-    parser.add_argument("--wait", type=arguments.duration, default=0.0, metavar="DURATION", help=wait)
     parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser.parse_args(argv)
@@ -63,8 +53,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     number = parse_run_number(args.run_number)
     require_address(args.store)
     if args.dry_run:
@@ -72,14 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.announce("resume", f"{found.resume}: {found.reason}")
     else:
         found = fetch_checkpoint(
-            args.run_dir,
-            store=args.store,
-            run_number=number,
-            resume=args.resume,
-            segment=args.segment,
-            searches=args.fetch == "true",
-            allow_missing_checkpoint=args.allow_missing_checkpoint == "true",
-            wait=args.wait,
+            args.run_dir, store=args.store, run_number=number, resume=args.resume, segment=args.segment
         )
     output.print_json(asdict(found)) if args.json else print(found.resume)
     return ExitCode.DONE

@@ -38,8 +38,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     plan, needs, steps = (read_json(os.environ, name) for name in ("TRAINYARD_PLAN", "NEEDS", "STEPS"))
     needs["continue"] = end_of_continue(steps.get("continue") or {})
     code = report(plan, needs)

@@ -43,8 +43,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     name = mrkdwn(args.image or args.dockerfile.parent.name or str(args.dockerfile), 200)
     if args.status == "success":
         title, lines = success_of(name, results_in(args.result) if args.result else [])

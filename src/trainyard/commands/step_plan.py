@@ -109,8 +109,6 @@ def given_inputs(environment: Mapping[str, str]) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     set_variables(os.environ)
     given = given_inputs(os.environ)
     os.environ.update({BY_INPUT[name]: value for name, value in given.items() if name in BY_INPUT})

@@ -53,8 +53,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     variables = {name: value for name, value in os.environ.items() if name.startswith(HANDED_ON)}
     files = parse_job_files(variables.pop(VARIABLE, ""))
     if args.dry_run:

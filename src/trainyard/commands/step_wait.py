@@ -47,8 +47,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
     runner = os.environ.get("RUNNER_NAME", "")
     status = wait_for_start(github_from(), run, JOB, seconds=60 * MINUTES, runner=runner)

@@ -37,8 +37,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     store = open_store(args.store, call_seconds=args.call_seconds)
     price = inventory.price_for(args.store, args.price_per_gb_month)
     depth = Depth(args.depth) if args.depth else None

@@ -6,7 +6,7 @@ reader sees the old checkpoint or the new one, and if two people move it at once
 After --withdraw no checkpoint has the name; to give it to the previous checkpoint again, promote that one.
 
 Reads:  --store: the run's manifests and the checkpoint's objects, to --depth; AWS_* (credentials, …);
-        GITHUB_ACTOR, else the user's name, unless --actor is given
+        GITHUB_ACTOR, else the user's name
 Writes: promoted/NAME.json in the store; with --json the pointer on stdout
 Exit codes: 0 promoted; 1 the checkpoint does not verify or was removed, its run did not learn, its evaluation
         misses a threshold or is missing, or somebody else moved the name; 2 wrong usage; 4 the store cannot
@@ -57,9 +57,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     more = "further gates: evaluation (one that meets its thresholds), proof (all parts)"
     parser.add_argument("--require", type=requirements, default=(), metavar="NAMES", help=more)
-    parser.add_argument(
-        "--actor", help="the person to record; default: the actor of the workflow, else the user"
-    )
     parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
     parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
     args = parser.parse_args(argv)
@@ -70,10 +67,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     store = open_store(args.store, call_seconds=args.call_seconds)
-    by = args.actor or os.environ.get("GITHUB_ACTOR") or getpass.getuser()
+    by = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
     if args.withdraw:
         return take_back(store, args.name, by=by, dry_run=args.dry_run, as_json=args.json)
     number, step = parse_run_number(args.run_number), None

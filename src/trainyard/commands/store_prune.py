@@ -24,8 +24,7 @@ from typing import Any
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import script_parser
@@ -51,9 +50,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--even-parents", action="store_true", help="also remove checkpoints that other runs started from"
     )
-    parser.add_argument(
-        "--actor", help="the person to record; default: the actor of the workflow, else the user"
-    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
@@ -65,8 +61,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     rules = RetentionRules(
         keep_last=args.keep_last,
         keep_every=args.keep_every,
@@ -86,16 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.apply:
         display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")
         with terminal.show_live(display):
-            problems += _apply(store, plans, rules, by=args.actor, progress=display)
+            problems += _apply(store, plans, rules, progress=display)
     output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def _apply(store: Any, plans: Sequence[Any], rules: Any, *, by: str | None, progress: Any) -> list[str]:
+def _apply(store: Any, plans: Sequence[Any], rules: Any, *, progress: Any) -> list[str]:
     signer = signer_from()
-    who, problems = by or os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
+    who, problems = os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
     for plan in plans:
         if plan.changes:
             problems += prune(store, plan, by=who, rules=rules, signer=signer)

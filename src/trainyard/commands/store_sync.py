@@ -25,11 +25,11 @@ from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.store_address import StoreOptions, open_store_of
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.preview import Preview, preview_run
-from trainyard.artifacts.upload.rate_limit import RateLimit
 from trainyard.artifacts.upload.run_following import FollowReport, Patience, wait_for_run
 from trainyard.artifacts.upload.run_following import follow_run as follow_training
 from trainyard.artifacts.upload.standalone_checkpoint import preview_files, sync_files
 from trainyard.artifacts.upload.sync import OTHERS_SECONDS, sync_run
+from trainyard.artifacts.upload.upload import RateLimit
 from trainyard.checkpoint_functions import (
     calculate_file_hash,
     create_manifest,
@@ -52,6 +52,8 @@ from trainyard.run.suggested_commands import made_by, trainyard_command
 __all__ = ["calculate_file_hash", "create_manifest", "main", "sync_to_s3"]
 __all__ += ["upload_manifest", "verify_s3_upload"]
 ENCRYPTIONS = ("AES256", "aws:kms", "none")
+# Reading faster than this would take disk and memory bandwidth from the training that is followed.
+BYTES_PER_SECOND = 200e6
 
 
 def _encryption(text: str) -> str:
@@ -95,8 +97,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--code is for --checkpoint: a run directory records its code itself")
     if args.follow and args.checkpoint:
         parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
-    if args.background and not args.follow:
-        parser.error("--background needs --follow")
     return args
 
 
@@ -107,26 +107,14 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     follow = "store each checkpoint as soon as it is complete, the rest at the end, at the lowest priority"
     how.add_argument("--follow", action="store_true", help=follow)
     how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
-    for flag, default, help_ in (
-        ("--idle-timeout", 1800.0, "with --follow: how long a run may write nothing; default: 30m"),
-        ("--store-timeout", 1800.0, "with --follow: how long the store may be unreachable; default: 30m"),
-        (
-            "--node-timeout",
-            600.0,
-            "how long to wait at the end for the parts of other machines; default: 10m",
-        ),
-    ):
-        parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=help_)
-    behind = "with --follow: continue in the background; process id in FILE, log in FILE.log"
-    parser.add_argument("--background", type=arguments.path, metavar="FILE", help=behind)
-    rate = "with --follow: MB read per second; default: 200"
-    parser.add_argument("--max-rate", type=arguments.rate, default=200, help=rate)
+    idle = "with --follow: how long a run may write nothing, or the store be unreachable; default: 30m"
+    parts = "how long to wait at the end for the parts of other machines; default: 10m"
+    for flag, default, text in (("--idle-timeout", 1800.0, idle), ("--node-timeout", 600.0, parts)):
+        parser.add_argument(flag, type=arguments.duration, default=default, metavar="DURATION", help=text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
-
     number = parse_run_number(args.run_number)
     options: StoreOptions = {"call_seconds": args.call_seconds}
     options |= {"encryption": args.encryption} if args.encryption else {}
@@ -135,11 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.run_dir,
             store=args.store,
             run_number=number,
-            behind=args.background,
-            silence=args.idle_timeout,
-            outage=args.store_timeout,
+            patience=args.idle_timeout,
             others=args.node_timeout,
-            max_rate=args.max_rate,
             options=options,
             as_json=args.json,
         )
@@ -200,28 +185,24 @@ def follow_run(
     *,
     store: str | None = None,
     run_number: int | None = None,
-    behind: Path | None = None,
     stop: threading.Event | None = None,
-    silence: float = 1800.0,
-    outage: float = 1800.0,
+    patience: float = 1800.0,
     others: float = OTHERS_SECONDS,
-    max_rate: float = 200.0,
     options: StoreOptions | None = None,
     stores_rest: bool = True,
     as_json: bool = False,
 ) -> int:
     """Store each checkpoint of a run as soon as it is complete, and the rest at its end; see `store_run`.
 
-    Without `stores_rest` the caller stores what is left then, and only what was stored is reported.
-
-    The event `stop` ends it. Without one it lowers the priority of this process and takes its signals. With
-    `behind` it continues in a process of its own, whose id is in that file, and the calling process ends.
+    Without `stores_rest` the caller stores what is left then, and only what was stored is reported. The run
+    may write nothing, and the store be unreachable, for `patience` seconds. The event `stop` ends it; without
+    one it lowers the priority of this process and takes its signals.
     """
     directory, signer = RunDirectory(run_dir), signer_from()
-    stop = stop or signals.run_in_background(behind)
-    limits = Patience(silence, outage, others_seconds=others)
+    stop = stop or signals.run_in_background()
+    limits = Patience(patience, patience, others_seconds=others)
     wait_for_run(directory, limits, stop)
-    where = open_store_of(run_dir, store, options or {}, RateLimit(max_rate * 1e6)), directory, run_number
+    where = open_store_of(run_dir, store, options or {}, RateLimit(BYTES_PER_SECOND)), directory, run_number
     if is_further_machine(directory):
         return _report(follow_node(*where, stop=stop, patience=limits), as_json=as_json)
     report = follow_training(*where, stop=stop, patience=limits, signer=signer, stores_rest=stores_rest)

@@ -62,7 +62,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     result: dict[str, Any] = {}
     if args.run_dir is not None:
         result["local"] = _verify_directory(args.run_dir)

@@ -24,16 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.check_definition import list_names
 from trainyard.command import arguments, output, terminal
-from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
+from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import add_run, script_parser
+from trainyard.commands.job import open_jobs
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
-from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.gateways.local_machine import has_nvidia_driver
 from trainyard.gateways.node_reading import SCRIPT, read_node_answer, read_this_node
 from trainyard.jobs.follow.job_view import JobView
 from trainyard.jobs.follow.pod_readings import PodReader
 from trainyard.jobs.job_kind import Observed
-from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import State
 from trainyard.program_training import is_alive
 from trainyard.report.facts.live_status import LiveStatus
@@ -45,7 +44,6 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.prometheus_text import write_prometheus_file
 from trainyard.run.rank_times import read_rank_times
 from trainyard.run.run_lock import last_holder
-from trainyard.run.untrusted_files import read_yaml
 from trainyard.watch.health import Health
 
 if TYPE_CHECKING:
@@ -83,7 +81,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    output.configure_logging(args.log_level)
     with ExitStack() as stack:
         watched: RunWatch | JobWatch
         if args.job:
@@ -242,12 +239,11 @@ class JobWatch:
     """Reads a job of a cluster, and its pods. A context manager: its watches end with the block."""
 
     def __init__(self, args: argparse.Namespace, folder: str) -> None:
-        api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
-        namespace = args.namespace or api.access.namespace or "default"
-        self._job: FoundJob = JobReader(api).find_job(namespace, args.job, args.kind)
-        self._view = JobView(api, Observed(self._job.kind, namespace, self._job.name, None))
+        reader, namespace = open_jobs(args)
+        self._job: FoundJob = reader.find_job(namespace, args.job, args.kind)
+        self._view = JobView(reader.api, Observed(self._job.kind, namespace, self._job.name, None))
         self._first_seconds = 3 * float(args.call_seconds)
-        self._pods: PodReader = PodReader(api, self._job, seconds=POD_SECONDS)
+        self._pods: PodReader = PodReader(reader.api, self._job, seconds=POD_SECONDS)
         self._folder, self._machines = Path(folder), MachineWatch()
         self._last: tuple[RunFacts, float] | None = None
         """The newest facts, and when they were read."""

@@ -79,9 +79,9 @@ class ClusterConfig(Section):
     secret: DnsName | None = None
     """Secret in the namespace whose keys become environment variables of the pods."""
     labels: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
-    """Labels of the job and of the objects that it needs; those of pods are in `cluster.pod.template`."""
+    """Labels of the job and of the objects that it needs."""
     annotations: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
-    """Annotations of the job and of the objects that it needs."""
+    """Their annotations."""
     pod: ClusterPodConfig = Field(default_factory=ClusterPodConfig)
     """Settings of the pods of a job."""
     volume: ClusterVolumeConfig = Field(default_factory=ClusterVolumeConfig)

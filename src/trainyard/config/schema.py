@@ -56,9 +56,9 @@ class ArchitectureConfig(Section):
     num_layers: Positive = 4
     """Transformer blocks."""
     num_attention_heads: Positive = 4
-    """Query heads; each has hidden_size / num_attention_heads dimensions."""
+    """Query heads, of hidden_size / num_attention_heads dimensions."""
     num_key_value_heads: Positive = 2
-    """Key and value heads; fewer than query heads: grouped-query attention."""
+    """Key and value heads; fewer: grouped-query attention."""
     max_position_embeddings: Positive = 2048
     """Longest sequence, in tokens."""
     rope_theta: Annotated[float, Field(gt=0)] = 10000.0
@@ -66,9 +66,9 @@ class ArchitectureConfig(Section):
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     """Epsilon of RMSNorm."""
     tie_word_embeddings: bool = False
-    """The output layer shares the input embedding's weights."""
+    """Output layer and input embedding share weights."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    """Standard deviation of the random initial weights."""
+    """Standard deviation of random weights."""
     rope_scaling: RopeScalingConfig = Field(default_factory=RopeScalingConfig)
     """Scaling of the rotary position embedding, as in Llama 3.1 and 3.2."""
 
@@ -79,7 +79,7 @@ class ModelConfig(Section):
     name: Name
     """Name in reports only."""
     path: Name | None = None
-    """Starting weights: a folder, .safetensors, .gguf, checkpoint or Hub id; null: random."""
+    """Starting weights: folder, .safetensors, .gguf, checkpoint or Hub id; null: random."""
     tokenizer: Name | None = None
     """A Hugging Face tokenizer.json; null: bytes."""
     device: Annotated[
@@ -100,21 +100,21 @@ class TrainingConfig(Section):
     batch_size: Positive = 4
     """Sequences per forward pass and process."""
     gradient_accumulation_steps: Positive = 1
-    """Forward passes per step; global batch: batch_size × this × data-parallel processes."""
+    """Forward passes per step."""
     optimizer: Literal["adamw"] = "adamw"
     """AdamW with weight decay of matrices only."""
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     """Peak learning rate, reached after the warm-up."""
     min_learning_rate_ratio: Fraction = 0.1
-    """Share of the peak rate at the end; constant ignores it."""
+    """Share of the peak rate at the end."""
     lr_scheduler: Literal["cosine", "linear", "warmup_stable_decay", "constant"] = "cosine"
-    """Schedule after the warm-up; warmup_stable_decay keeps the peak and falls linearly at the end."""
+    """Schedule after the warm-up; warmup_stable_decay falls only at the end."""
     decay_steps: Positive | None = None
-    """Steps in which warmup_stable_decay falls to the end; null: the last fifth."""
+    """Steps in which warmup_stable_decay falls; null: the last fifth."""
     warmup_steps: NotNegative = 100
     """Steps of linear warm-up to the peak."""
     schedule_on_extension: Literal["stretch", "keep"] = "stretch"
-    """Resumed with another number of steps: stretch the schedule over them, or keep the earlier schedule."""
+    """Resumed with another number of steps: stretch the schedule, or keep it."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Weight decay of matrices; norms have none."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -128,13 +128,13 @@ class TrainingConfig(Section):
     epochs: Positive | None = None
     """Maximum passes over the training data."""
     max_steps: Positive | None = None
-    """Maximum optimizer steps; the run ends at the first of epochs and max_steps."""
+    """Maximum optimizer steps."""
     skip_bad_steps: NotNegative = 0
-    """Most updates in a row that are skipped because the loss spikes, or loss or gradient is not finite."""
+    """Most updates in a row that are skipped for a spiking or not finite loss or gradient."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
     """Seed of every random generator."""
     validation_steps: Positive | None = None
-    """Steps between two validations; null: at the end only."""
+    """Steps between validations; null: only at the end."""
     validation_batches: Positive = 20
     """Global batches per validation."""
 
@@ -147,17 +147,17 @@ class ComputeConfig(Section):
     replicas: Annotated[int, Field(gt=0, le=65536)] = 1
     """With hsdp: replicas of the model, each sharded over its devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With fsdp and hsdp: processes that share each matrix and train on the same sequences."""
+    """With fsdp and hsdp: processes that share each matrix."""
     pipeline_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Other programs: stages that the layers are divided into."""
+    """Other programs: stages of layers."""
     context_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """Other programs: processes that share each sequence."""
     expert_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """With recipe: megatron: processes that share the experts of a layer."""
+    """With recipe: megatron: processes that share a layer's experts."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """With fsdp and hsdp in bfloat16: type in which gradients are reduced."""
+    """With fsdp and hsdp in bfloat16: type of reduced gradients."""
     gradient_compression: Literal["none", "powersgd"] = "none"
-    """With ddp: powersgd exchanges low-rank gradients, see kernel_optimization.compression_ratio."""
+    """With ddp: powersgd exchanges low-rank gradients."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations in the backward pass; selective keeps the expensive ones."""
     cpu_offload: bool = False
@@ -165,13 +165,13 @@ class ComputeConfig(Section):
     compile: bool = False
     """Use torch.compile: faster steps, a slower start."""
     deterministic: bool = True
-    """Deterministic kernels, so that a resumed run is bitwise the same."""
+    """Deterministic kernels: a resumed run is bitwise the same."""
     network: Literal["auto", "efa", "tcp"] = "auto"
     """Network between machines; auto: EFA where the instance type has it."""
     on_fallback: Literal["stop", "warn"] = "stop"
-    """If NCCL uses TCP between machines with EFA or InfiniBand: stop, or warn and train slowly."""
+    """If NCCL uses TCP despite EFA or InfiniBand: stop, or warn."""
     network_test: bool = False
-    """In pods: measure an all-reduce first, and end if it is too slow."""
+    """In pods: measure an all-reduce first, end if it is slow."""
     threads: Annotated[int, Field(gt=0, le=4096)] | None = None
     """CPU threads; null: one per core. Another count may round differently."""
 
@@ -180,9 +180,9 @@ class HuggingFaceConfig(Section):
     """A dataset that the Hugging Face `datasets` library streams during training."""
 
     dataset: Name | None = None
-    """Name on the Hub, such as allenai/c4, or a local folder; null: data.train_path."""
+    """Name on the Hub, or a local folder; null: data.train_path."""
     name: Name | None = None
-    """Configuration of the dataset, such as en; null: the only one."""
+    """Its configuration, such as en; null: the only one."""
     split: Name = "train"
     """The split to train on."""
     validation_split: Name | None = "validation"
@@ -190,7 +190,7 @@ class HuggingFaceConfig(Section):
     revision: Name | None = None
     """Commit, branch or tag; null: the newest commit."""
     shuffled_sequences: Positive = 256
-    """Sequences in the shuffle buffer; a resume reads as many again."""
+    """Sequences in the shuffle buffer."""
 
 
 class DataConfig(Section):
@@ -199,9 +199,9 @@ class DataConfig(Section):
     hugging_face: HuggingFaceConfig = Field(default_factory=HuggingFaceConfig)
     """A streamed dataset instead of files."""
     train_path: Name | None = None
-    """A file or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
+    """File or folder of .txt, .py, .md, .jsonl, .parquet, .bin; null: Python's standard library."""
     validation_path: Name | None = None
-    """A file or folder to validate on; null: training data that is held out."""
+    """File or folder to validate on; null: held-out training data."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of the training data held out."""
     text_field: Name = "text"
@@ -211,7 +211,7 @@ class DataConfig(Section):
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
     packing: Literal["concatenate", "separate"] = "concatenate"
-    """separate: each document attends only to itself; concatenate: also to earlier ones of the sample."""
+    """concatenate: a document attends to earlier ones of the sample, too."""
     prepared_directory: Name = "data/prepared"
     """Folder of prepared token files."""
 
@@ -220,15 +220,15 @@ class CheckpointingConfig(Section):
     """Saving and keeping of checkpoints."""
 
     save_steps: Positive = 500
-    """Steps between two checkpoints; one is also saved at the end."""
+    """Steps between checkpoints; another at the end."""
     mode: Literal["sync", "async"] = "sync"
-    """sync: training waits; async: a process saves a copy in the background."""
+    """sync: training waits; async: saves in the background."""
     keep_last: Positive = 5
     """Newest checkpoints to keep."""
     keep_every: Positive | None = None
     """Also keep checkpoints at multiples of this step."""
     shared: bool = True
-    """All machines share the run's directory; false: each keeps and stores its own part."""
+    """Machines share the run's directory; false: each keeps its part."""
 
 
 class WandbConfig(Section):
@@ -252,20 +252,20 @@ class MonitoringConfig(Section):
     prometheus_file: Annotated[Name, StringConstraints(pattern=r"\.prom$")] | None = None
     """Text file (*.prom) for Prometheus' node_exporter."""
     hang_factor: Annotated[float, Field(ge=2)] | None = 10.0
-    """A step longer than this many times the median is a hang and ends the run; null: never."""
+    """A step of this many medians is a hang and ends the run; null: never."""
     hang_seconds: Annotated[float, Field(gt=0, le=86400)] = 180.0
-    """Shortest time that is a hang; the first step, compilation and saving get ten times as long."""
+    """Shortest hang; the first step, compilation and saves get ten times as long."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
     """Weights & Biases."""
 
 
 class GrpoConfig(Section):
-    """Group relative policy optimization with `recipe: verl`; other recipes ignore this section."""
+    """Group relative policy optimization, with `recipe: verl` only."""
 
     completions_per_question: Annotated[int, Field(ge=2, le=65536)] = 16
     """Answers per question; must divide the answers of a step."""
     max_completion_tokens: Annotated[int, Field(ge=2, le=65536)] = 4
-    """Longest answer in tokens, including its end token."""
+    """Longest answer in tokens."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature; above 1 answers vary more."""
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.01
@@ -280,11 +280,11 @@ class KernelOptimizationConfig(Section):
     rlvr_depth: Annotated[int, Field(gt=0, le=64)] = 3
     """Nesting depth of the questions of examples/grpo."""
     compression_ratio: Annotated[float, Field(ge=1)] = 30.0
-    """With compute.gradient_compression: lowest ratio; the rank is the largest that reaches it."""
+    """With compute.gradient_compression: lowest ratio, which decides the rank."""
     tile_bytes: Positive = 256
-    """Bytes of weights that a native kernel dequantises at a time."""
+    """Bytes that a native kernel dequantises at a time."""
     simd_bits: Literal[128, 256, 512] | None = None
-    """With compute.compile on a CPU: vector width in bits; null: the widest."""
+    """With compute.compile on a CPU: vector width; null: the widest."""
 
 
 class ArtifactsConfig(Section):
@@ -298,20 +298,20 @@ class ArtifactsConfig(Section):
         ]
         | None
     ) = None
-    """null: trainyard run stores in the folder trainyard-store, and a job on a cluster stores nothing."""
+    """null: the folder trainyard-store; a job on a cluster stores nothing."""
     encryption: Literal["AES256", "aws:kms", "none"] = "AES256"
-    """Encryption requested from S3; for your own KMS key make it the bucket's default, and set none."""
+    """Encryption requested from S3; for your own KMS key, the bucket's default: none."""
     store_failed: bool = True
-    """Store checkpoints while it trains and after a failure; false: only what is proven."""
+    """Store while it trains and after a failure; false: only what is proven."""
     store_is_kept: bool = False
-    """A file:// store on a machine that goes with its job is on a disk that stays, such as a pod's volume."""
+    """A file:// store is on a disk that outlives the job's machine, such as a pod's volume."""
 
 
 class LimitsConfig(Section):
-    """Limits at which a run stops with a checkpoint, and is not continued by itself."""
+    """Limits at which a run stops with a checkpoint."""
 
     cost_usd: Annotated[float, Field(gt=0)] | None = None
-    """US dollars for the machines of the run, over all its segments."""
+    """US dollars for its machines, over all segments."""
 
 
 class SlackConfig(Section):
@@ -320,7 +320,7 @@ class SlackConfig(Section):
     enabled: bool = True
     """Send messages, where a webhook or a token is set."""
     channel: Name | None = None
-    """Slack channel; required with a bot token, ignored with a webhook."""
+    """Slack channel; required with a bot token."""
 
 
 class NotificationsConfig(Section):
@@ -331,14 +331,14 @@ class NotificationsConfig(Section):
 
 
 class ProgramConfig(Section):
-    """Another program than the trainer of this repository; recipe pretrain ignores this section."""
+    """Another program than the trainer of this repository."""
 
     command: Words | None = None
-    """The program and its arguments; {training.seed} is its value, {run_dir} the run directory."""
+    """Program and arguments; {training.seed} is its value, {run_dir} the run directory."""
     directory: Name = "."
     """Folder of the command; the paths below are relative to it."""
     environment: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
-    """Variables of the command. Secrets belong in the environment, not here: records have `***` instead."""
+    """Variables of the command; secrets belong into the environment."""
     lock: Name | None = None
     """File that pins its packages; null: uv.lock, requirements.txt and the like."""
     data: Words | None = None
@@ -346,17 +346,17 @@ class ProgramConfig(Section):
     steps: Positive | None = None
     """Optimizer steps that must be done; null: exit code 0 is enough."""
     metrics: Name = "auto"
-    """auto: its output and files; or a file, or a folder of TensorBoard events; {run_dir} is replaced."""
+    """auto: its output and files; or a file, or a folder of TensorBoard events."""
     checkpoints: Name = "auto"
-    """Its checkpoints, files or folders of any kind, such as out/checkpoint-*; auto: those that it saves."""
+    """Its checkpoints, such as out/checkpoint-*; auto: those that it saves."""
     resume: Words | None = None
-    """Arguments added if there is a complete checkpoint; {checkpoint}, if any has it, becomes its path."""
+    """Arguments added if there is a complete checkpoint; {checkpoint} is its path."""
     processes: Annotated[int, Field(gt=0, le=4096)] = 1
     """Processes on each machine; torchrun starts several."""
     hang_minutes: Annotated[float, Field(gt=0)] | None = 60.0
-    """Minutes without a row or output, after the first row, that count as a hang; null: never."""
+    """Minutes without a row or output that are a hang; null: never."""
     observe: bool = True
-    """Count optimizer steps, losses and saves inside the program's Pythons; false: leave them alone."""
+    """Observe steps, losses and saves inside the program's Pythons."""
     script: Name | None = None
     """File in the image, such as /opt/Megatron-LM/pretrain_gpt.py."""
     preset: (
@@ -369,7 +369,7 @@ class ProgramConfig(Section):
     ) = None
     """torchtitan's module and configuration, such as llama3.llama3_8b."""
     global_batch: Positive | None = None
-    """Sequences per optimizer step; null: batch_size × gradient_accumulation_steps × data-parallel size."""
+    """Sequences per step; null: batch_size × gradient_accumulation_steps × data-parallel size."""
     settings: Name | None = None
     """The program's own settings, a KEY=VALUE per line."""
 
@@ -378,11 +378,11 @@ class LearnedConfig(Section):
     """The requirements on learning for a proven run."""
 
     required: bool = False
-    """A run that is too short to judge (fewer than ten rows) fails the proof."""
+    """A run of fewer than ten rows, too short to judge, fails."""
     figure: Annotated[Name, Field(examples=["accuracy", "eval/f1"])] = "auto"
-    """The figure of metrics.jsonl that must improve, or none; auto: reward, else val_loss, else loss."""
+    """The figure that must improve, or none; auto: reward, else val_loss, else loss."""
     higher_is_better: bool | None = None
-    """Whether the figure should rise. null: a reward should, a loss should not; others need it stated."""
+    """Whether the figure should rise; null: known of rewards and losses only."""
     max_validation_loss: Annotated[float, Field(gt=0)] | None = None
     """Highest validation loss at the end that passes."""
     compare_with: (
@@ -393,7 +393,7 @@ class LearnedConfig(Section):
         ]
         | None
     ) = None
-    """A stored run with the same data and tokenizer that must not be better than this one."""
+    """A stored run of the same data that must not be better."""
     tolerance: Fraction = 0.02
     """With compare_with: how much worse this run may be, as a share."""
 
@@ -406,17 +406,17 @@ class ProofConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """A command that evaluates the last checkpoint, and how good it has to be."""
+    """A command that evaluates the last checkpoint."""
 
     command: Words | None = None
-    """Prints one JSON object of figures; {checkpoint} and {run_dir} are replaced by these paths."""
+    """Prints one JSON object of figures; {checkpoint} and {run_dir} are paths."""
     data: Words | None = None
     """Files that it reads, such as tasks/*.jsonl."""
     thresholds: Annotated[
         dict[Name, Annotated[str, StringConstraints(pattern=r"^(>=|<=|>|<) *-?\d+(\.\d+)?([eE][-+]?\d+)?$")]],
         Field(max_length=256),
     ] = Field(default_factory=dict)
-    """Such as accuracy: ">= 0.60"; an inner object's figures are outer.inner."""
+    """Such as accuracy: ">= 0.60"; inner figures are outer.inner."""
 
 
 class Config(Section):

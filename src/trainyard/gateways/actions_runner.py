@@ -6,13 +6,14 @@ inside it; a container of a job may see neither.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from trainyard.gateways.process_tree import ancestors
 
-def lost_machine(
-    family: Sequence[int], environment: Mapping[str, str] = os.environ, *, proc: Path = Path("/proc")
-) -> str:
+
+def lost_machine(environment: Mapping[str, str] = os.environ) -> str:
     """Return what the machine of this job is if it, and its disk, goes with the job; empty if it stays.
 
     `.runner` is the file of the runner's own registration.
@@ -23,25 +24,19 @@ def lost_machine(
         return "a machine of GitHub"
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "a pod"
-    for programs in _program_folders(family, environment, proc):
-        try:
+    for programs in _program_folders(environment):
+        with suppress(OSError, ValueError):
             registration = json.loads((programs.parent / ".runner").read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError):
-            continue
-        if str(registration.get("ephemeral") or registration.get("Ephemeral")).lower() == "true":
-            return "an ephemeral runner"
+            if str(registration.get("ephemeral") or registration.get("Ephemeral")).lower() == "true":
+                return "an ephemeral runner"
     return ""
 
 
-def _program_folders(family: Sequence[int], environment: Mapping[str, str], proc: Path) -> Iterator[Path]:
+def _program_folders(environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield the folders that may hold the runner's programs."""
-    for pid in family:
-        try:
-            program = (proc / str(pid) / "exe").readlink()
-        except OSError:
-            continue
-        if program.name == "Runner.Worker":
-            yield program.parent
+    for process in ancestors(os.getpid()):
+        if process.program.name == "Runner.Worker":
+            yield process.program.parent
     if workspace := environment.get("RUNNER_WORKSPACE"):
         root = Path(workspace).parent.parent  # _work/REPOSITORY
         if (root / "bin" / "Runner.Listener").exists():

@@ -19,7 +19,6 @@ from trainyard.errors import (
 )
 from trainyard.gateways.aws_session import ROLE, boto3_session
 
-_REGIONS = "it in the account settings (AWS Regions), or name another with --region."
 # Error codes of AWS, the class of the error, and what completes "AWS in us-west-2 refused to …".
 _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
     (
@@ -29,17 +28,13 @@ _REFUSALS: tuple[tuple[str, type[ServiceError], str], ...] = (
         "the role again.",
     ),
     (
-        "OptInRequired RegionDisabledException SubscriptionRequiredException",
-        PermissionRefusedError,
-        f": the region is off for the account ({{stated}}). Enable {_REGIONS}",
-    ),
-    (
-        "UnrecognizedClientException InvalidClientTokenId InvalidAccessKeyId AuthFailure "
-        "SignatureDoesNotMatch InvalidSignatureException IncompleteSignature InvalidToken "
-        "MissingAuthenticationToken MissingAuthenticationTokenException NotAuthorized",
+        "OptInRequired RegionDisabledException UnrecognizedClientException InvalidClientTokenId "
+        "InvalidAccessKeyId AuthFailure SignatureDoesNotMatch InvalidSignatureException IncompleteSignature "
+        "InvalidToken MissingAuthenticationToken MissingAuthenticationTokenException NotAuthorized",
         CredentialsRefusedError,
         ": it does not know these credentials ({code}). They are wrong or were deactivated (aws sts "
-        f"get-caller-identity shows it), or the region is off for the account: enable {_REGIONS}",
+        "get-caller-identity shows it), or the region is off for the account: enable it in the account "
+        "settings (AWS Regions), or name another with --region.",
     ),
     (
         "AccessDenied AccessDeniedException UnauthorizedOperation AllAccessDisabled AuthorizationError 403 "
@@ -93,17 +88,54 @@ class AwsAccount:
     ) -> Any:
         """Return the answer to one call; None when AWS answers with one of the error codes in `absent`.
 
-        The other arguments are those of `call_aws`. Raises ConfigError, ServiceError and its subclasses.
+        `what` completes "AWS in us-west-2 refused to …". Raises ConfigError with the text that `missing` has
+        for the error code, and the errors of `_refusal` and `connection_error`.
         """
-        named = f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
-        return call_aws(
-            lambda: getattr(self.client(service), operation)(**arguments),
-            what or named,
-            service=service,
-            region=self.region,
-            absent=absent,
-            missing=missing,
+        named = what or f"carry out {service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+        client = self.client(service)
+        return self._answer(
+            lambda: getattr(client, operation)(**arguments), service, named, absent=absent, missing=missing
         )
+
+    def pages(
+        self,
+        service: str,
+        operation: str,
+        key: str,
+        *,
+        what: str,
+        missing: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> list[Any]:
+        """Return the items at `key` of all pages of a list. Raises the errors of `call`."""
+        pages = self.client(service).get_paginator(operation).paginate(**arguments)
+        found: list[Any] = self._answer(
+            lambda: [one for page in pages for one in page.get(key) or ()], service, what, missing=missing
+        )
+        return found
+
+    def _answer(
+        self,
+        work: Callable[[], Any],
+        service: str,
+        what: str,
+        *,
+        absent: Collection[str] = (),
+        missing: Mapping[str, str] | None = None,
+    ) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return work()
+        except ClientError as error:
+            code, message = code_of(error)
+        except BotoCoreError as error:
+            raise connection_error(error, what, region=self.region) from None
+        if code in absent:
+            return None
+        if missing and code in missing:
+            raise ConfigError(missing[code])
+        raise _refusal(code, message, what, service=service, region=self.region)
 
     def identity(self) -> tuple[str, str]:
         """Return the number of the account, and its partition."""
@@ -128,35 +160,6 @@ class AwsAccount:
         return self._clients[service]
 
 
-def call_aws(
-    work: Callable[[], Any],
-    what: str,
-    *,
-    service: str,
-    region: str,
-    absent: Collection[str] = (),
-    missing: Mapping[str, str] | None = None,
-) -> Any:
-    """Return the answer of `work`; None where AWS answers with one of the error codes `absent`.
-
-    `what` completes "AWS in us-west-2 refused to …". Raises ConfigError with the text that `missing` has for
-    the error code, and the errors of `_refusal` and `connection_error`.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        return work()
-    except ClientError as error:
-        code, message = code_of(error)
-    except BotoCoreError as error:
-        raise connection_error(error, what, region=region) from None
-    if code in absent:
-        return None
-    if missing and code in missing:
-        raise ConfigError(missing[code])
-    raise _refusal(code, message, what, service=service, region=region)
-
-
 def code_of(error: Any) -> tuple[str, str]:
     """Return the code and the message of botocore's ClientError."""
     found: Mapping[str, Any] = error.response.get("Error", {})
@@ -178,16 +181,17 @@ def connection_error(error: Exception, what: str, *, region: str) -> ConfigError
     """Return the error for a call that botocore could not make: no credentials, wrong settings, no answer."""
     from botocore import exceptions as botocore
 
-    message = str(error).rstrip(".")
-    if isinstance(error, botocore.ProfileNotFound):
-        return ConfigError(f"{message}: set AWS_PROFILE to one of `aws configure list-profiles`")
+    message = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, botocore.NoRegionError | botocore.InvalidRegionError):
         return ConfigError(f"{message}; name a region with --region, such as us-west-2")
     if isinstance(error, botocore.ParamValidationError):
-        return ConfigError(f"Cannot {what}: {' '.join(message.split())}")
-    settings = (botocore.ConfigNotFound, botocore.ConfigParseError, botocore.InvalidConfigError)
+        return ConfigError(f"Cannot {what}: {message}")
+    settings = (
+        *(botocore.ProfileNotFound, botocore.ConfigNotFound, botocore.ConfigParseError),
+        botocore.InvalidConfigError,
+    )
     if isinstance(error, settings):
-        return ConfigError(f"The AWS settings cannot be used to {what}: {message} (AWS_CONFIG_FILE, ~/.aws)")
+        return ConfigError(f"The AWS settings cannot be used to {what}: {message} (AWS_PROFILE, ~/.aws)")
     if isinstance(error, botocore.NoCredentialsError):
         return CredentialsRefusedError(
             f"There are no AWS credentials to {what} with; set AWS_PROFILE, or log in with aws sso login"

@@ -56,10 +56,6 @@ _FIXES = {
         CredentialsRefusedError,
         f"The account's identity provider does not list GitHub's issuer, or not the audience {AUDIENCE}. ",
     ),
-    "RegionDisabledException": (
-        CredentialsRefusedError,
-        f"Enable the region in the account settings, or set {REGION} to another. ",
-    ),
 }
 
 
@@ -75,10 +71,7 @@ _STATEMENTS = {
         _allow("s3:ListBucket kms:Decrypt kms:GenerateDataKey"),
         _allow("s3:GetObject", "arn:*:s3:::*/run-*/identity.json"),
         _allow("s3:GetObject", "arn:*:s3:::*/ids/*"),
-        _allow(
-            "s3:GetObject s3:PutObject s3:AbortMultipartUpload s3:DeleteObject",
-            "arn:*:s3:::*/trainyard-readiness.*",
-        ),
+        _allow("s3:GetObject s3:PutObject s3:AbortMultipartUpload", "arn:*:s3:::*/trainyard-readiness.*"),
     ],
     "write": [],
 }

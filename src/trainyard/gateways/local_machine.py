@@ -5,7 +5,6 @@ The gateway `nvidia` queries the GPUs, the trainer imports torch, and `preflight
 
 import importlib.util
 import os
-import pwd
 import runpy
 import shutil
 import sys
@@ -19,21 +18,9 @@ from packaging.utils import canonicalize_name
 
 _AMAZON = "0x1d0f"
 """The vendor of EFA among PCI devices."""
-_NETWORK_FILE_SYSTEMS = frozenset(
-    (
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "lustre",
-        "ceph",
-        "9p",
-        "virtiofs",
-        "beegfs",
-        "gpfs",
-        "glusterfs",
-        "wekafs",
-    )
+_NETWORK_FILE_SYSTEMS = (
+    *("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "9p"),
+    *("virtiofs", "beegfs", "gpfs", "glusterfs", "wekafs"),
 )
 """Types of mounts whose files are on another machine; those of FUSE (s3fs, mount-s3) begin with `fuse.`."""
 
@@ -100,45 +87,6 @@ def installed_torch() -> tuple[str | None, str | None]:
     except OSError:
         return None, None
     return str(facts["__version__"]).partition("+")[0], facts.get("cuda")
-
-
-@dataclass(frozen=True)
-class ProcessOrigin:
-    """Who started a process, as far as this user may read it."""
-
-    command: str
-    """Its command line; empty where it may not be read."""
-    user: str
-    """The name of its user, or the number; empty if there is no such process here."""
-    is_own_user: bool
-    environment: Mapping[str, str]
-    """Empty where it may not be read: only its own user and root may."""
-
-
-def process_origin(pid: int, proc: Path = Path("/proc")) -> ProcessOrigin:
-    """Return who started a process; nothing is known without /proc or of another container's process."""
-    folder = proc / str(pid)
-    try:
-        owner = folder.stat().st_uid
-    except OSError:
-        return ProcessOrigin("", "", is_own_user=False, environment={})
-    try:
-        user = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        user = str(owner)
-    words = _text_of(folder / "cmdline").split("\0")
-    entries = (entry.partition("=") for entry in _text_of(folder / "environ").split("\0"))
-    environment = {name: value for name, equals, value in entries if equals}
-    return ProcessOrigin(" ".join(words).strip(), user, owner == os.getuid(), environment)
-
-
-def process_family(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
-    """Return a process and those that started it, the nearest first."""
-    family: list[int] = []
-    while pid > 0 and pid not in family:
-        family.append(pid)
-        pid = _numbers_of(proc / str(pid) / "status").get("PPid", 0)
-    return tuple(family)
 
 
 def missing_for_compiling(*, on_gpu: bool, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.process import run_program
+from trainyard.gateways.process import Finished, run_program
 
 # Without options, `nvidia-smi` prints ERR! for a crashed GPU and exits 0; a query for its name fails
 # (https://github.com/pytorch/test-infra, .github/actions/setup-nvidia).
@@ -45,9 +45,7 @@ class NvidiaAnswer:
 
 def query_gpus() -> NvidiaAnswer:
     """Query the driver for its GPUs; a machine without `nvidia-smi` has none."""
-    done = run_program(
-        ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], seconds=_SECONDS
-    )
+    done = _query(f"--query-gpu={_QUERY}")
     # If a folder in PATH may not be entered, the error for a missing program is "permission denied".
     if done.exit_code is None and shutil.which("nvidia-smi") is None:
         return NvidiaAnswer((), None)
@@ -55,6 +53,10 @@ def query_gpus() -> NvidiaAnswer:
         message = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
         return NvidiaAnswer((), f"nvidia-smi failed (exit code {done.exit_code}): {message}")
     return read_answer(done.stdout)
+
+
+def _query(what: str) -> Finished:
+    return run_program(["nvidia-smi", what, "--format=csv,noheader,nounits"], seconds=_SECONDS)
 
 
 def read_answer(text: str) -> NvidiaAnswer:
@@ -90,15 +92,13 @@ def query_compute_processes(environment: Mapping[str, str] = os.environ) -> tupl
     Empty without a driver that lists them, and for a part of a GPU (MIG), because the driver lists the
     processes of the other parts with it.
     """
-    query = "--query-compute-apps=pid,name,used_memory,gpu_uuid"
-    done = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds=_SECONDS)
+    done = _query("--query-compute-apps=pid,name,used_memory,gpu_uuid")
     found = read_compute_processes(done.stdout) if done.exit_code in (0, _INFOROM_CORRUPTED) else ()
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if not found or chosen is None:
         return found
     names = [name.strip() for name in chosen.split(",")]
-    done = run_program(["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"], seconds=_SECONDS)
-    rows = (line.split(", ") for line in done.stdout.splitlines())
+    rows = (line.split(", ") for line in _query("--query-gpu=index,uuid").stdout.splitlines())
     uuids = {row[1].strip() for row in rows if len(row) == 2 and _is_chosen(row[0], row[1].strip(), names)}
     return tuple(each for each in found if each.gpu in uuids)
 
@@ -177,8 +177,7 @@ def gpu_sampler(*, seconds: float) -> Callable[[], dict[str, float]]:
 
 
 def _utilization() -> dict[str, float] | None:
-    query = "--query-gpu=utilization.gpu,temperature.gpu"
-    done = run_program(["nvidia-smi", query, "--format=csv,noheader,nounits"], seconds=_SECONDS)
+    done = _query("--query-gpu=utilization.gpu,temperature.gpu")
     fields = [field.strip() for field in (done.stdout.splitlines() or [""])[0].split(",")]
     if not done.ok or len(fields) != 2 or not all(field.isdigit() for field in fields):
         return None

@@ -1,7 +1,6 @@
 """Run other programs, with a time limit unless a person attends to them."""
 
 import contextlib
-import logging
 import os
 import re
 import select
@@ -32,16 +31,14 @@ _TORCHRUN_PREFIX = "PET_"
 """torchrun takes a variable of this prefix for an option that its command line omits."""
 _END_SECONDS = 5.0
 """Seconds that a program may take to end after the request."""
-_logger = logging.getLogger(__name__)
+# Variables, set by git's hooks, that make git answer for another repository than the one around a folder.
 _OF_ONE_REPOSITORY = frozenset(
-    f"GIT_{name}"
-    for name in (
-        *("DIR", "WORK_TREE", "IMPLICIT_WORK_TREE", "COMMON_DIR", "INDEX_FILE", "PREFIX", "NAMESPACE"),
-        *("OBJECT_DIRECTORY", "ALTERNATE_OBJECT_DIRECTORIES", "GRAFT_FILE", "SHALLOW_FILE"),
-        "REPLACE_REF_BASE",
+    (
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE"),
+        *("GIT_PREFIX", "GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+        *("GIT_GRAFT_FILE", "GIT_SHALLOW_FILE", "GIT_REPLACE_REF_BASE"),
     )
 )
-"""Variables, set by git's hooks, that make git answer for another repository than the one around a folder."""
 
 _PROGRAM_ENV = "PROGRAM_ENV"
 """The variable with the variables of the program alone, a NAME=VALUE a line."""

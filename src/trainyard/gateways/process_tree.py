@@ -5,10 +5,11 @@ Process ids are used again, so a process is identified by its id and its start. 
 
 import contextlib
 import os
+import pwd
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,33 +52,55 @@ class Process:
         """The words of its command line."""
         return tuple(os.fsdecode(_read(self.pid, "cmdline")).rstrip("\0").split("\0"))
 
+    @property
+    def user(self) -> tuple[str, bool]:
+        """The name of its user, or the number, and whether that is this process's; empty if it has ended."""
+        with contextlib.suppress(OSError):
+            owner = (_PROC / str(self.pid)).stat().st_uid
+            try:
+                return pwd.getpwuid(owner).pw_name, owner == os.getuid()
+            except KeyError:
+                return str(owner), owner == os.getuid()
+        return "", False
+
     def catches(self, number: int) -> bool:
         """Return whether it has a handler for the signal."""
         found = re.search(rb"^SigCgt:\s*([0-9a-f]+)", _read(self.pid, "status"), re.MULTILINE)
         return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
-    def is_python(self) -> bool:
+    @property
+    def program(self) -> Path:
+        """The file of its program; `.` where it may not be read."""
         with contextlib.suppress(OSError):
-            return (_PROC / str(self.pid) / "exe").readlink().name.startswith("python")
-        return False
+            return (_PROC / str(self.pid) / "exe").readlink()
+        return Path()
+
+    def is_python(self) -> bool:
+        return self.program.name.startswith("python")
 
     def environment(self) -> dict[str, str]:
         """Return the environment that it was started with; empty if it belongs to another user."""
         pairs = (os.fsdecode(each).partition("=") for each in _read(self.pid, "environ").split(b"\0"))
-        return {name: value for name, _, value in pairs}
+        return {name: value for name, equals, value in pairs if equals}
 
     def trains(self) -> bool:
         """Return whether it computes on a GPU, has loaded torch, or writes a checkpoint."""
         if b"libtorch" in _read(self.pid, "maps"):
             return True
         with contextlib.suppress(OSError):
-            for link in (_PROC / str(self.pid) / "fd").iterdir():
+            for link, is_written in self.open_files():
                 with contextlib.suppress(OSError):
                     target = os.fspath(link.readlink())
-                    is_written = link.lstat().st_mode & 0o200 and target.startswith("/")
-                    if target in _COMPUTE_DEVICES or (is_written and _CHECKPOINT.search(Path(target).name)):
+                    is_file = is_written and target.startswith("/")
+                    if target in _COMPUTE_DEVICES or (is_file and _CHECKPOINT.search(Path(target).name)):
                         return True
         return False
+
+    def open_files(self) -> Iterator[tuple[Path, bool]]:
+        """Yield a link to each open file, and whether it is open for writing. Raises OSError."""
+        for link in (_PROC / str(self.pid) / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the link has the mode of the open file
+                yield link, bool(link.lstat().st_mode & 0o200)
 
 
 @dataclass(frozen=True)
@@ -124,6 +147,15 @@ def family(pid: int) -> list[Process]:
     return found
 
 
+def ancestors(pid: int) -> list[Process]:
+    """Return a process and those that started it, the nearest first."""
+    found = list[Process]()
+    while (each := find_process(pid)) is not None:
+        found.append(each)
+        pid = each.parent
+    return found
+
+
 def lives(process: Process) -> bool:
     """Return whether this process still runs, and not another one of its id."""
     now = find_process(process.pid)
@@ -156,10 +188,7 @@ def processes_of_run(directory: Path, node: int = 0, leader: tuple[int, int] | N
     the run; neither this process nor those above it. A launcher's workers have sessions of their own.
     """
     every = {each.pid: each for each in processes()}
-    above, pid = set(), os.getpid()
-    while pid in every:
-        above.add(pid)
-        pid = every[pid].parent
+    above = {each.pid for each in ancestors(os.getpid())}
     head = every.get(leader[0]) if leader is not None else None
     is_reused = head is not None and leader is not None and head.start != leader[1]
     training, left = list[Process](), list[Process]()
@@ -184,9 +213,9 @@ def files_being_written(
     files = set[tuple[int, int]]()
     for each in (*found.training, *found.left):
         try:
-            for link in (_PROC / str(each.pid) / "fd").iterdir():
+            for link, is_written in each.open_files():
                 with contextlib.suppress(FileNotFoundError):
-                    if link.lstat().st_mode & 0o200:  # the link has the mode of the open file
+                    if is_written:
                         facts = link.stat()
                         files.add((facts.st_dev, facts.st_ino))
         except FileNotFoundError:  # it has ended

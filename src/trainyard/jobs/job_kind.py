@@ -103,6 +103,11 @@ class JobKind(ServedKind, PodReading):
         """The kind of the object whose status is the job's."""
         return self.submitted_as or self.name
 
+    @property
+    def labelled_as(self) -> str:
+        """The kinds that label its objects; the pods of a RayJob may be those of a RayCluster."""
+        return "rayjob,raycluster" if self.on_ray else self.name
+
     def path(self, namespace: str, name: str = "") -> str:
         """Return the API path of these jobs in a namespace (empty: in all), or of one job."""
         space = f"/namespaces/{namespace}" if namespace else ""
@@ -124,9 +129,8 @@ class JobKind(ServedKind, PodReading):
         """Return the label selector of the job's pods: our label if we made the job, else the operator's."""
         labels = read_labels(job)
         own = labels.get(JOB_LABEL) if KIND_LABEL in labels else None
-        # A job of another kind may have the same name. The pods of a RayJob may be those of a RayCluster.
-        kinds = "rayjob,raycluster" if self.on_ray else self.name
-        ours = f"{JOB_LABEL}={own},{KIND_LABEL} in ({kinds})"
+        # A job of another kind may have the same name.
+        ours = f"{JOB_LABEL}={own},{KIND_LABEL} in ({self.labelled_as})"
         return ours if own else f"{self.pod_label}={self.pod_owner(job)}"
 
 

@@ -15,6 +15,7 @@ from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.checks.image import pin_digest
 from trainyard.cluster.job_preflight import room_for
 from trainyard.cluster.pod_fragment import MAIN
+from trainyard.cluster.resource_quantities import parse_quantity
 from trainyard.cluster.snapshot import Volume
 from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterPodConfig
@@ -33,8 +34,6 @@ from trainyard.plan.instances import NodeRoom, room_of_type
 from trainyard.programs.presets.preset import load_preset
 from trainyard.run.atomic_files import sha256_of_file
 
-_MIB_OF = {"Mi": 1, "Gi": 1024, "Ti": 1024**2, "Pi": 1024**3}
-_BYTES_OF = {"M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 EFA_HUGEPAGES_MIB = 5120
 """The amount that AWS's EFA examples request."""
 _LEAST_SHARED_MIB = 1024
@@ -238,9 +237,4 @@ def _share(total: int, share: float) -> int:
 
 
 def _mebibytes(size: str) -> int:
-    """Whole MiB of a size such as 64Gi or 100G."""
-    number = "".join(letter for letter in size if letter.isdigit())
-    unit = size[len(number) :]
-    if unit in _MIB_OF:
-        return int(number) * _MIB_OF[unit]
-    return int(number) * _BYTES_OF[unit] // 2**20
+    return int(parse_quantity(size) / 2**20)

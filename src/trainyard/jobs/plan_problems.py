@@ -9,7 +9,7 @@ would contradict what preflight, price and proof are based on.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from posixpath import normpath
 
@@ -27,7 +27,7 @@ from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.environment.settings_reading import Setting, SettingGroup
-from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU, NodeRoom, find_instance, instance_called
 
@@ -84,7 +84,7 @@ def find_plan_problems(
     yield from _network_problems(plan, room)
     yield from _variable_problems(requested, plan)
     yield from _secret_problems(config, requested, plan)
-    yield from find_template_problems(plan, requested.environment, _setter_of)
+    yield from find_template_problems(requested, plan)
     yield from kind.find_problems(plan)
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
@@ -313,13 +313,8 @@ def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:
                 yield f"{place}, {key}: the plan sets it, {by}"
 
 
-def find_template_problems(
-    plan: JobSpec, given: Mapping[str, str], setter_of: Callable[[str, JobSpec], str]
-) -> Iterator[str]:
-    """Yield the fields of `cluster.pod.template` that other keys set, and whose values the plan needs.
-
-    `given` are the user's variables; `setter_of` returns who sets a variable that the user must not set.
-    """
+def find_template_problems(requested: JobSpec, plan: JobSpec) -> Iterator[str]:
+    """Yield the fields of `cluster.pod.template` that other keys set, and whose values the plan needs."""
     mounts = {
         **dict.fromkeys((SCRATCH, FILES_DIRECTORY, "/dev/hugepages"), "a mount of the plan is there"),
         SHARED_MEMORY: "set by cluster.pod.shared_memory",
@@ -336,7 +331,7 @@ def find_template_problems(
         elif inner == "EnvVar" and main != path and name.startswith("TRAINYARD_"):
             reason = "set by the plan of the job, or by --env"
         elif inner == "EnvVar" and main != path:
-            reason = setter_of(name, plan) or ("set by --env too" if name in given else "")
+            reason = _setter_of(name, plan) or ("set by --env too" if name in requested.environment else "")
         else:
             reason = ""
         if reason:

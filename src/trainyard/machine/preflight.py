@@ -18,7 +18,6 @@ from typing import Any
 
 from trainyard.config.parameters import OPTIMIZER_BYTES, count_parameters
 from trainyard.config.schema import Config, DataConfig
-from trainyard.machine.checklist import markdown_cell
 from trainyard.plan.finding import Finding, Severity
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
@@ -409,20 +408,6 @@ def refusal_text(findings: tuple[Finding, ...]) -> str:
     lines = [f"{finding.subject}: {finding.evidence}\n  fix: {finding.fix}" for finding in failed]
     count = "1 check" if len(lines) == 1 else f"{len(lines)} checks"
     return "\n".join([*lines, f"{count} failed. Nothing was started."])
-
-
-def refusal_line(findings: tuple[Finding, ...]) -> str:
-    """The failed checks in one line, for a message: `gpu: nvidia-smi failed (exit code 9)`."""
-    failed = (f"{f.subject}: {f.evidence}" for f in findings if f.severity is Severity.ERROR)
-    return " ".join("; ".join(failed).split())
-
-
-def refusal_markdown(findings: tuple[Finding, ...]) -> str:
-    """The refusal as a job summary."""
-    failed = [finding for finding in findings if finding.severity is Severity.ERROR]
-    rows = [f"| {f.subject} | {markdown_cell(f.evidence)} | {markdown_cell(f.fix)} |" for f in failed]
-    title = f"### ❌ Not started: {', '.join(f.subject for f in failed)}"
-    return "\n".join([title, "", "| check | found | fix |", "|---|---|---|", *rows, ""])
 
 
 def _gpus_in_words(config: Config, facts: MachineFacts) -> str:

@@ -3,7 +3,6 @@
 Pure: the services' answers are passed in as `Answers`; here they become findings with fixes.
 """
 
-import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ class Answers:
     """False if the store lacks an operation that storing a run needs: a retry does not help."""
     is_address: bool = True
     """False if the address names no store at all: only another address helps."""
-    notes: tuple[str, ...] = ()
     number: int | None = None
     """The requested run number, or the next free one; None when it could not be looked up."""
     owner: str | None = None
@@ -50,15 +48,11 @@ class Answers:
     """The role to be assumed; empty when there is none."""
     role_problem: str = ""
     """Why the role could not be assumed; the store was then not queried."""
-    grace_seconds: float = 0.0
-    """Seconds from a signal until the trainer is killed."""
-    grace_needed: float = 0.0
-    """The seconds that a stop takes, as the run's last segment measured it; 0 if it is not known."""
 
 
 def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
     """The findings of all checks, in the order in which they are shown."""
-    return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers), *_grace(answers))
+    return (*_role(answers), *_store(answers), *_number(answers), *_signing(answers))
 
 
 def store_line(answers: Answers) -> str:
@@ -110,7 +104,7 @@ def _store(answers: Answers) -> Iterator[Finding]:
         yield failure("store", problem, fix)
     if not answers.problems:
         can = "can be written to" if answers.written else "can be read; nothing was written"
-        yield success("store", "; ".join((f"{answers.url} {can}", *answers.notes)))
+        yield success("store", f"{answers.url} {can}")
 
 
 def _number(answers: Answers) -> Iterator[Finding]:
@@ -135,15 +129,3 @@ def _signing(answers: Answers) -> Iterator[Finding]:
         yield Finding("signing", verdict, answers.signing_problem, fix)
     elif answers.signing:
         yield success("signing", answers.signing)
-
-
-def _grace(answers: Answers) -> Iterator[Finding]:
-    if answers.grace_needed > answers.grace_seconds:
-        yield Finding(
-            "grace",
-            Severity.WARNING,
-            f"a stop of this run takes up to {answers.grace_needed:,.0f} s (its slowest step and its saves), "
-            f"and the trainer is killed {answers.grace_seconds:,.0f} s after a signal",
-            f"set --grace {math.ceil(1.5 * answers.grace_needed)}s and the pod's "
-            "terminationGracePeriodSeconds to the same time, or save more often",
-        )

@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,11 @@ def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
-        matches = dict(_matches(directory, pattern))
+        wanted, matches = str(Path(pattern).expanduser()), dict[str, Path]()
+        for name in glob.glob(wanted, root_dir=directory, recursive=True, include_hidden=True):  # noqa: PTH207
+            path = directory / name  # Path.glob refuses an absolute pattern
+            files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+            matches |= {os.path.relpath(file, directory): file for file in files}
         if not matches:
             raise ConfigError(
                 f"program.data: {pattern} matches no file in {directory}. Name the files that the program "
@@ -106,13 +110,3 @@ def fingerprint_of_data(program: Mapping[str, Any]) -> str | None:
         return str(read_data(Path(directory), [str(pattern) for pattern in patterns])["fingerprint"])
     except (OSError, ConfigError):
         return None
-
-
-def _matches(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of each file; names are relative to `directory`."""
-    wanted = str(Path(pattern).expanduser())
-    for name in glob.glob(wanted, root_dir=directory, recursive=True, include_hidden=True):  # noqa: PTH207
-        path = directory / name  # Path.glob refuses an absolute pattern
-        files = [path] if path.is_file() else (each for each in path.rglob("*") if each.is_file())
-        for file in files:
-            yield os.path.relpath(file, directory), file

@@ -42,8 +42,6 @@ _CLOSE = 0.1
 
 @dataclass(frozen=True)
 class LastRow:
-    """The last step on record."""
-
     step: int
     time: float
     """When its row came, in Unix seconds."""
@@ -116,8 +114,6 @@ class SourceTable:
 
 
 class MetricRows:
-    """The merged rows of an attempt."""
-
     def __init__(self, *, resumed_at: int = 0) -> None:
         self.tables = {source: SourceTable() for source in ORDER}
         self._resumed_at = resumed_at
@@ -136,7 +132,6 @@ class MetricRows:
         self._is_forgotten = False
 
     def forget(self, source: Source) -> None:
-        """Drop the rows of a source."""
         self.tables[source], self._is_forgotten = SourceTable(), True
         self._changed = {each for each in self._changed if each[0] is not source}
 
@@ -235,9 +230,8 @@ class MetricRows:
         self._owners = {}
         for source in ORDER:
             table, is_seen = self.tables[source], source in self._shifts or source is Source.OBSERVED
-            names = {name for row in table.epochs.values() for name in row} | (
-                table.names if is_seen else set()
-            )
+            names = {name for row in table.epochs.values() for name in row}
+            names |= table.names if is_seen else set()
             self._owners = dict.fromkeys(names - _PLACES, source) | self._owners
         for source in reversed(self._shifts):  # a figure of steps goes before one of epochs
             self._owners |= dict.fromkeys(self.tables[source].names, source)
@@ -307,17 +301,13 @@ class MetricRows:
     def rows_beside(self) -> Iterator[Row]:
         """Yield rows for figures without a step: of epochs, or of an optimizer of another unit."""
         for source in ORDER:
-            table = self.tables[source]
-            own = {name for name, owner in self._owners.items() if owner is source}
-            own -= table.names if source in self._shifts else set()
             if self.counts_epochs and source is self.axis:
                 continue
+            table, is_of_axis = self.tables[source], source in self._shifts
+            own = {name for name, owner in self._owners.items() if owner is source}
+            own -= table.names if is_of_axis else set()
             places = {("epoch", epoch): row for epoch, row in table.epochs.items()}
-            if (
-                source is Source.OBSERVED
-                and source not in self._shifts
-                and (own & table.names or table.has_text)
-            ):
+            if source is Source.OBSERVED and not is_of_axis and (own & table.names or table.has_text):
                 places |= {(OPTIMIZER_STEPS, step): row for step, row in table.rows.items()}
             for (name, place), row in places.items():
                 if figures := {key: row[key] for key in row if key in own or _is_fault(key, row[key])}:
@@ -369,9 +359,8 @@ class MetricRowWriter:
             self._earlier = read_rows(self._path)
             self._written = max((row["step"] for row in self._earlier if "step" in row), default=0)
             self.merged.earlier_losses = losses_by_step(self._earlier)
-        self._has_rows = self._has_rows or any(
-            each.rows or each.epochs for each in self.merged.tables.values()
-        )
+        tables = self.merged.tables.values()
+        self._has_rows = self._has_rows or any(each.rows or each.epochs for each in tables)
         if not self._has_rows:
             return  # the file may have the rows of another node
         is_other, limit = self.merged.settle(is_over=is_over), self.merged.newest
@@ -395,10 +384,9 @@ class MetricRowWriter:
         assert self._earlier is not None
         known = {row["step"]: row for row in self._earlier if "step" in row}
         own = [row for row in self.merged.rows() if row["step"] <= limit and self._is_due(row)]
-        again = (row for row in own if row["step"] <= max(known, default=-1))
-        other = next(
-            (r["step"] for r in again if _has_other_loss(known.get(r["step"], {"loss": None}), r)), None
-        )
+        again = ((row["step"], row) for row in own if row["step"] <= max(known, default=-1))
+        unknown: Row = {"loss": None}
+        other = next((at for at, row in again if _has_other_loss(known.get(at, unknown), row)), None)
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
         if other is not None and is_certain and self._resumed_at and other <= self._resumed_at:
@@ -441,20 +429,14 @@ def add_missing_rows(path: Path, rows: Iterable[Row], *, last: int) -> None:
     """Insert those of `rows` up to step `last` whose step is not recorded yet, in order."""
     before = read_rows(path)
     known = {row.get("step") for row in before}
-    found = [row for row in rows if row["step"] <= last and row["step"] not in known]
-    if found:
-        write_bytes_atomically(
-            path, "".join(map(line_of_row, _in_order_of_steps([*before, *found]))).encode()
-        )
-
-
-def _in_order_of_steps(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows in order; one without a step stays behind the one that it follows."""
-    placed, step = [], 0
-    for row in rows:
+    if not (found := [row for row in rows if row["step"] <= last and row["step"] not in known]):
+        return
+    placed, step = list[tuple[int, Row]](), 0
+    for row in (*before, *found):  # one without a step stays behind the one that it follows
         step = row.get("step", step)
         placed.append((step, row))
-    return [row for _, row in sorted(placed, key=itemgetter(0))]
+    ordered = (line_of_row(row) for _, row in sorted(placed, key=itemgetter(0)))
+    write_bytes_atomically(path, "".join(ordered).encode())
 
 
 def _in_order_of_time(rows: list[Row], beside: list[Row]) -> Iterator[Row]:

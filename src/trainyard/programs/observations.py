@@ -201,7 +201,6 @@ class Observations:
 
     @property
     def steps(self) -> int | None:
-        """The steps of the training; None if none was observed."""
         return max((each.steps for each in self._leaders), default=0) or None
 
     @property
@@ -278,7 +277,9 @@ class Observations:
         leaders = self._leaders
         is_ended = any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in leaders)
         for each in self._processes.values():
-            counts = _world_size(each) > 1 or (each in leaders and not is_ended)
+            world = each.machine.get("world")
+            size = world.get("size") if isinstance(world, dict) else None
+            counts = (isinstance(size, int) and size > 1) or (each in leaders and not is_ended)
             is_open = each.ended_at < 0 and not each.is_stopped
             if each.steps and is_open and counts and not self._is_made_good(each):
                 return each.script or "a process that trained"
@@ -362,12 +363,6 @@ def last_traceback(output: str) -> ProgramError | None:
     frames = list(filter(None, map(_FRAME.match, lines[at:end])))
     place = f"{Path(frames[-1][1]).name}:{frames[-1][2]}" if frames else ""
     return ProgramError(found[1], (found[2] or "")[:_MOST_TEXT], place)
-
-
-def _world_size(process: _Process) -> int:
-    world = process.machine.get("world")
-    size = world.get("size") if isinstance(world, dict) else None
-    return size if isinstance(size, int) else 1
 
 
 def _text(value: object) -> str:

@@ -19,7 +19,8 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from trainyard.errors import ConfigError
+from trainyard.run.directory import is_run_directory
 from trainyard.run.record_models import validate_record
 from trainyard.run.run_lock import machine, since
 
@@ -42,6 +44,9 @@ _TICK_NS = 20_000_000
 _SAME_CLOCK_NS = 1_000_000_000
 _OLD_SECONDS = 30 * 86_400.0
 _MOUNTS = Path("/proc/self/mountinfo")
+_OF_OTHERS = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
+# A folder with so many others in it is one of data, such as the classes of ImageNet; they come last.
+_MANY_FOLDERS = 100
 
 
 @dataclass(frozen=True)
@@ -154,37 +159,36 @@ def claim_of_places(places: Places, *, is_training: Callable[[Path], bool]) -> I
         LOG.warning("no state folder can be written: a second run at once in this folder is not noticed")
         yield _mark(places, None)
         return
+    path = folder / _name(places.run_directory)
     with ExitStack() as opened:
         with _alone(folder):
-            path = folder / _name(places.run_directory)
-            file = opened.enter_context(path.open("a+", encoding="utf-8"))
-            claim = _claim(folder, file, places, is_training)
+            file = opened.enter_context(path.open("a+"))
+            claim = _claim(path, file, places, is_training)
         try:
             yield claim.own
         finally:
-            _write(file, replace(_claim_in(file) or claim, is_over=True))
+            _write(path, replace(_read(path) or claim, is_over=True))
 
 
 def last_claim(run_directory: Path) -> OwnFiles:
     """Return which files a run has written as far as its last claim shows, without a new claim."""
     folder = _state_folder()
-    found = folder and _claim_at(folder / _name(os.path.realpath(run_directory)))
+    found = folder and _read(folder / _name(os.path.realpath(run_directory)))
     return found.own if found else OwnFiles(default=time.time_ns())
 
 
-def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> _Claim:
-    """Write the claim into its `file`, and remove those of ended runs for the same places."""
-    before, host = _claim_in(file), socket.gethostname()
+def _claim(path: Path, file: IO[str], places: Places, is_training: Callable[[Path], bool]) -> _Claim:
+    """Write the claim into its file at `path`, and remove those of ended runs for the same places."""
+    before, host = _read(path), socket.gethostname()
     if not _lock(file) and (before is None or before.pid != os.getpid()):
         process = f" by process {before.pid}" if before else ""
         raise ConfigError(f"{places.run_directory} is in use{process}. Nothing was started.")
-    paths = (path for path in folder.glob("*.json") if str(path) != file.name)
-    others = {path: found for path in paths if (found := _claim_at(path))}
-    live = {path for path, found in others.items() if _is_live(path, found, is_training)}
-    for path, found in others.items():
-        if path in live and (place := places.shared_with(found.places)):
+    others = {each: found for each in path.parent.glob("*.json") if each != path and (found := _read(each))}
+    live = {each for each, found in others.items() if _is_live(each, found, is_training)}
+    for each in live:
+        if place := places.shared_with((found := others[each]).places):
             if before is None:
-                Path(file.name).unlink()
+                path.unlink()
             raise ConfigError(
                 f"{place} is in use by run {found.places.run_directory} (process {found.pid}"
                 f"{since(found.started)}). The files of two runs in one place cannot be distinguished. Wait "
@@ -192,14 +196,14 @@ def _claim(folder: Path, file: IO[str], places: Places, is_training: Callable[[P
                 "--output {run_dir}/output, or set program.checkpoints and program.metrics. Nothing was "
                 "started."
             )
-    for path, found in others.items():
-        is_ours = found.host == host and places.shared_with(found.places)
-        if path not in live and (is_ours or time.time() - path.stat().st_mtime > _OLD_SECONDS):
-            path.unlink()
+    for each in others.keys() - live:
+        is_ours = others[each].host == host and places.shared_with(others[each].places)
+        if is_ours or time.time() - each.stat().st_mtime > _OLD_SECONDS:
+            each.unlink()
     is_resumed = before and before.places == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before.own if before and is_resumed else None)
     claim = _Claim(places, own, host, machine(), os.getpid(), time.time())
-    _write(file, claim)
+    _write(path, claim)
     return claim
 
 
@@ -207,11 +211,8 @@ def _is_live(path: Path, found: _Claim, is_training: Callable[[Path], bool]) -> 
     """Return whether the command of a claim, or the program that it left, runs on this machine."""
     if found.is_over or found.machine != machine():
         return False
-    with suppress(OSError), path.open("a+", encoding="utf-8") as file:
-        if not _lock(file):
-            return True
-    with suppress(OSError):
-        return is_training(Path(found.places.run_directory))
+    with suppress(OSError), path.open("a+") as file:
+        return not _lock(file) or is_training(Path(found.places.run_directory))
     return False
 
 
@@ -286,22 +287,46 @@ def _name(run_directory: str) -> str:
     return f"{hashlib.sha256(scope).hexdigest()[:32]}.json"
 
 
-def _claim_at(path: Path) -> _Claim | None:
-    with suppress(OSError), path.open(encoding="utf-8") as file:
-        return _claim_in(file)
-    return None
-
-
-def _claim_in(file: IO[str]) -> _Claim | None:
+def _read(path: Path) -> _Claim | None:
     """Return the claim in a file; None for one that cannot be read."""
-    file.seek(0)
-    with suppress(ValueError):
-        return validate_record(_Claim, json.loads(file.read()))
+    with suppress(OSError, ValueError):
+        return validate_record(_Claim, json.loads(path.read_bytes()))
     return None
 
 
-def _write(file: IO[str], claim: _Claim) -> None:
-    file.seek(0)
-    file.truncate()
-    json.dump(asdict(claim), file)
-    file.flush()
+def _write(path: Path, claim: _Claim) -> None:
+    """Write a claim in place: its lock is that of the file."""
+    path.write_text(json.dumps(asdict(claim)))
+
+
+def walk_folders(
+    directory: Path, ignored: Collection[Path], *, most_depth: int
+) -> Iterator[tuple[list[Path], list[Path]]]:
+    """Yield the files in each folder, and the folders in it that are searched, too; the nearest come first.
+
+    Environments, directories of other runs, also those in a store, hidden folders and links are left out, and
+    what is `ignored`.
+    """
+    skipped = {path.absolute() for path in ignored}
+    waiting, last = deque([directory]), deque[Path]()
+    while waiting or last:
+        folder = (waiting or last).popleft()
+        depth = len(folder.relative_to(directory).parts)
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:  # removed meanwhile, or not readable
+            continue
+        if any(entry.name == "pyvenv.cfg" for entry in entries) or (depth and is_run_directory(folder)):
+            continue
+        files, folders = list[Path](), list[Path]()
+        for entry in entries:
+            path = folder / entry.name
+            if path.absolute() in skipped:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                files.append(path)
+            elif not entry.name.startswith(".") and entry.name not in _OF_OTHERS:
+                folders.append(path)
+        yield files, folders
+        if depth < most_depth:
+            (last if len(folders) > _MANY_FOLDERS else waiting).extend(folders)

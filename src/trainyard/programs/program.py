@@ -18,10 +18,8 @@ from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
     RUN_DIRECTORY,
-    Places,
     in_run,
     names_run,
-    places_of,
 )
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
@@ -42,8 +40,6 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "composer", "hyperpodrun", 
 
 @dataclass(frozen=True)
 class Program:
-    """A program."""
-
     recipe: str
     command: tuple[str, ...]
     """The program and its arguments, without those for a resume."""
@@ -85,7 +81,6 @@ class Program:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts about it in `run.json`."""
         facts = {
             "command": list(self.command),
             "resume": list(self.resume) or None,
@@ -114,11 +109,6 @@ class Program:
         return replace(
             self, command=tuple(command), environment=environment, resume=tuple(resume), files=files
         )
-
-    def places_in(self, run_directory: Path) -> Places:
-        """Return where it keeps its files."""
-        settings = {"checkpoints": self.checkpoints, "metrics": self.metrics}
-        return places_of(self.directory, run_directory, self.command, **settings)
 
     @property
     def searched(self) -> Path | None:
@@ -156,17 +146,14 @@ class ProgramLaunch:
 
     @property
     def processes(self) -> int:
-        """Processes of this node."""
         return self.node.processes if isinstance(self.node.processes, int) else self.program.processes
 
     @property
     def has_torchrun(self) -> bool:
-        """Return whether torchrun starts the program."""
         several = self.processes * self.node.nodes > 1
         return several if self.program.torchrun is None else self.program.torchrun
 
     def command(self, checkpoint: Path | None) -> list[str]:
-        """Return the command line that resumes from `checkpoint`."""
         run = str(self.directory.path)
         words = tuple(in_run(word, run) for word in self.program.resumed_from(checkpoint))
         if not self.has_torchrun:
@@ -183,7 +170,6 @@ class ProgramLaunch:
         return [*launcher, *options, *worker]
 
     def environment(self, checkpoint: Path | None) -> dict[str, str]:
-        """Return the variables that are added to the environment of the program."""
         logs = self.directory.logs
         ours = {
             "PYTHONUNBUFFERED": "1",

@@ -132,8 +132,6 @@ ProgramEvent = TrainingSpan | LoggedFigures | WrittenCheckpoint | ObservedFact
 
 
 class ProgramEvents:
-    """Reads the events of a file that grows."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._inode = self._offset = 0
@@ -182,7 +180,6 @@ def exit_codes(events: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_event(line: bytes) -> ProgramEvent | None:
-    """Return the event of a line, or None if it is none."""
     found = parse_json_line(line) or {}
     kind, is_observed = found.get("event"), found.get("source") == Source.OBSERVED
     source = Source.OBSERVED if is_observed else Source.DECLARED
@@ -206,7 +203,6 @@ def parse_event(line: bytes) -> ProgramEvent | None:
 
 
 def _count(value: object) -> int | None:
-    """Return a whole number from 0 that fits 64 bits."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

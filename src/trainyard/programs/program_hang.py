@@ -53,7 +53,6 @@ class HangRule:
             self._rows, self._moved = count, now
 
     def note_output(self, now: float) -> None:
-        """Note that the program has written output."""
         if self._moved is not None:
             self._moved = now
 
@@ -61,7 +60,10 @@ class HangRule:
         """Return whether the program hangs here, or hangs according to another node."""
         if self._limit is None or self.noticed:
             return bool(self.noticed)
-        self.noticed = self._found_elsewhere()
+        with contextlib.suppress(OSError, TrainyardError, KeyError, TypeError, ValueError):
+            found = parse_json_object(read_bytes(self._logs / _MARK, links=False), _MARK)
+            # That of another node, unless it is of an earlier start.
+            self.noticed = found if float(found["time"]) > self._started else {}
         if not self.noticed and self._moved is not None and now - self._moved >= self._limit:
             self.noticed = {
                 "seconds": round(now - self._moved, 1),
@@ -94,11 +96,3 @@ class HangRule:
     @property
     def _log(self) -> Path:
         return self._logs / f"node-{self._number}.log"
-
-    def _found_elsewhere(self) -> dict[str, Any]:
-        """Return the mark of another node, unless it is of an earlier start."""
-        mark = self._logs / _MARK
-        with contextlib.suppress(OSError, TrainyardError, KeyError, TypeError, ValueError):
-            found = parse_json_object(read_bytes(mark, links=False), str(mark))
-            return found if float(found["time"]) > self._started else {}
-        return {}

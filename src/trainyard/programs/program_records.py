@@ -56,10 +56,6 @@ class ProgramEnd:
     """The total of steps that the program itself reports."""
     fault: str | None = None
     """A fault that its rows show, such as a loss that is not finite."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Where its steps and each figure of its rows come from."""
-    unit: str = "steps"
-    """What its steps are: `steps` or `epochs`."""
     vanished: str | None = None
     """The script of the process that trained, if the observer did not see it end."""
     weights: str | None = None
@@ -70,14 +66,12 @@ class ProgramEnd:
     """Why it was ended because it ran over TCP instead of a faster network, and the fix."""
     hang: str | None = None
     """The text about its hang, with the files of its stacks."""
-    changed: tuple[str, ...] = ()
-    """The inputs whose bytes have changed since the start: lock, data."""
     failure: Mapping[str, Any] = field(default_factory=dict)
     """Its class, its root error, and what the machine recorded, if it failed."""
     error: ProgramError | None = None
     """The exception that ended it."""
-    optimizer_steps: int | None = None
-    """Those that were observed."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Members of its outcome that decide nothing here; an empty one is not known."""
 
 
 def begin(
@@ -94,7 +88,7 @@ def begin(
 
     A resumed run keeps its id and its time of creation; its record has the request of this attempt, and
     `history` the origin of earlier attempts. `state` is the `state_of` the checkpoint. Raises ConfigError if
-    the rows were logged at another interval, or if no step is left and the finished run had another request.
+    the rows were logged at another interval, or if the checkpoint is of a step beyond the requested ones.
     """
     before = read_run(directory.run_file) if directory.run_file.exists() else {}
     _require_resumable(directory, before, facts, resumed_at)
@@ -122,9 +116,9 @@ def begin(
 def _require_resumable(
     directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
 ) -> None:
-    """Refuse a checkpoint with no step left to do, unless it is of a run with the same request.
+    """Refuse a checkpoint beyond the requested steps, and rows that were logged at another interval.
 
-    Rows logged at another interval are refused too: missing rows could not be recognised.
+    Among these, missing rows could not be recognised. A finished run with another request is refused before.
     """
     plan = facts.get("plan", {})
     steps, every = plan.get("steps", 0), plan.get("log_steps")  # without: the program decides what it logs
@@ -135,20 +129,10 @@ def _require_resumable(
             f"monitoring.log_steps: {every}, but the rows in {directory.path} were logged with {logged}. Set "
             f"it to {logged}, or choose another run directory. Nothing was started."
         )
-    if resumed_at < steps:
-        return
     if resumed_at > steps:
         raise ConfigError(
             f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
             "requested. Raise training.max_steps, or choose another run directory. Nothing was started."
-        )
-    finished = before.get("outcome", {}).get("status") == "succeeded"
-    requested = ("config_sha256", "program_sha256")
-    if finished and any(before.get(name) != facts.get(name) for name in requested):
-        raise ConfigError(
-            f"{directory.path} holds a finished run of another configuration ({directory.config_file}) or "
-            "command. Choose another run directory, or raise training.max_steps to resume it. Nothing was "
-            "started."
         )
 
 
@@ -216,10 +200,9 @@ def count_from_zero(rows: Sequence[Row]) -> bool:
 def note_announced_steps(directory: RunDirectory, steps: int) -> None:
     """Record the total of steps that the program reports, so that a later attempt knows it."""
     run = read_run(directory.run_file)
-    if run.get("plan", {}).get("announced_steps") != steps:
-        write_json_atomically(
-            directory.run_file, {**run, "plan": {**run.get("plan", {}), "announced_steps": steps}}
-        )
+    plan = run.get("plan", {})
+    if plan.get("announced_steps") != steps:
+        write_json_atomically(directory.run_file, {**run, "plan": {**plan, "announced_steps": steps}})
 
 
 def steps_of_states(directory: RunDirectory) -> dict[str, tuple[int, Source]]:
@@ -250,12 +233,16 @@ def note_checkpoint(
     saved = [each for each in read_rows(directory.events_file) if each.get("event") == "checkpoint_saved"]
     if saved and {key: saved[-1].get(key) for key in named} == named:
         return
-    facts: dict[str, Any] = {"source": taken.source.value, **({"state": state} if state else {})}
-    facts |= {"complete": Source.GUESSED.value} if is_guess else {}
-    facts |= {"on_record": on_record} if taken.source is Source.GUESSED and on_record is not None else {}
-    facts |= {"tensors": taken.tensors.to_json()} if taken.tensors else {}
-    facts |= {"weights": taken.weights} if taken.weights else {}
-    append_event(directory.events_file, "checkpoint_saved", **named, **facts)
+    facts = {
+        "source": taken.source.value,
+        "state": state,
+        "complete": Source.GUESSED.value if is_guess else None,
+        "on_record": on_record if taken.source is Source.GUESSED else None,
+        "tensors": taken.tensors and taken.tensors.to_json(),
+        "weights": taken.weights or None,
+    }
+    known = {name: value for name, value in facts.items() if value is not None}
+    append_event(directory.events_file, "checkpoint_saved", **named, **known)
 
 
 def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complete: bool) -> str | None:
@@ -268,11 +255,11 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     events = read_rows(directory.events_file)
     mine = [each for each in events if each.get("manifest_sha256") == taken.manifest_sha256]
     relation = taken.weights or next((each["weights"] for each in reversed(mine) if "weights" in each), "")
-    if relation in ("given", "other"):
-        given, other = "has weights from before the training", "is not of the model that was trained"
+    given, other = "has weights from before the training", "is not of the model that was trained"
+    if what := {"given": given, "other": other}.get(relation):
         return (
-            f"{where} {given if relation == 'given' else other}: check that what is saved is the model that "
-            "the optimizer has, and not another one or an old copy"
+            f"{where} {what}: check that what is saved is the model that the optimizer has, and not another "
+            "one or an old copy"
         )
     saved = [
         (int(event.get("on_record") or event["step"]), event.get("manifest_sha256"), tensors)
@@ -318,10 +305,7 @@ def program_outcome(
         "program_exit_code": end.exit_code,
         "stopped_by": end.stopped_by,
         "announced_steps": end.announced,
-        "sources": dict(end.sources) or None,
-        "unit": None if end.unit == "steps" else end.unit,
-        "changed_inputs": list(end.changed) or None,
-        "optimizer_steps": end.optimizer_steps,
+        **{name: value or None for name, value in end.facts.items()},
         "exception": end.error and end.error.to_json(),
         **_losses(rows),
     }
@@ -341,7 +325,6 @@ def program_outcome(
 def _verdict(
     end: ProgramEnd, done: int, planned: int | None, *, from_zero: bool, has_rows: bool
 ) -> tuple[str, int, str | None]:
-    """Return status, exit code and reason."""
     total = planned or end.announced
     place = (f" of {total:,}" if total else "") + (" (counted from 0)" if from_zero else "")
     shown = f"step {done:,}{place}" if done else "no step"
@@ -358,10 +341,8 @@ def _verdict(
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
     is_over = is_done or (end.stopped_by is None and total is None)
     if end.exit_code == 0 and is_over and not is_done and end.vanished is not None:
-        reason = (
-            f"{end.vanished} was killed, or still ran, when the program ended with exit code 0 after {shown}"
-        )
-        return "failed", ExitCode.NO, reason
+        what = f"{end.vanished} was killed, or still ran"
+        return "failed", ExitCode.NO, f"{what}, when the program ended with exit code 0 after {shown}"
     if end.exit_code == 0 and is_over and end.error is None:
         if end.others is not None:
             return "failed", ExitCode.NO, end.others
@@ -373,9 +354,8 @@ def _verdict(
         verb = "interrupted" if end.stopped_by == INTERRUPT else "stopped"
         by = f"{verb} by {end.stopped_by}" if end.stopped_by else "the program stopped itself"
         newest = f"{by} after {shown}; its newest complete checkpoint is of step {end.checkpoint.step:,}"
-        code = {COST_LIMIT: ExitCode.NO, INTERRUPT: ExitCode.INTERRUPTED}.get(
-            end.stopped_by or "", ExitCode.STOPPED
-        )
+        codes = {COST_LIMIT: ExitCode.NO, INTERRUPT: ExitCode.INTERRUPTED}
+        code = codes.get(end.stopped_by or "", ExitCode.STOPPED)
         return "stopped", code, "; ".join((newest, *end.skipped))
     parts = [] if end.error is None or end.failure else [str(end.error)]  # `failure` has the root error
     parts.append(f"the program ended with exit code {end.exit_code} after {shown} in its records")

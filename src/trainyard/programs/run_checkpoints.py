@@ -24,8 +24,7 @@ from pathlib import Path
 
 from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.programs.checkpoints.checkpoint_formats import step_inside
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat
+from trainyard.programs.checkpoints.checkpoint_formats import CheckpointFormat, step_inside
 from trainyard.programs.checkpoints.program_checkpoints import (
     ASIDE,
     WEIGHTS,
@@ -45,9 +44,8 @@ from trainyard.programs.checkpoints.taken_checkpoint import (
     tensors_of,
 )
 from trainyard.programs.checkpoints.tensor_facts import Tensors
-from trainyard.programs.folder_walk import walk_folders
 from trainyard.programs.metric_rows import LastRow, row_fault
-from trainyard.programs.own_files import AUTO, OwnFiles, in_run
+from trainyard.programs.own_files import AUTO, OwnFiles, in_run, walk_folders
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
 from trainyard.programs.program_records import (
@@ -99,10 +97,10 @@ class RunCheckpoints:
     def __init__(
         self, directory: RunDirectory, program: Program, *, keep_last: int, own: OwnFiles | None = None
     ) -> None:
-        """`own`: which files the run has written; None counts all, as for a planned program."""
         self._directory, self._program, self._keep_last = directory, program, keep_last
         self._is_planned = program.kind is RunKind.PLANNED
-        self.own = own
+        self.own = own or OwnFiles()
+        """Which files the run has written: each one, as of a planned program, until it is known."""
         self.saved: Collection[WrittenCheckpoint] = ()
         """The saves that the program has reported or the observer has seen, in their order."""
         self.counts_epochs = False
@@ -112,7 +110,7 @@ class RunCheckpoints:
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
-        self._finder = UnitFinder(self.has_written)
+        self._finder = UnitFinder(lambda path: self.own.has_written(path))
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
@@ -138,29 +136,30 @@ class RunCheckpoints:
         Those that it names itself come before a search, and those in the run directory before others: only
         this program knows it. No step is guessed here.
         """
-        program, ours, notes, finder = self._program, self._directory, list[str](), self._finder
-        found = finder.saved(self.saved, program.directory)
+        program, ours, notes = self._program, self._directory, list[str]()
+        found = self._finder.saved(self.saved, program.directory)
         if program.checkpoints != AUTO:
             pattern = in_run(program.checkpoints, glob.escape(str(ours.path)))
-            named = finder.named(program.directory, pattern)
             found = [each for each in found if _is_declared(each) or self._is_in(each, pattern)]
             known = {each.path for each in found}
+            named = self._finder.named(program.directory, pattern)
             found += [each for each in named if each.path not in known]
             if not found:
                 notes.append(self._nothing_matches(pattern))
-        for folder, ignored in ((ours.path, ours.own_paths), (program.searched, (ours.path,))):
-            if program.checkpoints == AUTO and folder is not None and not found:
-                files, read = _search(folder, self.has_written, ignored, is_over=is_over)
-                found = finder.searched(files, folder)
-                if read is not None:
-                    notes.append(
-                        f"the search for checkpoints in {folder} was cut after {read:,} folders: name them "
-                        "in program.checkpoints"
-                    )
-        if program.checkpoints == AUTO and program.searched is None and not found:
-            notes.append(
-                f"only {ours.path} was searched, which program.command names: set program.checkpoints"
-            )
+        elif not found:
+            for folder, ignored in ((ours.path, ours.own_paths), (program.searched, (ours.path,))):
+                if folder is not None and not found:
+                    files, read = _search(folder, self.own.has_written, ignored, is_over=is_over)
+                    found = self._finder.searched(files, folder)
+                    if read is not None:
+                        notes.append(
+                            f"the search for checkpoints in {folder} was cut after {read:,} folders: name "
+                            "them in program.checkpoints"
+                        )
+            if program.searched is None and not found:
+                notes.append(
+                    f"only {ours.path} was searched, which program.command names: set program.checkpoints"
+                )
         found = [each for each in found if not self._is_data(each)]
         of_training = [each for each in found if each.weights != "other"]  # the others may be predictions
         return newest_first(of_training or found, notes)
@@ -172,14 +171,6 @@ class RunCheckpoints:
         places = [Path(os.path.realpath(directory / match)) for match in matches]
         files = [Path(os.path.realpath(one.base / name)) for name in one.files()]
         return any(file.is_relative_to(place) for file in files for place in places)
-
-    def has_written(self, path: Path) -> bool:
-        """Return whether the run has written a file."""
-        return self.own is None or self.own.has_written(path)
-
-    def is_own(self, device: int, changed: int) -> bool:
-        """Return whether the run has written a file that was last changed then, in nanoseconds."""
-        return self.own is None or self.own.is_own(device, changed)
 
     def _is_data(self, one: ProgramCheckpoint) -> bool:
         """Return whether a checkpoint lies in program.data; one that is declared never does."""
@@ -200,14 +191,34 @@ class RunCheckpoints:
         more = f"; it has saved {', '.join(list(saved)[-_MOST_NEAR:])}" if saved else ""
         return f"program.checkpoints: {pattern} names nothing that this run has written{why}{more}"
 
-    def _judge(self, found: ProgramCheckpoints, end: "Ending | None", last_sign: float) -> ProgramCheckpoints:
-        """Return the checkpoints as partial of which a sign of the end is missing."""
-        before, self._seen, self.is_waiting = self._seen, {}, False
-        judged = list(found.partial)
-        for each in found.complete:
-            why = self._unfinished(each, before.get(each.path), end, last_sign)
-            judged.append(each if why is None else each.partial(why))
-        return newest_first(judged, found.set_aside)
+    def _judge(
+        self,
+        step_before: Callable[[float], int],
+        end: "Ending | None",
+        last_sign: float,
+        reach: int | None = None,
+    ) -> ProgramCheckpoints:
+        """Return the checkpoints with their steps; those without a sign of their end are partial.
+
+        Of those that a search found none is returned whose step lies beyond `reach`: these are given weights.
+        """
+        found, before = self.find(is_over=end is not None), self._seen
+        self._seen, self.is_waiting, judged = {}, False, list[ProgramCheckpoint]()
+        for each in (*found.complete, *found.partial):
+            each = self._with_step(each, step_before, end.last if end and end.is_well else None)
+            why = each.found.is_complete and self._unfinished(each, before.get(each.path), end, last_sign)
+            judged.append(each.partial(why) if why else each)
+        found = newest_first(judged, found.set_aside)
+        if reach is None:
+            return found
+        beyond = [each for each in found.complete if not each.is_named and (each.step or 0) > reach]
+        notes = [
+            f"{each.path} is of step {each.step:,}, beyond the rows of this run, which show no step beyond "
+            f"{reach:,}: report its step with trainyard.checkpoint(path, step=N)"
+            for each in beyond[:1]
+        ]
+        kept = (each for each in (*found.complete, *found.partial) if each not in beyond)
+        return newest_first(kept, (*found.set_aside, *notes))
 
     def _unfinished(
         self, each: ProgramCheckpoint, before: str | None, end: "Ending | None", last_sign: float
@@ -219,9 +230,8 @@ class RunCheckpoints:
         was killed has nothing open, either.
         """
         state = self._seen[each.path] = state_of(each)
-        is_declared = each.event is not None and each.event.source is Source.DECLARED
         is_known = state == self._state or state in self._known
-        if not each.found.needs_quiet or is_declared or is_known or (end and end.is_well):
+        if not each.found.needs_quiet or _is_declared(each) or is_known or (end and end.is_well):
             return None
         if end is not None:
             is_one = each.is_file or each.found.format is not CheckpointFormat.FILES
@@ -257,41 +267,20 @@ class RunCheckpoints:
         if step is None:
             state = state_of(one)
             step, source = self._known.get(state, (None, Source.GUESSED))
-            if not source.proves and last is not None and self._is_after(one, last.time):
+            has_clock = one.is_named and self.own.has_clock_of_machine(one.path)
+            if not source.proves and last is not None and has_clock and one.written_at >= last.time:
                 step, source = last.step, last.source
             elif not source.proves:
-                step = self._on_record.setdefault(
-                    state, step_before(one.written_at) if step is None else step
-                )
+                before = step_before(one.written_at) if step is None else step
+                step = self._on_record.setdefault(state, before)
         return replace(one, found=replace(one.found, step=step, source=source))
-
-    def _is_after(self, one: ProgramCheckpoint, moment: float) -> bool:
-        """Return whether a named checkpoint was written after a time on this machine's clock."""
-        has_clock = self.own is not None and self.own.has_clock_of_machine(one.path)
-        return one.is_named and has_clock and one.written_at >= moment
-
-    def _within(self, found: ProgramCheckpoints, reach: int | None) -> ProgramCheckpoints:
-        """Return `found` without weights that a search found and whose step lies beyond `reach`."""
-        beyond = [
-            each
-            for each in found.complete
-            if reach is not None and not each.is_named and not self._is_planned and (each.step or 0) > reach
-        ]
-        if not beyond:
-            return found
-        note = (
-            f"{beyond[0].path} is of step {beyond[0].step:,}, beyond the rows of this run, which show no "
-            f"step beyond {reach:,}: report its step with trainyard.checkpoint(path, step=N)"
-        )
-        complete = tuple(each for each in found.complete if each not in beyond)
-        return replace(found, complete=complete, set_aside=(*found.set_aside, note))
 
     def move_partial(self) -> None:
         """Move this run's incomplete checkpoints aside, for a program that picks the newest one itself.
 
         One that gets a path gets that of a complete one. Checkpoints of other runs stay.
         """
-        if self._program.picks_checkpoint and not self._is_planned and self._directory.run_file.is_file():
+        if self._program.picks_checkpoint and self._directory.run_file.is_file():
             for line in move_partial_aside(self.find()):
                 LOG.warning("%s", line)
 
@@ -310,44 +299,32 @@ class RunCheckpoints:
         return (self._newest() if began_there else None) or named
 
     def _newest(self) -> ResumePoint | None:
-        """Return the newest checkpoint of the run; None without any."""
-        points = list[ResumePoint]()
+        """Return the newest checkpoint of the run without NaN, or else with NaN; None without any."""
+        rows, points = read_rows(self._directory.metrics_file), list[ResumePoint]()
         if self._is_planned or self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
-            rows = [row for row in read_rows(self._directory.metrics_file) if "step" in row]
+            steps = [(row.get("time", 0.0), int(row["step"])) for row in rows if "step" in row]
 
             def step_before(moment: float) -> int:
-                return max((int(row["step"]) for row in rows if row.get("time", 0.0) <= moment), default=0)
+                return max((step for time, step in steps if time <= moment), default=0)
 
             self._known = steps_of_states(self._directory)
-            found = self._judge(self._stepped(self.find(), step_before), Ending(is_well=False), 0.0)
+            found = self._judge(step_before, Ending(is_well=False), 0.0)
             for note in found.rejections():
                 LOG.warning("%s", note)
             points += self._undamaged(found)
-        # A planned program looks only into its own folder.
-        points += [] if self._is_planned else taken_points(self._directory)
+        if not self._is_planned:  # such a program looks only into its own folder
+            points += taken_points(self._directory)
         newest = max(points, key=lambda point: (not point.has_nan, point.step), default=None)
-        if (
-            newest is not None
-            and newest.has_nan
-            and any(map(row_fault, read_rows(self._directory.metrics_file)))
-        ):
+        if newest is not None and newest.has_nan and any(map(row_fault, rows)):
             # The training had diverged before its first save. NaN without such a row may belong to a model.
-            LOG.warning(
-                "%s has NaN in its tensors, as each checkpoint has: training begins anew", newest.path
-            )
+            text = "%s has NaN in its tensors, as each checkpoint has: training begins anew"
+            LOG.warning(text, newest.path)
             return None
         if newest is not None and (spoiled := [each for each in points if each.step > newest.step]):
             text = "%s has NaN in its tensors: training resumes from the checkpoint of step %s before it"
             LOG.warning(text, spoiled[0].path, f"{newest.step:,}")
         return newest
-
-    def _stepped(
-        self, found: ProgramCheckpoints, step_before: Callable[[float], int], last: LastRow | None = None
-    ) -> ProgramCheckpoints:
-        """Return the checkpoints with their steps, in the order of these."""
-        every = (*found.complete, *found.partial)
-        return newest_first((self._with_step(each, step_before, last) for each in every), found.set_aside)
 
     def _undamaged(self, found: ProgramCheckpoints) -> Iterator[ResumePoint]:
         """Yield the checkpoints whose files are not damaged inside, up to the newest one without NaN."""
@@ -380,7 +357,8 @@ class RunCheckpoints:
     def warn_of_other_runs(self) -> None:
         """Warn of an earlier run's checkpoint, if a program that picks its checkpoint itself may take it."""
         every = RunCheckpoints(self._directory, self._program, keep_last=self._keep_last).find().complete
-        older = [one for one in every if is_numbered(one.path) and not all(map(self.has_written, one.paths))]
+        is_own = self.own.has_written
+        older = [one for one in every if is_numbered(one.path) and not all(map(is_own, one.paths))]
         if older:
             LOG.warning(
                 "%s is of an earlier run; a program that picks its newest checkpoint itself resumes from it. "
@@ -403,9 +381,7 @@ class RunCheckpoints:
         run has come, is taken of a search. `end`: how the program ended. `last_sign`: when it last did
         anything in Unix seconds; None is now.
         """
-        last = end.last if end is not None and end.is_well else None
-        found = self._stepped(self.find(is_over=end is not None), step_before, last)
-        found = self._within(self._judge(found, end, time.time() if last_sign is None else last_sign), reach)
+        found = self._judge(step_before, end, time.time() if last_sign is None else last_sign, reach)
         self.skipped = found.rejections()
         for note in self.skipped if end is None else ():  # the verdict has the last ones
             if not _NO_NEWS.search(note):
@@ -535,27 +511,18 @@ def copy_of(directory: RunDirectory, found: ResumePoint | None) -> TakenCheckpoi
         return None
     with suppress(CheckpointError, OSError):
         manifest = directory.checkpoint(found.step) / MANIFEST_NAME
-        step, sha256, events = (
-            read_manifest(manifest.parent).step,
-            sha256_of_file(manifest),
-            directory.events_file,
-        )
-        saved = [
-            row["source"]
-            for row in read_rows(events)
-            if "source" in row and row.get("manifest_sha256") == sha256
-        ]
-        return TakenCheckpoint(step, sha256, Source(saved[-1]) if saved else Source.CHECKPOINT)
+        step, sha256 = read_manifest(manifest.parent).step, sha256_of_file(manifest)
+        saved = [row for row in read_rows(directory.events_file) if row.get("manifest_sha256") == sha256]
+        sources = [row["source"] for row in saved if "source" in row]
+        return TakenCheckpoint(step, sha256, Source(sources[-1]) if sources else Source.CHECKPOINT)
     return None
 
 
 def named_point(path: Path) -> ResumePoint:
     """Return the resume point of a checkpoint of another run. Raises ConfigError if it has no manifest."""
     try:
-        manifest = read_manifest(path)
-        return ResumePoint(
-            manifest.step, restorable_path(path), parent_sha256=sha256_of_file(path / MANIFEST_NAME)
-        )
+        sha256 = sha256_of_file(path / MANIFEST_NAME)
+        return ResumePoint(read_manifest(path).step, restorable_path(path), parent_sha256=sha256)
     except (CheckpointError, OSError) as error:
         raise ConfigError(
             f"--resume {path} is not a checkpoint of a run ({error}); {checkpoint_advice(path)}. "

@@ -18,7 +18,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import is_of_torch
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
 from trainyard.programs.metrics.log_reader import LogReader
 from trainyard.programs.metrics.metric_files import MetricFiles
-from trainyard.programs.observations import Observations, ReadFile
+from trainyard.programs.observations import Observations
 from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
@@ -76,7 +76,6 @@ class AttemptRows:
         ]
 
     def keep(self, rows: Iterable[Row], source: Source, moment: float) -> None:
-        """Keep rows that came at a time in Unix seconds."""
         if self.are_recorded:
             self.count += self.merged.add_all(rows, source, moment)
 
@@ -84,7 +83,6 @@ class AttemptRows:
         self.keep(self._log.take(text), Source.PRINTED, moment)
 
     def read_events(self, moment: float) -> list[ProgramEvent]:
-        """Read and return the new events."""
         events = self._events.poll()
         for event in events:
             were_passes = self.observations.are_passes
@@ -121,8 +119,6 @@ class AttemptRows:
 
 
 class RunRows(AttemptRows):
-    """Reads and records the rows of a program on this node."""
-
     def __init__(
         self,
         directory: RunDirectory,
@@ -198,7 +194,6 @@ class RunRows(AttemptRows):
         return has_saved
 
     def close(self) -> None:
-        """Record the last rows."""
         with self._lock:
             self._poll_events()
             self.keep(self._files.poll(at_end=True), Source.STRUCTURED, time.time())
@@ -225,7 +220,6 @@ class RunRows(AttemptRows):
             self.writer.write(is_over=is_over)
 
     def _metric_files(self, program: Program, found: ResumePoint | None) -> MetricFiles:
-        """Return the files of metrics of the program, which resumes from `found`."""
         directory, created = self._directory, time.time()
         with suppress(OSError, TrainyardError):
             created = float(read_run(directory.run_file)["created"])
@@ -263,11 +257,13 @@ class RunRows(AttemptRows):
         """
         seen = self.observations
         is_known = self._needs_load and seen.steps is not None and not seen.unobserved
-        return is_known and not any(each is None or self._is_of_run(each) for each in seen.reads)
-
-    def _is_of_run(self, read: ReadFile) -> bool:
-        is_given = self._found is not None and read.path.is_relative_to(self._found.path)
-        return is_given or self._is_own(read.device, read.changed)
+        if not is_known or self._found is None:
+            return False
+        given = self._found.path
+        return not any(
+            each is None or each.path.is_relative_to(given) or self._is_own(each.device, each.changed)
+            for each in seen.reads
+        )
 
     def _export(self) -> None:
         """Write the last figures for Prometheus."""

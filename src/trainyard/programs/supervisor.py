@@ -118,7 +118,7 @@ class ProgramRun:
             self.config.monitoring,
             found=found,
             is_first=self.is_first,
-            is_own=self.checkpoints.is_own,
+            is_own=self.checkpoints.own.is_own,
         )
         if self.is_first:
             lost = rows_before(earlier, self.directory, found)
@@ -136,7 +136,6 @@ class ProgramRun:
         self._started = time.monotonic()
 
     def read(self, text: str, moment: float) -> None:
-        """Read output that the program has written by a time in Unix seconds."""
         self._hang.note_output(time.monotonic())
         self.rows.read(text, moment)
 
@@ -161,7 +160,6 @@ class ProgramRun:
         return None if network is None else network.check(newest, now=time.monotonic())
 
     def _take(self, end: Ending | None = None) -> None:
-        """Copy the newest complete checkpoint."""
         rows = self.rows
         self._use_saves(rows.saved, rows.merged)
         self.checkpoints.take(rows.step_before, reach=rows.merged.reach, end=end, last_sign=rows.last_sign)
@@ -187,7 +185,6 @@ class ProgramRun:
             self.rows.observations.check(self.pythons(self._pid))
 
     def note_signal(self, name: str) -> None:
-        """Record a signal that this command received."""
         LOG.warning("%s received", name)
         if self.is_first:
             with suppress(OSError, TrainyardError):
@@ -222,7 +219,11 @@ class ProgramRun:
             LOG.error("metrics: %s", self.rows.describe())
         is_well = ended.exit_code == 0
         is_complete = is_well and ended.stopped_by is None
-        others = self._wait_for_others() if is_well else None
+        others = None
+        if is_well and self.launch.has_torchrun:
+            with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
+                rest = range(1, self.launch.node.nodes)
+                others = wait_for_ends(self.directory, rest, seconds=_ENDS_SECONDS)
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
@@ -239,17 +240,19 @@ class ProgramRun:
             resumed_at=self.found.step if self.found else 0,
             announced=(self.rows.ended_at if is_complete else None) or self.rows.announced,
             fault=self.rows.writer.fault,
-            sources=self.rows.merged.sources or self._earlier_sources,
-            unit="epochs" if self.rows.merged.counts_epochs else "steps",
             vanished=self.rows.observations.vanished,
             weights=weights,
             problem=ended.problem,
             fallback=fallback,
             hang=hang,
-            changed=self._changed_inputs(),
             failure=failure,
             error=None if ended.stopped_by else self.error(has_failed=not is_well),
-            optimizer_steps=self._optimizer_steps(),
+            facts={
+                "sources": self.rows.merged.sources or self._earlier_sources,
+                "unit": "epochs" if self.rows.merged.counts_epochs else None,
+                "changed_inputs": self._changed_inputs(),
+                "optimizer_steps": self._optimizer_steps(),
+            },
         )
         self._write_observed()
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
@@ -289,7 +292,6 @@ class ProgramRun:
         return self.directory.logs / f"node-{self.launch.number}.log"
 
     def _write_start(self, run_id: str) -> None:
-        """Write the records of the start."""
         program, found, launch = self.program, self.found, self.launch
         is_planned, processes = program.kind is RunKind.PLANNED, launch.processes
         log_steps = self.config.monitoring.log_steps if is_planned else None
@@ -327,9 +329,8 @@ class ProgramRun:
             return None
         return read_data(self.program.directory, self.program.data)
 
-    def _changed_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose bytes have changed since the start."""
-        run, lock, changed = read_run(self.directory.run_file), self.program.lock, []
+    def _changed_inputs(self) -> list[str]:
+        run, lock, changed = read_run(self.directory.run_file), self.program.lock, list[str]()
         with suppress(OSError):
             if lock is not None and run.get("lock_sha256") not in (None, sha256_of_file(lock)):
                 changed.append(f"the lock {lock.name}")
@@ -338,7 +339,7 @@ class ProgramRun:
             now = self.data()
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
-        return tuple(changed)
+        return changed
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""
@@ -350,15 +351,6 @@ class ProgramRun:
             append_event(self.directory.events_file, "hang_suspected", step=self.rows.writer.newest, **facts)
         return text
 
-    def _wait_for_others(self) -> str | None:
-        """Wait until the other nodes have ended; return why the program failed on one of them, or None."""
-        if not self.launch.has_torchrun:
-            return None
-        with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
-            others = range(1, self.launch.node.nodes)
-            return wait_for_ends(self.directory, others, seconds=_ENDS_SECONDS)
-
 
 def _without_none(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that are known."""
     return {name: value for name, value in facts.items() if value is not None}

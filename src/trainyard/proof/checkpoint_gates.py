@@ -68,7 +68,9 @@ def require_learned(store: "Store", checkpoint: Checkpoint, required: Collection
         )
         step = "train with evaluation.thresholds"
     if not evidence and "proof" in required:
-        evidence, step = _unproven_parts(store, checkpoint.run_number), "{again}"
+        failing = prove_from_store(store, checkpoint.run_number).failing
+        named = (f"its run is not proven: {part.name}: {part.evidence}" for part in failing)
+        evidence, step = "; ".join(named), "{again}"
     if evidence:
         where = f"--store {shlex.quote(store.url)} --run-number {checkpoint.run_number}"
         evaluate = f"{trainyard_command('evaluate')} {where} --step {checkpoint.step}"
@@ -111,12 +113,6 @@ def _verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[
             "be read, which may be the newest evaluation"
         )
     return found
-
-
-def _unproven_parts(store: "Store", number: int) -> str:
-    """Return in words the parts of the proof that a stored run fails; empty if it is proven."""
-    failing = prove_from_store(store, number).failing
-    return "; ".join(f"its run is not proven: {part.name}: {part.evidence}" for part in failing)
 
 
 def _is_until(row: Mapping[str, Any] | None, step: int | None) -> bool:

@@ -44,7 +44,7 @@ def completion_problem(
         _unfinished(outcome, integer_or_none(plan.get("steps")))
         or _plan_problem(run, settings)
         or course.problem
-        or _skipped_problem(integer_or_none(plan.get("steps")) or 0, course)
+        or _skipped_problem(plan, course)
         or _records_problem(run, rows, course, settings=settings)
     )
 
@@ -189,10 +189,9 @@ def _plan_problem(run: RecordedFacts, settings: Mapping[str, Any]) -> str | None
     return None
 
 
-def _skipped_problem(planned: int, course: Course) -> str | None:
-    if len(course.skipped) >= planned - course.begins_after:
-        return "the update of every step was skipped"
-    return None
+def _skipped_problem(plan: RecordedFacts, course: Course) -> str | None:
+    is_each = len(course.skipped) >= plan["steps"] - course.begins_after
+    return "the update of every step was skipped" if is_each else None
 
 
 def _records_problem(

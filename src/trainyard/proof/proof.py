@@ -224,9 +224,10 @@ def prove(
         compared=compared,
     )
     known = {"run_id": run.get("run_id"), "finished": section_or_empty(run, "outcome").get("finished")}
+    trained = _trained_part(run, completion, course, place=at)
     return Proof(
         (
-            _with_remarks(_trained_part(run, completion, course, place=at), jumps.remarks),
+            replace(trained, evidence="; ".join((trained.evidence, *jumps.remarks))),
             _learned_part(learned, at, has_failed=section_or_empty(run, "outcome").get("status") == "failed"),
             _network_part(run, lines, at, requested=setting(config.settings, "compute.network")),
             _stored_part(run, course, found, again=again, place=at, curves=curves),
@@ -257,10 +258,6 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
-
-
-def _with_remarks(part: Part, remarks: Sequence[str]) -> Part:
-    return replace(part, evidence="; ".join((part.evidence, *remarks)))
 
 
 def _seen_weights(run: RecordedFacts, course: Course) -> str:

@@ -26,33 +26,22 @@ def missing_facts(run: RecordedFacts) -> list[str]:
     """The names of the missing facts without which the run cannot be repeated."""
     git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
     if kind_of_run(run) is RunKind.PROGRAM:
-        return _missing_of_program(run)
+        tree = {"a clean working tree": not git or git.get("dirty") is False}
+        own = {"command": digest_or_none(run.get("program_sha256")) is not None}
+        end = {}
+    else:
+        tree = {"state of the working tree": not git or _tree_known(git)}
+        own = {"seed": integer_or_none(run.get("seed")) is not None}
+        end = {"digests of the final state": _final_state_known(section_or_empty(run, "outcome"))}
     known = {
         "commit": commit_or_none(git.get("commit")) is not None,
-        "state of the working tree": not git or _tree_known(git),
+        **tree,
         "lock": digest_or_none(run.get("lock_sha256")) is not None,
         "config": digest_or_none(run.get("config_sha256")) is not None,
         "data": digest_or_none(section_or_empty(run, "data").get("fingerprint")) is not None,
-        "seed": integer_or_none(run.get("seed")) is not None,
+        **own,
         "image": "image_digest" not in run or digest_or_none(run["image_digest"]) is not None,
-        "digests of the final state": _final_state_known(section_or_empty(run, "outcome")),
-        "history of the segments": isinstance(run.get("history", []), list),
-        "parent checkpoint": "parent" not in run or digest_or_none(parent.get("manifest_sha256")) is not None,
-    }
-    return [name for name, is_known in known.items() if not is_known]
-
-
-def _missing_of_program(run: RecordedFacts) -> list[str]:
-    """Return the names of the missing facts about a run of any program (`recipe: command`)."""
-    git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
-    known = {
-        "commit": commit_or_none(git.get("commit")) is not None,
-        "a clean working tree": not git or git.get("dirty") is False,
-        "lock": digest_or_none(run.get("lock_sha256")) is not None,
-        "config": digest_or_none(run.get("config_sha256")) is not None,
-        "data": digest_or_none(section_or_empty(run, "data").get("fingerprint")) is not None,
-        "command": digest_or_none(run.get("program_sha256")) is not None,
-        "image": "image_digest" not in run or digest_or_none(run["image_digest"]) is not None,
+        **end,
         "history of the segments": isinstance(run.get("history", []), list),
         "parent checkpoint": "parent" not in run or digest_or_none(parent.get("manifest_sha256")) is not None,
     }
@@ -70,7 +59,7 @@ FIXES_OF_PROGRAMS = {
 
 def fixes_of_program(run: RecordedFacts) -> dict[str, str]:
     """Return each fact that is missing of a program, with what records it; most are known at its start."""
-    return {name: fix for name, fix in FIXES_OF_PROGRAMS.items() if name in _missing_of_program(run)}
+    return {name: fix for name, fix in FIXES_OF_PROGRAMS.items() if name in missing_facts(run)}
 
 
 def changed_inputs(run: RecordedFacts) -> str | None:

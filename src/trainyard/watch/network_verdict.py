@@ -61,9 +61,14 @@ def _causes() -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
     return tuple((re.compile(row["match"]), row) for row in rows)
 
 
-def _causes_of(line: str) -> list[int]:
-    """Return the places in the table of the causes that a line shows."""
-    return [number for number, (pattern, _) in enumerate(_causes()) if pattern.search(line)]
+def _by_cause(lines: Iterable[str]) -> dict[int, str]:
+    """Return the first line that shows each cause, by the place of the cause in the table."""
+    found: dict[int, str] = {}
+    for line in lines:
+        for number, (pattern, _) in enumerate(_causes()):
+            if number not in found and pattern.search(line):
+                found[number] = line
+    return found
 
 
 _NO_CHANNEL = "no channel between machines is in the logs"
@@ -152,20 +157,21 @@ class Expectation:
     """Processes of the job whose channels must be in the logs; None if not known."""
 
 
-@dataclass
-class _Process:
-    """The facts in the log of one process, which has one GPU."""
+@record_dataclass(config=OF_A_FILE)
+class ProcessFacts:
+    """The facts in the log of one process, which has one GPU, recorded as JSON."""
 
-    channels: Counter[str] = field(default_factory=Counter)
+    host: Text
+    channels: dict[str, Count] = field(default_factory=dict)
     """Channels to other machines by network: `efa+` and `efa-` are EFA with and without GPUDirect;
     `efa?` if the end of the line, which shows that, cannot be read."""
-    within: int = 0
+    within: Count = 0
     """Channels to processes of the same machine."""
-    is_connected: bool = False
+    is_connected: Truth = False
     """Whether the log reaches the line that all channels of a communicator are open."""
-    ranks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Its rank in each communicator that it joined, by the communicator's id (empty in old logs) and size."""
-    nodes: int = 0
+    ranks: dict[str, Count] = field(default_factory=dict)
+    """Its rank in each communicator that it joined, by `ID/SIZE`; old logs have no id."""
+    nodes: Count = 0
     """Machines of its largest communicator; 0 if the log does not say."""
 
     @property
@@ -181,71 +187,18 @@ class _Process:
         """Return whether it shows channels, and its log states that all of them are within its machine."""
         return self.shows_channels and not self.channels and self.nodes == 1
 
-    def facts(self, host: str) -> "NetworkFacts":
-        """Return what this process of `host` shows."""
-        return NetworkFacts(
-            processes=1,
-            shown=int(self.shows_channels),
-            apart=int(self.is_apart),
-            connected=int(self.is_connected),
-            within=self.within,
-            nodes=self.nodes,
-            channels=dict(self.channels),
-            communicators=tuple(
-                Communicator(name, size, str(rank), str(rank) if self.shows_channels else "", (host,))
-                for (name, size), rank in self.ranks.items()
-            ),
-            hosts=(host,),
-            joined_hosts=(host,) if self.channels else (),
-        )
-
-
-@record_dataclass(frozen=True, config=OF_A_FILE)
-class Communicator:
-    """The ranks of one communicator whose logs were read, as ranges such as `0-7,12`."""
-
-    id: Text
-    """Empty in old logs."""
-    size: Count
-    joined: Text
-    shown: Text
-    """Those whose logs show their channels."""
-    hosts: tuple[str, ...] = ()
-    """The hosts of those that joined."""
-
-    @property
-    def needs_no_network(self) -> bool:
-        """Return whether it is known that all of its ranks are on one host."""
-        return self.size == 1 or (len(self.hosts) == 1 and len(_ranks(self.joined)) == self.size)
-
 
 @record_dataclass(frozen=True, config=OF_A_FILE)
 class NetworkFacts:
     """Facts in the logs of some processes of a job, recorded as JSON: the fields are plain."""
 
-    processes: Count = 0
+    processes: tuple[ProcessFacts, ...] = ()
     """Processes that wrote a line at the level INFO."""
-    shown: Count = 0
-    """Those that show their channels."""
-    apart: Count = 0
-    """Those of `shown` whose communicators are all within one machine, such as engines that generate."""
-    connected: Count = 0
-    """Those whose log reaches the line that all channels are open."""
-    within: Count = 0
-    """Channels within a machine."""
-    nodes: Count = 0
-    """Machines of the largest communicator; 0 if no log says it."""
     nics: Count | None = None
     """The fewest network interfaces that a process found; None if no log states it."""
-    channels: Mapping[str, Count] = field(default_factory=dict)
-    """Channels between machines by network, as in `_Process`."""
     samples: Mapping[str, str] = field(default_factory=dict)
     """A line of a channel of each network."""
-    communicators: tuple[Communicator, ...] = ()
-    hosts: tuple[str, ...] = ()
-    joined_hosts: tuple[str, ...] = ()
-    """Those with channels to others."""
-    providers: Mapping[str, Count] = field(default_factory=dict)
+    providers: tuple[str, ...] = ()
     wishes: Mapping[str, str] = field(default_factory=dict)
     """What the environment requested from NCCL: NET, NET_PLUGIN, IB_DISABLE."""
     causes: tuple[str, ...] = ()
@@ -256,7 +209,9 @@ class NetworkFacts:
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on these facts."""
         expected = expected or Expectation()
-        channels = Counter(self.channels)
+        channels = Counter[str]()
+        for each in self.processes:
+            channels.update(each.channels)
         sockets = channels["socket"]
         efa = channels["efa+"] + channels["efa-"] + channels["efa?"]
         infiniband = sum(count for name, count in channels.items() if name.startswith(("ib", "ucx")))
@@ -289,11 +244,16 @@ class NetworkFacts:
     def _verdict(
         self, verdict: Network, *evidence: str, why: tuple[str, str] | None = None
     ) -> NetworkVerdict:
-        world = self._world()
+        world = max(map(_size_of, self._communicators()), default=None)
+        # A size may be that of several communicators: each has its own ranks.
+        seen = {
+            rank
+            for each in self.processes
+            for name, rank in each.ranks.items()
+            if each.shows_channels and _size_of(name) == world
+        }
         cause, fix = why or ("", "")
-        return NetworkVerdict(
-            verdict, evidence, cause, fix, ranks=(len(self._ranks_shown(world)), world), nics=self.nics
-        )
+        return NetworkVerdict(verdict, evidence, cause, fix, ranks=(len(seen), world), nics=self.nics)
 
     def _judge_sockets(self, better: int, expected: Expectation, lines: list[str]) -> NetworkVerdict:
         wishes, lines = self.wishes, sorted(lines, key=lambda line: "NET/Socket" not in line)
@@ -315,15 +275,17 @@ class NetworkFacts:
         if not self.processes:
             reason = "no line of NCCL at the level INFO: set NCCL_DEBUG=INFO"
             return self._verdict(Network.UNKNOWN, reason)
-        joined, nodes = self._world() or 0, self.nodes
-        machines = max(expected.nodes or 1, len(self.hosts))
+        joined = max(map(_size_of, self._communicators()), default=0)
+        nodes = max(each.nodes for each in self.processes)
+        machines = max(expected.nodes or 1, len({each.host for each in self.processes}))
         if machines > 1:
             is_apart = nodes == 1 or joined == 1
             reason = f"{machines} machines, and none saw another" if is_apart else _NO_CHANNEL
             return self._verdict(self._without_channels(), reason)
         is_alone = nodes == 1 or joined == 1 or (expected.nodes == 1 and joined)
-        is_within = nodes == 0 and joined and self.within and len(self.hosts) == 1
-        if is_alone or (is_within and self.connected >= joined):
+        is_within = nodes == 0 and joined and any(each.within for each in self.processes)
+        connected = sum(each.is_connected for each in self.processes)
+        if is_alone or (is_within and connected >= joined):
             reason = f"{joined} processes on one machine: no network was used"
             return self._verdict(Network.SINGLE_NODE, reason)
         return self._verdict(self._without_channels(), _NO_CHANNEL)
@@ -333,39 +295,39 @@ class NetworkFacts:
         efa = any("efa" in name.lower().split(";") for name in self.providers)
         return Network.EFA_UNDETERMINED if efa else Network.UNKNOWN
 
-    def _world(self) -> int | None:
-        """Return the size of the largest communicator; None if no log states one."""
-        return max((one.size for one in self.communicators), default=None)
-
-    def _ranks_shown(self, size: int | None) -> set[int]:
-        """Return the ranks of communicators of a size whose own logs show their channels."""
-        return {rank for one in self.communicators if one.size == size for rank in _ranks(one.shown)}
+    def _communicators(self) -> dict[str, list[ProcessFacts]]:
+        """Return the processes that joined each communicator."""
+        found: dict[str, list[ProcessFacts]] = {}
+        for each in self.processes:
+            for name in each.ranks:
+                found.setdefault(name, []).append(each)
+        return found
 
     def _missing(self, expected: Expectation) -> tuple[str, ...]:
         """Return why the logs do not cover the job; nothing if they do."""
-        if not self.communicators:
+        communicators = self._communicators()
+        if not communicators:
             return ("no log states how many ranks there are",)
-        for one in sorted(self.communicators, key=lambda one: (-one.size, one.id)):
-            if one.needs_no_network:
-                continue
-            if absent := sorted(set(range(one.size)) - _ranks(one.shown)):
+        for name, joined in sorted(communicators.items(), key=lambda one: (-_size_of(one[0]), one[0])):
+            size, shown = _size_of(name), {each.ranks[name] for each in joined if each.shows_channels}
+            is_complete = len({each.ranks[name] for each in joined}) == size
+            if size == 1 or (is_complete and len({each.host for each in joined}) == 1):
+                continue  # it is known that all of its ranks are on one host
+            if absent := sorted(set(range(size)) - shown):
                 some = ", ".join(map(str, absent[:8])) + (" …" if len(absent) > 8 else "")
-                return (f"{len(absent)} of {one.size} ranks show no channels: {some}",)
-        wanted = max(self.nodes, expected.nodes or 0)
-        if len(self.joined_hosts) < wanted:
-            return (f"{len(self.joined_hosts)} of {wanted} machines show channels to others",)
-        if self.shown - self.apart < (expected.processes or 0):
-            return (f"{self.shown - self.apart} of {expected.processes} processes show channels",)
+                return (f"{len(absent)} of {size} ranks show no channels: {some}",)
+        wanted = max(expected.nodes or 0, *(each.nodes for each in self.processes))
+        if (shown_hosts := len({each.host for each in self.processes if each.channels})) < wanted:
+            return (f"{shown_hosts} of {wanted} machines show channels to others",)
+        training = sum(each.shows_channels and not each.is_apart for each in self.processes)
+        if training < (expected.processes or 0):
+            return (f"{training} of {expected.processes} processes show channels",)
         return ()
-
-    def numbered_causes(self) -> dict[int, str]:
-        """Return the lines that show a cause, by its place in the table."""
-        return {number: line for line in reversed(self.causes) for number in _causes_of(line)}
 
     def _cause(self, expected: Expectation, *, direct: bool = False) -> tuple[str, str]:
         """Return why EFA, or with `direct` its GPUDirect, is not used, and the fix."""
         network = "infiniband" if expected.infiniband and not expected.efa else "efa"
-        found = (_causes()[number][1] for number in sorted(self.numbered_causes()))
+        found = (_causes()[number][1] for number in sorted(_by_cause(self.causes)))
         row = next((row for row in found if row["of"] == network), None)
         if row is not None:
             return row["cause"], row["fix"]
@@ -378,11 +340,11 @@ class NetworkLog:
     """Collects the facts of the logs of a job. Lines may come in any order and from several files."""
 
     def __init__(self) -> None:
-        self._processes: dict[tuple[str, ...], _Process] = {}
+        self._processes: dict[tuple[str, ...], ProcessFacts] = {}
         self._samples: dict[str, str] = {}
         self._causes: dict[int, str] = {}
         self._wishes: dict[str, str] = {}
-        self._providers: Counter[str] = Counter()
+        self._providers: dict[str, None] = {}
         self._nics: int | None = None
         self._plugin = False
 
@@ -405,7 +367,7 @@ class NetworkLog:
             if writer is not None and record.startswith(("INFO ", "WARN ")):
                 text = record[5:].rstrip("\r\n")
                 if (process := self._processes.get(writer)) is None:
-                    process = self._processes[writer] = _Process()
+                    process = self._processes[writer] = ProcessFacts(writer[0])
                 if (channel := _CHANNEL.match(text)) is not None:
                     self._add_channel(process, channel["by"], text, is_cut=is_cut)
                 else:
@@ -413,17 +375,16 @@ class NetworkLog:
         # Most lines are one channel, whose NET/ says nothing about a cause.
         is_channel = len(records) == 1 and " via " in line
         if not is_channel and any(word in line for word in _CAUSE_WORDS):
-            for number in _causes_of(line):
-                self._causes.setdefault(number, line.strip())
+            self._causes = _by_cause([line.strip()]) | self._causes
 
-    def _read_record(self, process: _Process, text: str) -> None:
+    def _read_record(self, process: ProcessFacts, text: str) -> None:
         for found in _RANK.finditer(text):
-            process.ranks[found["id"] or "", int(found["ranks"])] = int(found["rank"])
+            process.ranks[f"{found['id'] or ''}/{int(found['ranks'])}"] = int(found["rank"])
         if (found_nodes := _NODES.search(text)) is not None:
             process.nodes = max(process.nodes, int(found_nodes["nodes"]))
         process.is_connected |= _CONNECTED.search(text) is not None
         if (provider := _PROVIDER.match(text)) is not None:
-            self._providers[provider["name"]] += 1
+            self._providers[provider["name"]] = None
             if provider["nics"] is not None:
                 nics = int(provider["nics"])
                 self._nics = nics if self._nics is None else min(self._nics, nics)
@@ -431,7 +392,7 @@ class NetworkLog:
         if (wish := _WISH.match(text)) is not None:
             self._wishes[wish["name"]] = wish["value"].strip().lower()
 
-    def _add_channel(self, process: _Process, by: str, text: str, *, is_cut: bool) -> None:
+    def _add_channel(self, process: ProcessFacts, by: str, text: str, *, is_cut: bool) -> None:
         if (found := _NETWORK.match(by)) is None:
             process.within += by.startswith(_WITHIN)
             return
@@ -440,20 +401,20 @@ class NetworkLog:
             end = found["end"]
             is_unread = is_cut or end.startswith("/")
             name = "efa+" if end.startswith("/GDRDMA") else "efa?" if is_unread else "efa-"
-        process.channels[name] += 1
+        process.channels[name] = process.channels.get(name, 0) + 1
         self._samples.setdefault(name, text.strip())
 
     def facts(self) -> NetworkFacts:
         """Return what was read so far."""
-        of_all = NetworkFacts(
-            nics=self._nics,
-            samples=self._samples,
-            providers=dict(self._providers),
-            wishes=self._wishes,
-            causes=tuple(self._causes.values()),
+        return NetworkFacts(
+            tuple(self._processes.values()),
+            self._nics,
+            self._samples,
+            tuple(self._providers),
+            self._wishes,
+            tuple(self._causes[number] for number in sorted(self._causes)),
             plugin=self._plugin,
         )
-        return merge_facts([of_all, *(each.facts(host) for (host, *_), each in self._processes.items())])
 
     def judge(self, expected: Expectation | None = None) -> NetworkVerdict:
         """Return the verdict on what was read."""
@@ -463,47 +424,17 @@ class NetworkLog:
 def merge_facts(parts: Iterable[NetworkFacts]) -> NetworkFacts:
     """Return the facts of all processes from those of disjoint groups of them."""
     every = list(parts)
-    ranks: dict[tuple[str, int], tuple[set[int], set[int], set[str]]] = {}
-    for one in (one for part in every for one in part.communicators):
-        joined, shown, hosts = ranks.setdefault((one.id, one.size), (set(), set(), set()))
-        joined |= _ranks(one.joined)
-        shown |= _ranks(one.shown)
-        hosts |= set(one.hosts)
-    causes = {number: line for part in reversed(every) for number, line in part.numbered_causes().items()}
+    causes = _by_cause(line for part in every for line in part.causes)
     return NetworkFacts(
-        processes=sum(part.processes for part in every),
-        shown=sum(part.shown for part in every),
-        apart=sum(part.apart for part in every),
-        connected=sum(part.connected for part in every),
-        within=sum(part.within for part in every),
-        nodes=max((part.nodes for part in every), default=0),
+        processes=tuple(each for part in every for each in part.processes),
         nics=min((part.nics for part in every if part.nics is not None), default=None),
-        channels=dict(sum((Counter(part.channels) for part in every), Counter())),
         samples={name: line for part in reversed(every) for name, line in part.samples.items()},
-        communicators=tuple(
-            Communicator(name, size, _ranges(joined), _ranges(shown), tuple(sorted(hosts)))
-            for (name, size), (joined, shown, hosts) in ranks.items()
-        ),
-        hosts=tuple(sorted({host for part in every for host in part.hosts})),
-        joined_hosts=tuple(sorted({host for part in every for host in part.joined_hosts})),
-        providers=dict(sum((Counter(part.providers) for part in every), Counter())),
+        providers=tuple(dict.fromkeys(name for part in every for name in part.providers)),
         wishes={name: value for part in every for name, value in part.wishes.items()},
         causes=tuple(causes[number] for number in sorted(causes)),
         plugin=any(part.plugin for part in every),
     )
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, such as `0-7,12`."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
-
-
-def _ranks(ranges: str) -> set[int]:
-    pairs = [part.partition("-") for part in ranges.split(",") if part]
-    return {number for first, _, last in pairs for number in range(int(first), int(last or first) + 1)}
+def _size_of(communicator: str) -> int:
+    return int(communicator.rpartition("/")[2])

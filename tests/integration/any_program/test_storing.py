@@ -1,20 +1,13 @@
 """Storing is not judging: what a program saved is stored while it trains, and whatever its verdict is."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.any_program.test_any_program import Repository, repository
-
-from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.verify.comparison import Depth
-from trainyard.artifacts.verify.verify import verify_run
 
 __all__ = ["repository"]
 # The words of the program -> the status on record, and the steps that it saves.
@@ -51,21 +44,3 @@ def test_a_run_is_stored_whatever_its_verdict_unless_that_is_switched_off(
         assert stored_steps(store)[-1:] == saved[-1:], done.stderr
         manifest = json.loads((store / "manifests" / "run-1-manifest.json").read_bytes())
         assert manifest["outcome"]["status"] == status
-
-
-def test_a_run_that_is_killed_has_all_but_its_newest_checkpoint_in_the_store(repository: Repository) -> None:
-    process = repository.start(
-        *("--run-dir", "runs/a", "--", sys.executable, "train.py", "--steps", "400", "--pause", "1"),
-        start_new_session=True,
-    )
-    store, saved = repository.folder / "trainyard-store", repository.folder / "runs" / "a" / "checkpoints"
-    until = time.monotonic() + 240
-    while not list(store.glob("manifests/run-1-open-*.json")) and time.monotonic() < until:
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    stored = stored_steps(store)
-    local = sorted(int(path.parent.name.partition("-")[2]) for path in saved.glob("step-*/manifest.json"))
-    assert stored and set(local[:-1]) <= set(stored)
-    found = verify_run(open_store(store.as_uri()), 1, depth=Depth.FULL)
-    assert found.ok, found.problems

@@ -19,6 +19,10 @@ import pytest
 from tests import warm_start
 from tests.integration.any_program.test_any_program import RESUME, TRAINER, Repository
 
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.verify.comparison import Depth
+from trainyard.artifacts.verify.verify import verify_run
+
 PROGRAM = (sys.executable, "train.py")
 
 
@@ -267,7 +271,9 @@ def test_a_machine_that_dies_loses_its_newest_checkpoint_and_the_next_attempt_re
         sorted(int(path.parent.name.partition("-")[2]) for path in folder.glob("*-*/manifest.json"))
         for folder in (store / "run-9", saved)
     )
-    assert set(local[:-1]) <= set(stored)
+    assert stored and set(local[:-1]) <= set(stored)
+    found = verify_run(open_store(store.as_uri()), 9, depth=Depth.FULL)
+    assert found.ok, found.problems
     owner.forget("runs", "out")
     done = owner.command("step", "action", **job, GITHUB_RUN_ATTEMPT="2")
     assert done.returncode == 0, done.stderr

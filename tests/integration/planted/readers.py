@@ -50,7 +50,7 @@ STORE: Mapping[str, Reader] = {
     ),
     "go on": _of_store(
         *("step_fetch_checkpoint", "--run-number", "1", "--run-dir", "@new next", "--resume", "auto"),
-        *("--segment", "2", "--fetch", "true"),
+        *("--segment", "2"),
     ),
     "second sync": sync,
 }

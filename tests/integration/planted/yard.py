@@ -16,8 +16,8 @@ from typing import Any
 
 from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.config.schema import Config
 from trainyard.errors import StoppedError
 from trainyard.program_training import ProgramOrder, train_program
@@ -104,7 +104,7 @@ class Yard:
     def follow(self) -> None:
         """Store what is new, as a follower does while the run is in progress."""
         running = RunningRun(open_store(self.store), self.run, 1)
-        while running.store_newest(frozenset()) is not None:
+        while running.store_newest() is not None:
             pass
 
     def store_anew(self) -> None:

@@ -42,7 +42,6 @@ OTHER_WORDS = {
     "--settings": ("--overrides",),
     "--every": ("--interval", "--poll", "--period"),
     "--fix": ("--remedy", "--mend", "--next-step"),
-    "--actor": ("--by",),
     "--idle-timeout": ("--silence",),
     "--config": ("--configuration", "--config-file", "--yaml"),
     "--store": ("--bucket", "--store-url", "--artifact-store"),

@@ -10,8 +10,7 @@ import pytest
 
 from trainyard.artifacts.ancestry import Lineage, walk_lineage
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth

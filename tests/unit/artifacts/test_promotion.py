@@ -19,8 +19,7 @@ from trainyard.artifacts.promotion import (
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth

@@ -181,15 +181,6 @@ def test_what_a_terminal_cannot_or_shall_not_do_is_left_out(
     assert said in written
 
 
-def test_a_log_gets_plain_lines_that_are_never_cut() -> None:
-    line = [sys.executable, "-c", PROGRAM.format(body=SHOWS)]
-    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"COLUMNS": "40"}
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=60, check=True)
-    assert "\x1b" not in done.stderr
-    assert "\r" not in done.stderr
-    assert done.stderr.splitlines()[-1].endswith("10.9 MB train, 1.2 MB validation [ok]")
-
-
 def test_what_draws_is_imported_only_for_a_terminal() -> None:
     body = "with terminal.show_live(display): pass\nprint('there', 'rich' in sys.modules)"
     line = [sys.executable, "-c", PROGRAM.format(body=body)]

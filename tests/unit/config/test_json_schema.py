@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tools.write_config_schema import configuration_schema
+from write_config_schema import configuration_schema
 
 from trainyard.config.keys import fragment_of, leaf_keys
 

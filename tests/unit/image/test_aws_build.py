@@ -85,12 +85,12 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         fixed_tags=lambda _: lambda tag: immutable and tag != "latest",
         needed_tags=lambda _: needed,
         find_cache=lambda _: "",
-        account="123456789012",
+        host="123456789012.dkr.ecr.us-west-2.amazonaws.com",
         project="p",
         level=level,
         variables={"CHECK_FLAGS": "--cpu"},
         secrets={},
-        root=ROOT,
+        buildspec=(ROOT / "buildspec.yml").read_bytes(),
         token="t",
     )
     if immutable and task == "image" and held.keys() & set(needed):

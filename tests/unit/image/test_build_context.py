@@ -83,13 +83,7 @@ def test_a_pattern_that_is_none_is_refused_with_its_line(line: str) -> None:
 
 
 HARMLESS = (
-    ".env.example",
-    "env.py",
-    "id_rsa.pub",
-    "aws/credentials.py",
-    "config.json",
-    "cert.pem",
-    ".envrc.md",
+    *(".env.example", "env.py", "id_rsa.pub", "aws/credentials.py", "config.json", "cert.pem", ".envrc.md"),
 )
 
 
@@ -155,21 +149,16 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", CONTENTS)
-def test_a_secret_is_known_by_its_content_and_never_repeated(kind: str, tmp_path: Path) -> None:
-    content = CONTENTS[kind]
-    assert secret_in("notes.txt", content)
-    (tmp_path / "notes.txt").write_bytes(content)
-    read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
-    assert read[0].secret
-    assert content[-10:].decode() not in read[0].secret
-
-
-@pytest.mark.parametrize(
-    "content", [b"-----BEGIN CERTIFICATE-----", b"AKIAIOSFODNN7EXAMPLE", b"hf_short", b"ghp_", b"\0AKIA"]
-)
-def test_what_only_looks_a_little_like_a_secret_is_none(content: bytes) -> None:
-    assert secret_by_content(content) is None
+def test_a_secret_is_known_by_its_content_and_never_repeated(tmp_path: Path) -> None:
+    for kind, content in CONTENTS.items():
+        (tmp_path / "notes.txt").write_bytes(content)
+        read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
+        assert secret_in("notes.txt", content) and read[0].secret, kind
+        assert content[-10:].decode() not in read[0].secret
+    for content in (
+        *(b"-----BEGIN CERTIFICATE-----", b"AKIAIOSFODNN7EXAMPLE", b"hf_short", b"ghp_", b"\0AKIA"),
+    ):
+        assert secret_by_content(content) is None
 
 
 def test_a_large_context_is_refused_with_its_largest_files() -> None:

@@ -29,8 +29,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import parse_dockerfile
-from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import RENAMED, RULES, judge_variable
+from trainyard.plan.environment.variable_rules import RENAMED, RULES, VariableScope, judge_variable
 from trainyard.plan.finding import Finding
 from trainyard.plan.instances import CATALOGUE, GPUS, find_instance
 

@@ -3,7 +3,7 @@
 import datetime
 
 import pytest
-from tools.write_image_facts import add_builds, add_containers, add_toolkits
+from write_image_facts import add_builds, add_containers, add_toolkits
 
 from trainyard.errors import ServiceError
 

@@ -67,36 +67,32 @@ def test_a_strategy_gives_its_tags(strategy: str, versions: tuple[str, ...], exp
     assert names(strategy, versions=versions) == expected
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"content": "content-" + "1" * 24}, {"content": "content-" + "2" * 24}),
-        ({"image_id": "1" * 64}, {"image_id": "2" * 64}),
-    ],
-)
-def test_two_images_of_one_commit_have_different_tags(one: dict[str, str], other: dict[str, str]) -> None:
-    usual: dict[str, Any] = {"commit": COMMIT, "dirty": False, "versions": (), "content": ""}
-    found = [{tag.name for tag in tags_for("auto", **(usual | each))} for each in (one, other)]
-    assert f"git-{COMMIT[:12]}-11111111" in found[0]
-    assert not found[0] & found[1]
+def test_two_images_of_one_commit_have_different_tags() -> None:
+    for key, form in (("content", "content-{}"), ("image_id", "{}")):
+        found = []
+        for digit in "12":
+            usual: dict[str, Any] = {"commit": COMMIT, "dirty": False, "versions": (), "content": ""}
+            tags = tags_for("auto", **(usual | {key: form.format(digit * 64)}))
+            found.append({tag.name for tag in tags})
+        assert f"git-{COMMIT[:12]}-11111111" in found[0]
+        assert not found[0] & found[1]
 
 
-@pytest.mark.parametrize("strategy", ["auto", "semantic", "git-sha", "latest"])
-def test_no_commit_names_what_was_changed_since(strategy: str) -> None:
-    if strategy in ("auto", "latest"):
+def test_no_commit_names_what_was_changed_since() -> None:
+    for strategy in ("auto", "latest"):
         assert SHA not in names(strategy, dirty=True)
         assert not [name for name in names(strategy, commit="") if name.startswith("git-")]
-        return
-    with pytest.raises(ConfigError, match=f"--tags {strategy}"):
-        names(strategy, dirty=True, versions=("v1.2.3",))
-    with pytest.raises(ConfigError, match=f"--tags {strategy}"):
-        names(strategy, commit="")
+    for strategy in ("semantic", "git-sha"):
+        with pytest.raises(ConfigError, match=f"--tags {strategy}"):
+            names(strategy, dirty=True, versions=("v1.2.3",))
+        with pytest.raises(ConfigError, match=f"--tags {strategy}"):
+            names(strategy, commit="")
 
 
-@pytest.mark.parametrize("version", ["1.2", "01.2.3", "v1.2.3.4", "vv1.2.3", "1.2.3-", "1.2.3+x", "latest"])
-def test_what_is_no_version_is_none(version: str) -> None:
-    with pytest.raises(ConfigError, match="git tag v1"):
-        names("semantic", versions=(version,))
+def test_what_is_no_version_is_none() -> None:
+    for version in ("1.2", "01.2.3", "v1.2.3.4", "vv1.2.3", "1.2.3-", "1.2.3+x", "latest"):
+        with pytest.raises(ConfigError, match="git tag v1"):
+            names("semantic", versions=(version,))
 
 
 LATER = "b2" * 20
@@ -193,9 +189,8 @@ def image(
     return ImageFacts(user, entrypoint, command, {}, {}, "amd64", "id", size)
 
 
-@each_case(
-    ("facts", "failed"),
-    [
+def test_user_entry_point_and_size_are_judged_and_root_is_a_warning() -> None:
+    for facts, failed in (
         (image(), set()),
         (image(user="trainer:trainer"), set()),
         (image(entrypoint=(), command=("b",)), set()),
@@ -203,19 +198,13 @@ def image(
         (image(size=None), {"size"}),
         (image(size=101), {"size"}),
         (image(size=100), set()),
-    ],
-)
-def test_user_entry_point_and_size(facts: ImageFacts, failed: set[str]) -> None:
-    found = judge_declared(facts, most_bytes=100)
-    assert {one.check for one in found if not one.ok} == failed
-
-
-@each_case("user", ["", "root", "0:0"])
-def test_root_is_a_warning(user: str) -> None:
-    found = judge_declared(image(user=user), most_bytes=100)
-    (answer,) = [one for one in found if one.check == "user"]
-    assert answer.ok and answer.warns
-    assert "  user                warn  " in "\n".join(check_lines("a:1", "quick", found))
+    ):
+        assert {one.check for one in judge_declared(facts, most_bytes=100) if not one.ok} == failed, facts
+    for user in ("", "root", "0:0"):
+        found = judge_declared(image(user=user), most_bytes=100)
+        (answer,) = [one for one in found if one.check == "user"]
+        assert answer.ok and answer.warns
+        assert "  user                warn  " in "\n".join(check_lines("a:1", "quick", found))
 
 
 def test_each_level_holds_the_one_before() -> None:
@@ -251,21 +240,7 @@ def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:
 
 GOOD = ("ab", "a1", "team/a-b", "a.b_c-d/e", "x" * 256)
 BAD = (
-    "",
-    "a",
-    "A",
-    "a b",
-    "-a",
-    "a-",
-    "a--b",
-    "a__b",
-    "a..b",
-    "/a",
-    "a/",
-    "a//b",
-    "ä",
-    "x" * 257,
-    "a:1",
+    *("", "a", "A", "a b", "-a", "a-", "a--b", "a__b", "a..b", "/a", "a/", "a//b", "ä", "x" * 257, "a:1"),
     "a\n",
 )
 
@@ -280,82 +255,51 @@ def test_names_are_those_that_ecr_takes_and_a_refusal_has_one_that_fits() -> Non
             assert near in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a", ("", "a", "", "")),
-        ("a:1", ("", "a", "1", "")),
-        ("localhost/a", ("localhost", "a", "", "")),
-        ("127.0.0.1:5000/a/b:t", ("127.0.0.1:5000", "a/b", "t", "")),
-        (f"r.io/a:t@{ONE}", ("r.io", "a", "t", ONE)),
-    ],
-)
-def test_a_reference_in_its_parts(text: str, parts: tuple[str, ...]) -> None:
-    found = parse_reference(text)
-    assert (found.host, found.repository, found.tag, found.digest) == parts
+def test_a_reference_in_its_parts() -> None:
+    for text, *parts in (
+        ("a", "", "a", "", ""),
+        ("a:", "", "a", "", ""),
+        ("a:1", "", "a", "1", ""),
+        ("localhost/a", "localhost", "a", "", ""),
+        ("127.0.0.1:5000/a/b:t", "127.0.0.1:5000", "a/b", "t", ""),
+        (f"r.io/a:t@{ONE}", "r.io", "a", "t", ONE),
+    ):
+        found = parse_reference(text)
+        assert [found.host, found.repository, found.tag, found.digest] == parts
+    for text in ("", ":1", "A", "a@sha256:1", "a:b c", "r.io/", "a:-x"):
+        with pytest.raises(ConfigError, match="names no image"):
+            parse_reference(text)
 
 
-@each_case("text", ["", ":1", "A", "a:", "a@sha256:1", "a:b c", "r.io/", "a:-x"])
-def test_what_names_no_image_is_refused(text: str) -> None:
-    if text == "a:":
-        assert parse_reference(text).tag == ""
-        return
-    with pytest.raises(ConfigError, match="names no image"):
-        parse_reference(text)
-
-
-@pytest.mark.parametrize(
-    ("git", "labelled"),
-    [
-        ({"commit": COMMIT, "dirty": False}, COMMIT),
-        ({"commit": COMMIT, "dirty": True}, None),
-        ({"commit": COMMIT}, None),
-        ({}, None),
-    ],
-)
-def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(
-    git: dict[str, Any], labelled: str | None, tmp_path: Path
-) -> None:
+def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     options = BuildOptions("ab", "linux/amd64", "", [], most_bytes=100)
-    request = plan_build(tmp_path, Path("Dockerfile"), options, files=context_files, git=git)
-    assert request.labels.get(COMMIT_LABEL) == labelled
+    for git in (
+        {"commit": COMMIT, "dirty": False},
+        {"commit": COMMIT, "dirty": True},
+        {"commit": COMMIT},
+        {},
+    ):
+        request = plan_build(tmp_path, Path("Dockerfile"), options, files=context_files, git=git)
+        assert request.labels.get(COMMIT_LABEL) == (COMMIT if git.get("dirty") is False else None)
 
 
-@pytest.mark.parametrize(
-    ("context", "dockerfile", "name"),
-    [
-        ("/home/me/Llama Training", "Dockerfile", "llama-training"),
-        ("/w/repo", "docker/fsdp/Dockerfile", "fsdp"),
-        ("/w/__x__", "Dockerfile", ""),
-        ("/w/___", "Dockerfile", ""),
-    ],
-)
-def test_an_image_is_named_for_its_folder(context: str, dockerfile: str, name: str) -> None:
-    if name:
-        assert image_name(context, dockerfile) == name
-        return
-    with pytest.raises(ConfigError, match="--image"):
-        image_name(context, dockerfile)
+def test_an_image_is_named_for_its_folder() -> None:
+    assert image_name("/home/me/Llama Training", "Dockerfile") == "llama-training"
+    assert image_name("/w/repo", "docker/fsdp/Dockerfile") == "fsdp"
+    for folder in ("__x__", "___"):
+        with pytest.raises(ConfigError, match="--image"):
+            image_name(f"/w/{folder}", "Dockerfile")
 
 
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("A", "NAME=VALUE"),
-        ("=1", "NAME=VALUE"),
-        ("1A=1", "NAME=VALUE"),
+def test_a_build_argument_that_cannot_be_used_is_refused_and_others_keep_their_text() -> None:
+    in_history = "readable in the image's history"
+    for word, says in (
+        *((word, "NAME=VALUE") for word in ("A", "=1", "1A=1")),
         ("B=1", "declares no ARG B"),
-        ("HF_TOKEN=x", "readable in the image's history"),
-        ("AWS_SECRET_KEY=x", "readable in the image's history"),
-        ("DB_PASSWORD=x", "readable in the image's history"),
-    ],
-)
-def test_a_build_argument_that_cannot_be_used(word: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
-        parse_build_args([word], {"A": "", "HF_TOKEN": ""})
-    assert "=x" not in str(caught.value)
-
-
-def test_build_arguments_keep_their_text() -> None:
+        *((word, in_history) for word in ("HF_TOKEN=x", "AWS_SECRET_KEY=x", "DB_PASSWORD=x")),
+    ):
+        with pytest.raises(ConfigError, match=says) as caught:
+            parse_build_args([word], {"A": "", "HF_TOKEN": ""})
+        assert "=x" not in str(caught.value)
     assert parse_build_args(["A=b=c d"], {"A": ""}) == {"A": "b=c d"}

@@ -52,6 +52,24 @@ def test_a_job_is_found_by_its_name_whatever_its_kind(cluster: MemoryCluster) ->
         look(cluster).find_job("team", "my-rayjob", "trainjob")
 
 
+def test_of_jobs_of_one_name_the_own_one_is_meant_unless_a_kind_is_named(cluster: MemoryCluster) -> None:
+    plant(cluster, "pytorchjob")
+    plant(cluster, "rayjob", rayClusterName="job")
+    cluster.objects[find_kind("rayjob").path("team", "job")]["metadata"]["labels"] = {"team": "b"}
+    assert look(cluster).find_job("team", "job").kind.name == "pytorchjob"
+    theirs = look(cluster).find_job("team", "job", "rayjob")
+    assert theirs.kind.name == "rayjob" and not theirs.is_ours
+    plant(cluster, "trainjob")
+    both = "Add what is meant: --kind pytorchjob or --kind trainjob"
+    with pytest.raises(ConfigError, match=f"job in team is .* that Trainyard sent. {both}"):
+        look(cluster).find_job("team", "job")
+    for kind in ("pytorchjob", "trainjob"):
+        assert look(cluster).find_job("team", "job", kind).kind.name == kind
+        cluster.remove(find_kind(kind).path("team", "job"))
+    with pytest.raises(ConfigError, match=r"did not send\. Add what is meant: --kind rayjob"):
+        look(cluster).find_job("team", "job")
+
+
 @pytest.mark.parametrize("status", [403, 410, 422, 429, 500, CUT_BEFORE])
 def test_a_kind_that_is_refused_is_an_error_only_where_no_other_is_found(
     cluster: MemoryCluster, status: int

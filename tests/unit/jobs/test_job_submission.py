@@ -24,7 +24,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.job_submission import creator, find, reference_to, refusals, submit, with_owner
+from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.run.identity import job_facts
 
 Json = dict[str, Any]
@@ -179,12 +179,6 @@ def test_a_field_of_somebody_else_is_not_overwritten(cluster: MemoryCluster) -> 
     assert PATHS[3] not in cluster.objects
 
 
-def test_what_others_added_stays(cluster: MemoryCluster) -> None:
-    cluster.put(PATHS[1], {**PARTS[0], "data": {"theirs": "1"}})
-    submitted(cluster)
-    assert {"theirs": "1", "train.py": "x = 1"}.items() <= cluster.objects[PATHS[1]]["data"].items()
-
-
 def test_what_the_cluster_has_is_found_by_kind_and_name(cluster: MemoryCluster) -> None:
     api = Api(cluster.access())
     assert find(api, JOB) is None
@@ -230,13 +224,6 @@ def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryClu
     cluster.fault("PATCH", PATHS[2], 401)
     with pytest.raises(CredentialsRefusedError, match="renew the credentials"):
         refusals(Api(cluster.access()), PARTS)
-
-
-def test_a_part_gets_its_owner_and_is_not_changed_itself() -> None:
-    part = body("ConfigMap")
-    owner = reference_to({**JOB, "metadata": {**JOB["metadata"], "uid": "u1"}})
-    assert with_owner(part, owner)["metadata"] == {**part["metadata"], "ownerReferences": [owner]}
-    assert part == body("ConfigMap")
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])

@@ -29,12 +29,7 @@ from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.environment.environment_lint import lint
-from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE
-from trainyard.report.jobs.job_text import kubernetes_yaml
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 TYPES = [instance.name for instance in CATALOGUE]
@@ -102,14 +97,6 @@ def pods_of(bodies: list[dict[str, Any]]) -> int:
         if cluster:
             return 1 + sum(int(group["replicas"]) for group in cluster.get("workerGroupSpecs", ()))
     raise AssertionError("no job")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_we_render_is_found_wrong_by_our_own_lint(kind: str) -> None:
-    for instance, nodes in itertools.product(FEW, (1, 4)):
-        text = kubernetes_yaml(objects(planned(kind, "ddp", instance, nodes)))
-        found = lint([read_environment_file("job.yaml", text, VariableScope())])
-        assert [f for f in found if f.severity is not Severity.INFO] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,8 +18,6 @@ from trainyard.machine.preflight import (
     format_bytes,
     gpu_bytes_needed,
     judge_machine,
-    refusal_line,
-    refusal_markdown,
     refusal_text,
     store_bytes_needed,
     summarize_machine,
@@ -190,26 +188,6 @@ def test_all_problems_are_reported_at_once() -> None:
     text = refusal_text(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")
-
-
-def test_a_message_has_the_failed_checks_in_one_line() -> None:
-    findings = judge_machine(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC"))
-    line = refusal_line(findings)
-    assert "gpu: ERR! | 34 C" in line
-    assert "\n" not in line
-    assert refusal_line(judge_machine(config("cpu"), CPU_BOX)) == ""
-
-
-def test_a_refusal_as_markdown_is_a_table_that_no_text_can_break() -> None:
-    text = refusal_markdown(judge_machine(config("cuda:0"), replace(CPU_BOX, gpu_trouble="ERR! | 34\nC")))
-    assert text.splitlines() == [
-        "### ❌ Not started: gpu",
-        "",
-        "| check | found | fix |",
-        "|---|---|---|",
-        "| gpu | ERR! \\| 34<br>C | reset the GPU or restart the machine; "
-        "take the runner out of service if it comes back |",
-    ]
 
 
 @pytest.mark.parametrize(

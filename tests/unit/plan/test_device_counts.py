@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import yaml
 from tests.cases import each_case
 from tests.unit.jobs.plans import config, request
 
@@ -14,9 +13,6 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
-from trainyard.plan.environment.environment_lint import lint
-from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.finding import Severity
 from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom, room_of_type
 
@@ -69,26 +65,6 @@ def test_a_plan_asks_for_no_more_efa_than_the_type_has(instance: InstanceType) -
         else:
             assert found == []
         assert problems(instance, "compute.network=tcp", room={"efa": offered}) == []
-
-
-@each_case("instance", EVERY)
-@each_case("device", ["gpus", "efa"])
-def test_a_manifest_that_asks_for_more_is_an_error(device: str, instance: InstanceType) -> None:
-    there = {"gpus": instance.gpus, "efa": instance.efa}
-    for more in (-1, 0, 1, 2):
-        counts = {**there, device: there[device] + more}
-        if min(counts.values()) < 0:
-            continue
-        limits = {name: str(count) for name, count in ((GPU, counts["gpus"]), (EFA, counts["efa"])) if count}
-        container = {"name": "a", "resources": {"requests": limits, "limits": limits}}
-        spec = {
-            "nodeSelector": {"node.kubernetes.io/instance-type": instance.name},
-            "containers": [container],
-        }
-        text = yaml.safe_dump({"kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
-        found = lint([read_environment_file("pod.yaml", text, VariableScope())])
-        errors = {finding.subject for finding in found if finding.severity is Severity.ERROR}
-        assert errors == ({{"gpus": GPU, "efa": EFA}[device]} if more > 0 else set())
 
 
 def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> set[Severity]:

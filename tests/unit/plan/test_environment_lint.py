@@ -11,9 +11,9 @@ from tests.cases import each_case
 from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.surroundings import VariableScope
 from trainyard.plan.environment.variable_rules import (
     RENAMED,
+    VariableScope,
     judge_variable,
     network_environment,
 )

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.errors import ExitCode
-from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.metric_rows import MetricRowWriter
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
 from trainyard.programs.program_records import ProgramEnd, begin, finish
@@ -51,30 +49,6 @@ def write(directory: RunDirectory, *steps: int) -> None:
     rows = MetricRowWriter(directory.metrics_file, log_steps=10, last=20)
     rows.merged.add_all(({"step": step, "loss": 1.0 / (step + 1)} for step in steps), Source.PRINTED, 1.0)
     rows.write(is_over=True)
-
-
-TAKEN = TakenCheckpoint(20, "a" * 64)
-
-
-@pytest.mark.parametrize(
-    ("logged", "end", "status", "code"),
-    [
-        ((10, 20), ProgramEnd(0, checkpoint=TAKEN), "succeeded", ExitCode.DONE),
-        ((10, 20), ProgramEnd(0, others="node 1 ended"), "failed", ExitCode.NO),
-        ((10,), ProgramEnd(0, checkpoint=TAKEN), "failed", ExitCode.NO),
-        ((10,), ProgramEnd(143, stopped_by="SIGTERM", checkpoint=TAKEN), "stopped", ExitCode.STOPPED),
-        ((), ProgramEnd(137), "failed", 137),
-    ],
-)
-def test_the_outcome_is_no_better_than_what_was_seen(
-    logged: tuple[int, ...], end: ProgramEnd, status: str, code: int, directory: RunDirectory
-) -> None:
-    write(directory, *logged)
-    assert finish(directory, end, seconds=1.0) == code
-    outcome = json.loads(directory.run_file.read_text())["outcome"]
-    assert (outcome["status"], outcome["exit_code"]) == (status, code)
-    assert ("reason" in outcome) is (status != "succeeded")
-    assert ("checkpoint" in outcome) is (end.checkpoint is not None)
 
 
 def test_a_run_that_goes_on_has_no_outcome_until_it_ends(directory: RunDirectory) -> None:

@@ -53,7 +53,7 @@ def test_an_exception_is_named_first_and_no_exit_code_hides_it() -> None:
     error = ProgramError("ValueError", "bad batch", "train.py:12")
     rows = [{"step": 10, "loss": 1.0}]
     for code, stop, planned in product((0, 1, 134), (None, "SIGTERM"), (None, 10)):
-        end = ProgramEnd(code, stopped_by=stop, error=error, optimizer_steps=10)
+        end = ProgramEnd(code, stopped_by=stop, error=error, facts={"optimizer_steps": 10})
         outcome = program_outcome(end, rows, planned)
         assert outcome["status"] == "failed" and outcome["exit_code"] == max(code, 1)
         assert outcome["reason"].startswith("ValueError: bad batch (train.py:12); the program ended with")
@@ -97,6 +97,8 @@ def test_the_outcome_follows_the_rule(code: int) -> None:
             assert exit_code == 0 and "reason" not in outcome
             continue
         assert outcome["reason"]
+        if status == "failed" and fault is None:
+            assert f"ended with exit code {code}" in outcome["reason"]
         if status == "stopped":
             assert exit_code == (ExitCode.INTERRUPTED if stop == "SIGINT" else ExitCode.STOPPED)
             assert f"step {saved}" in outcome["reason"]

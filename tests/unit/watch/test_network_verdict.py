@@ -14,7 +14,6 @@ from trainyard.watch.network_verdict import (
     Network,
     NetworkLog,
     NetworkVerdict,
-    merge_facts,
 )
 
 P5, G6 = Expectation(efa=32, rdma=True, nodes=2), Expectation(efa=1, rdma=False, nodes=2)
@@ -394,20 +393,6 @@ def test_groups_of_training_whose_logs_are_all_missing_are_not_replaced_by_engin
     beside = [engine(machine, number, 2) for machine in range(2) for number in range(2)]
     assert judge([*trained, *beside], replace(P5, processes=8)).verdict is Network.EFA_UNDETERMINED
     assert judge([*trained, *beside], replace(P5, processes=4)).verdict is Network.EFA_GPUDIRECT
-
-
-def test_facts_read_in_parts_judge_as_all_of_them() -> None:
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    logs = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
-    logs += [engine(machine, number, 2) for machine in range(2) for number in range(2)]
-    parts = []
-    for log in logs:
-        one = NetworkLog()
-        one.read(log)
-        parts.append(one.facts())
-    expected = replace(P5, processes=4)
-    assert merge_facts(parts).judge(expected) == judge(logs, expected)
-    assert merge_facts(parts[1:]).judge(expected).verdict is Network.EFA_UNDETERMINED
 
 
 CAUSES = {

@@ -84,6 +84,7 @@ def test_the_example_trains_stores_and_proves_somebodys_program(somebody: Stage,
     assert "proven" in played.summary
     assert "accuracy" in played.summary
     assert len(played.messages) == 2, "Slack hears of the start and of the end"
+    assert list((played.record / "artifacts" / "training").rglob("run.json")), "comment.yml compares them"
 
 
 def test_the_example_is_short_and_valid(tmp_path: Path) -> None:

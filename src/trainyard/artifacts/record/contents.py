@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -69,11 +68,10 @@ class Group:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the run removed the checkpoint meanwhile.
-
-        It removes the marker before the other files.
-        """
-        return self.marker is not None and not self.marker.path.exists()
+        """Return whether the run removed the checkpoint meanwhile: its marker first, then its folder."""
+        if self.marker is not None:
+            return not self.marker.path.exists()
+        return bool(self.items) and not self.items[0].path.parent.exists()
 
     @property
     def elsewhere(self) -> tuple[Item, ...]:
@@ -245,7 +243,7 @@ def _records(directory: RunDirectory, files: Iterable[Path], *, prefix: str, scr
 def _logs(directory: RunDirectory) -> list[Path]:
     """Return the regular files below `logs/`. Links and sockets that trackers keep there are not stored."""
     found = sorted(directory.logs.rglob("*")) if directory.logs.is_dir() else []
-    return [path for path in found if link_within(directory.path, path) is None and _is_regular(path)]
+    return [path for path in found if link_within(directory.path, path) is None and path.is_file()]
 
 
 def _secret_notes(logs: Iterable[Path], directory: RunDirectory, scratch: Path) -> Iterator[str]:
@@ -258,12 +256,6 @@ def _secret_notes(logs: Iterable[Path], directory: RunDirectory, scratch: Path) 
         ):
             if secrets.mask_bytes(content := file.read(_SCANNED_BYTES)) != content:
                 yield f"{path}: the program wrote a secret into it, and it is stored as it is"
-
-
-def _is_regular(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return stat.S_ISREG(path.lstat().st_mode)
-    return False
 
 
 def _config(scratch: Path) -> dict[str, Any]:

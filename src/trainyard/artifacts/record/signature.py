@@ -5,11 +5,12 @@ OpenSSF Model Signing format, so that other tools can check a copy of the store.
 manifest and is named after the manifest's digest. The gateways do the cryptography.
 """
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.manifest import RunManifest, parse_run_manifest
+from trainyard.artifacts.record.sync_report import Verdict
 from trainyard.artifacts.store.layout import signature_key, signature_prefix
 from trainyard.artifacts.store.object_store import Store, sha256_of_chunks
 from trainyard.errors import VerificationError
@@ -36,7 +37,7 @@ def put_signature(
 
 
 @dataclass(frozen=True)
-class SignatureVerdict:
+class SignatureVerdict(Verdict):
     """The result of checking the signature of a run's newest manifest."""
 
     manifest_key: str
@@ -45,13 +46,6 @@ class SignatureVerdict:
     checked: bool
     """Whether it was checked against a key."""
     problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
 
     def text(self) -> str:
         """Return one line for people, without the problems."""

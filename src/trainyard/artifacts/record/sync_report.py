@@ -53,6 +53,19 @@ class SyncReport:
         return f"{sent} files, {size_text(self.bytes)} → {where} in {self.seconds:.1f} s"
 
 
+class Verdict:
+    """A dataclass that is good if it has no `problems`."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}  # type: ignore[call-overload]
+
+
 def size_text(size: int) -> str:
     """Format a size for people: `812 bytes`, `43 MB`, `8.8 GB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

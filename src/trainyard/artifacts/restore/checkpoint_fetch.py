@@ -24,38 +24,26 @@ def checkpoint_at_hand(
 ) -> Iterator[Path]:
     """Yield the checkpoint at `path`, or a copy of the stored one if it is gone or only a part of it.
 
-    Raises OSError without room for it, and what `fetch_checkpoint` raises.
+    Raises OSError without room for it, VerificationError when the checkpoint is not listed or the store has
+    other bytes, ServiceError when the store gives up.
     """
     has_parts = path.exists() and keeps_parts(RunDirectory(path.parents[1]))
     if path.exists() and not (has_parts and missing_files(path, read_manifest(path))):
         yield path
         return
-    with TemporaryDirectory(prefix="trainyard-") as folder:
-        if not fetch_checkpoint(store, run_number, step, Path(folder), progress=progress):
-            raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
-        yield Path(folder)
-
-
-def fetch_checkpoint(
-    store: Store, run_number: int, step: int, folder: Path, *, progress: Progress = UNSEEN
-) -> bool:
-    """Fetch the checkpoint's files into `folder`, and hash them as they arrive.
-
-    Returns False, with nothing fetched, when there is no room. Raises VerificationError when the checkpoint
-    is not listed or the store has other bytes, ServiceError when the store gives up.
-    """
     manifest = newest_manifest(store, run_number)[1]
-    found = [each for each in checkpoints_of(manifest) if each.step == step] if manifest else []
-    if not found:
+    stored = checkpoints_of(manifest) if manifest else []
+    checkpoint = next((each for each in stored if each.step == step), None)
+    if checkpoint is None:
         raise VerificationError(f"run {run_number} has no stored checkpoint of step {step}")
-    checkpoint = found[0]
-    if checkpoint.size > shutil.disk_usage(folder).free:
-        return False
     names = {entry.key.removeprefix(checkpoint.prefix): entry for entry in checkpoint.objects}
     wanted = {safe_place(entry.key, name.split("/")): entry for name, entry in names.items()}
-    progress.begin(f"fetching checkpoint-{step}, which is not on disk", checkpoint.size)
-    with Downloader(store, folder, progress) as downloader:
-        problems = downloader.download(wanted)
-    if problems:
-        raise VerificationError("\n".join(problems))
-    return True
+    with TemporaryDirectory(prefix="trainyard-") as folder:
+        if checkpoint.size > shutil.disk_usage(folder).free:
+            raise OSError(f"it is not on disk, and {Path(folder).parent} has no room for it")
+        progress.begin(f"fetching checkpoint-{step}, which is not on disk", checkpoint.size)
+        with Downloader(store, Path(folder), progress) as downloader:
+            problems = downloader.download(wanted)
+        if problems:
+            raise VerificationError("\n".join(problems))
+        yield Path(folder)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from io import FileIO
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from typing import Self
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.store.worker_threads import Workers
+from trainyard.artifacts.store.worker_threads import map_items
 from trainyard.errors import ObjectChangedError, VerificationError
 from trainyard.run.progress import UNSEEN, Progress
 
@@ -35,21 +36,21 @@ class Downloader:
         self.kept = 0
         """Number of files that were already complete."""
         self._store, self._folder, self._progress = store, folder, progress
-        self._files = Workers(_FILES_AT_ONCE)
+        self._pool = ThreadPoolExecutor(_FILES_AT_ONCE)
         self._counting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._files.close()
+        self._pool.shutdown()
 
     def download(self, places: Mapping[PurePosixPath, ManifestObject]) -> list[str]:
         """Complete every file; return a problem for each one that the store does not return as listed.
 
         Raises ServiceError when the store gives up, OSError when the disk does; complete files stay.
         """
-        problems = self._files.each(lambda each: self._download_file(*each), list(places.items()))
+        problems = map_items(self._pool, lambda each: self._download_file(*each), list(places.items()))
         keys = (entry.key for entry in places.values())
         return [f"{key}: {problem}" for key, problem in sorted(zip(keys, problems, strict=True)) if problem]
 

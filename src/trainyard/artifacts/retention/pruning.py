@@ -17,8 +17,7 @@ from trainyard.artifacts.record.checkpoints import Checkpoint
 from trainyard.artifacts.record.manifest import PrunedCheckpoint, RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_digest
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, RunPruning, names_by_digest
 from trainyard.artifacts.store.layout import signature_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import StoredState, put_manifest

@@ -11,7 +11,7 @@ promoted/<name>.json                 the checkpoint that has the name
 evaluations/run-<N>.jsonl            evaluations of its checkpoints that were done after the run was stored
 notes/run-<N>.json                   notes and tags that people gave to the run; in no manifest
 signatures/run-<N>/<SHA-256 of the manifest>.sigstore.json
-trainyard-readiness.json             belongs to no run: a check of the store writes, reads and removes it,
+trainyard-readiness.json             belongs to no run: a check of the store writes and reads it,
 trainyard-readiness.small, .parts    and these two, which it sends in the same way as files of a run
 """
 

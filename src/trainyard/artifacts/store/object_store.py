@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from trainyard.errors import ObjectChangedError
 from trainyard.run.progress import Progress
 
 SHA256 = "SHA256"
@@ -218,3 +219,13 @@ def checksum_agrees(
     if recorded and checksum and all(checksum.get(key) == recorded.get(key) for key in form):
         return bool(checksum["value"] == recorded.get("value"))
     return None
+
+
+def has_content(store: Store, found: StoredObject, sha256: str) -> bool:
+    """Return whether a described object has these bytes, by the store's own SHA-256 or else by reading it."""
+    if (agrees := checksum_agrees(found.checksum, sha256)) is not None:
+        return agrees
+    try:
+        return sha256_of_chunks(store.read_chunks(found.key, identity=found.identity))[0] == sha256
+    except (FileNotFoundError, ObjectChangedError):
+        return False

@@ -2,22 +2,21 @@
 
     node.json → the run's number → per checkpoint: the files that are here → done
 
-The main machine stores its own part and the records, waits for the parts of the others (`other_machines`),
+The main machine stores its own part and the records, waits for the parts of the others (`upload`),
 and alone puts manifests. A part that no manifest lists does not count as stored.
 """
 
-import logging
 import threading
 import time
 from dataclasses import replace
 
 from trainyard.artifacts.record.contents import Group, checkpoint_group
 from trainyard.artifacts.record.run_numbers import stored_claim, stored_claim_of_number
-from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.layout import run_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, Watch, follow
-from trainyard.artifacts.upload.sync import sync_suggested
+from trainyard.artifacts.upload.sync import send_groups, sync_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, NumberTakenError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
@@ -25,8 +24,6 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
-
-_logger = logging.getLogger(__name__)
 
 
 def is_further_machine(directory: RunDirectory) -> bool:
@@ -92,44 +89,29 @@ class _Parts:
 
     def send_new(self, progress: Progress = UNSEEN) -> SyncReport:
         """Store the parts that are new since the last call, the newest checkpoint first."""
-        started, problems = time.monotonic(), list[str]()
+        started, problems, notes = time.monotonic(), list[str](), list[str]()
         groups = self._new_groups(problems)
-        there = (
-            {found.key: found for found in self._store.list_objects(run_prefix(self._number))}
-            if groups
-            else {}
-        )
+        listed = self._store.list_objects(run_prefix(self._number)) if groups else ()
         metadata = {"run-number": str(self._number), "run-id": self._node.run_id}
         progress.begin("sending to the store", sum(group.size for _, group in groups))
-        count = size = sent = 0
+        there = {found.key: found for found in listed}
         with GroupUploader(
             self._store, known={}, there=there, metadata=metadata, progress=progress
         ) as sending:
-            for digest, group in groups:
-                try:
-                    entries = sending.send(group)
-                except (CheckpointError, VerificationError, OSError) as error:
-                    if group.items and not group.items[0].path.parent.exists():
-                        continue  # the run removed it, because it has newer checkpoints
-                    problems.append(f"the part of {group.name} was not uploaded: {error}")
-                    continue
-                self._done.add(digest)
-                self.stored += 1
-                count, size = count + len(entries), size + sum(entry.size for entry in entries.values())
-                _logger.info(
-                    "%s, this machine's part: %d files, %s", group.name, len(entries), size_text(size)
-                )
-            sent = len(sending.sent)
+            entries = send_groups(sending, [group for _, group in groups], problems=problems, notes=notes)
+        done = {digest for digest, group in groups if all(item.key in entries for item in group.items)}
+        self._done |= done
+        self.stored += len(done)
         return SyncReport(
             store=self._store.url,
             run_id=self._node.run_id,
             run_number=self._number,
             manifest_key="",
-            objects=count,
-            bytes=size,
+            objects=len(entries),
+            bytes=sum(entry.size for entry in entries.values()),
             seconds=round(time.monotonic() - started, 3),
-            sent=sent,
-            skipped=count - sent,
+            sent=len(sending.sent),
+            skipped=len(entries) - len(sending.sent),
             problems=tuple(problems),
             notes=(f"part of machine {self._node.node} of {self._node.nodes}; the main machine lists it",),
         )
@@ -137,7 +119,7 @@ class _Parts:
     def _new_groups(self, problems: list[str]) -> list[tuple[str, Group]]:
         found = []
         for step in reversed(self._directory.checkpoint_steps()):
-            path = self._directory.checkpoint(step)
+            path, name = self._directory.checkpoint(step), f"the part of checkpoint-{step}"
             if not (path / MANIFEST_NAME).exists():
                 continue
             try:
@@ -145,12 +127,12 @@ class _Parts:
                 group = checkpoint_group(path, self._number, step, is_part=True)
             except (CheckpointError, OSError) as error:
                 if path.exists():
-                    problems.append(f"the part of checkpoint-{step} was not uploaded: {error}")
+                    problems.append(f"{name} was not uploaded: {error}")
                 continue
             if digest not in self._done:
                 # The main machine stores the checkpoint's own manifest, which marks it as complete.
                 here = tuple(
                     item for item in group.items if item.path.suffix == ".distcp" and not item.is_elsewhere
                 )
-                found.append((digest, replace(group, items=here, marker=None)))
+                found.append((digest, replace(group, name=name, items=here, marker=None)))
         return found

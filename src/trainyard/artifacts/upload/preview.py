@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.artifacts.record.chain import listed_objects
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Item, contents_of
-from trainyard.artifacts.record.manifest import ManifestObject, read_chain
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.store.object_store import Store, StoredObject
+from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.manifest_publication import StoredState, read_store
 from trainyard.errors import ExitCode, RunConflictError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -69,21 +68,19 @@ def number_for(store: Store, run_id: str, wanted: int | None) -> int:
 
 def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     """Plan the sync of `contents`, whose files must still be there, as run `number`."""
-    claimed = owner_of(store, number) is not None
-    chain = read_chain(store, number) if claimed else []
-    newest = chain[-1].manifest if chain else None
-    known = newest.by_key() if newest else {}
-    there = listed_objects(store, number) if claimed else {}
-    groups = [group for group in contents.groups if not is_pruned(group, newest)]
+    is_claimed = owner_of(store, number) is not None
+    before = read_store(store, number) if is_claimed else StoredState([], {}, {})
+    groups = [group for group in contents.groups if not is_pruned(group, before.newest)]
     items = [item for group in groups for item in group.all_items if not item.is_elsewhere]
-    send = [item for item in items if _is_new(item, known.get(item.key), there.get(item.key))]
+    send = [item for item in items if _is_new(item, before)]
     size = sum(item.path.stat().st_size for item in send)
     keys = {item.key for item in send}
     kept = tuple(item.key for item in items if item.key not in keys)
     return Preview(store.url, number, tuple(item.key for item in send), size, kept, contents.problems)
 
 
-def _is_new(item: Item, known: ManifestObject | None, there: StoredObject | None) -> bool:
+def _is_new(item: Item, before: StoredState) -> bool:
+    known, there = before.known.get(item.key), before.there.get(item.key)
     if there is None or there.size != item.path.stat().st_size:
         return True
     return known is not None and item.claimed is not None and known.sha256 != item.claimed.sha256

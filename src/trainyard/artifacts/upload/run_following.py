@@ -2,25 +2,30 @@
 
     wait for run.json → claim the number → poll and store new checkpoints → outcome: one pass over everything
 
-It waits until an outage of the store ends. The trainer does not know that it is followed.
-`unfinished_run` stores a single checkpoint; `sync` does the last pass.
+It waits until an outage of the store ends. The trainer does not know that it is followed. `sync` does the
+last pass.
 """
 
 import contextlib
 import logging
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.artifacts.record.checkpoints import is_pruned
+from trainyard.artifacts.record.contents import RECORDS, Group, contents_of
+from trainyard.artifacts.record.manifest import StoredManifest
 from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.sync import sync_run, sync_suggested
-from trainyard.artifacts.upload.unfinished_run import RunningRun
+from trainyard.artifacts.upload.manifest_publication import StoredState, read_store
+from trainyard.artifacts.upload.sync import store_contents, sync_run, sync_suggested
+from trainyard.artifacts.upload.upload import OtherMachines
 from trainyard.errors import (
     AttemptEndedError,
     ExitCode,
@@ -32,6 +37,7 @@ from trainyard.errors import (
     VerificationError,
     WaitTimeoutError,
 )
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -44,6 +50,8 @@ _SETTLE_SECONDS = 30.0
 """A run that already has an outcome may be about to resume. It is over if nothing changes that long."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 """Seconds between attempts while the store is down: the first pause, and the longest."""
+# Fewer files at once than after the run, because the trainer needs the processors.
+_FILES_AT_ONCE = 2
 _logger = logging.getLogger(__name__)
 
 
@@ -156,16 +164,16 @@ def follow_run(
     Raises ServiceError when the store refuses at once or stays unreachable for too long, RunConflictError
     when the number belongs to another run.
     """
-    run = read_run(directory.run_file)
     with sync_suggested(store, directory, wanted):
-        number = claim_of_run(store, run, wanted).number
+        number = claim_of_run(store, read_run(directory.run_file), wanted).number
     files = (directory.run_file, directory.metrics_file, directory.events_file, directory.checkpoints)
     watch = Watch(lambda: "outcome" in read_run(directory.run_file), files, patience, stop)
     with sync_suggested(store, directory, number):
-        follower = _RunFollower(
-            store, directory, number, patience=patience, signer=signer, handover=None if stores_rest else stop
+        handover, others_seconds = None if stores_rest else stop, patience.others_seconds
+        run = RunningRun(
+            store, directory, number, signer=signer, others_seconds=others_seconds, handover=handover
         )
-        return follow(watch, follower.store_new)
+        return follow(watch, run.store_new)
 
 
 class Watch:
@@ -224,8 +232,14 @@ def _modification_time(path: Path) -> int | None:
     return None
 
 
-class _RunFollower:
-    """Stores one run in one store."""
+class RunningRun:
+    """A run that is being trained, and its number in a store.
+
+    Its checkpoints are stored one at a time, each listed by a further manifest. A checkpoint is identified by
+    its own manifest: if the store's newest manifest lists the same digests, it is not read again. Each one is
+    stored with the records, under keys that no later sync replaces, so that the store can be verified and
+    restored at any moment.
+    """
 
     def __init__(
         self,
@@ -233,15 +247,18 @@ class _RunFollower:
         directory: RunDirectory,
         number: int,
         *,
-        patience: Patience,
-        signer: "ModelSigner | None",
-        handover: threading.Event | None,
+        signer: "ModelSigner | None" = None,
+        others_seconds: float | None = None,
+        handover: threading.Event | None = None,
     ) -> None:
         """`handover`: set when somebody else stores what is left; None: this does."""
         self._store, self._directory, self._number, self._signer = store, directory, number, signer
+        self._others, self._others_seconds = OtherMachines(store), others_seconds
         self._handover = handover
-        self._others_seconds = patience.others_seconds
-        self._run = RunningRun(store, directory, number, signer=signer)
+        self.waits = False
+        """Whether a checkpoint is omitted because another machine has not stored its part yet."""
+        self._chain: tuple[StoredManifest, ...] = ()
+        """The manifests read so far; they never change, so each is read once."""
         self._done: frozenset[tuple[int, int | None]] = frozenset()
         self._damaged: dict[str, str] = {}
         """Why a checkpoint could not be stored, by its name."""
@@ -275,7 +292,7 @@ class _RunFollower:
         complete = frozenset((step, written) for step, written in markers.items() if written is not None)
         if complete <= self._done:
             return
-        while (report := self._run.store_newest(frozenset(self._damaged))) is not None:
+        while (report := self.store_newest(frozenset(self._damaged))) is not None:
             if report.problems:
                 self._damaged |= {line.partition(" ")[0]: line for line in report.problems}
             elif not report.notes:
@@ -283,5 +300,60 @@ class _RunFollower:
                 _logger.info("checkpoint stored while training: %s", report.summary())
             if self._handover is not None and self._handover.is_set():
                 return
-        if not self._run.waits:
+        if not self.waits:
             self._done = complete
+
+    def store_newest(self, passed_over: frozenset[str] = frozenset()) -> SyncReport | None:
+        """Store the newest complete checkpoint that is not stored yet; return None if there is none.
+
+        Checkpoints named in `passed_over` (`checkpoint-500`) are ignored.
+        """
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+            before = read_store(self._store, self._number, self._chain)
+            self._chain = tuple(before.chain)
+            contents = contents_of(self._directory, self._number, Path(scratch), version=before.version)
+            new = [
+                group
+                for group in contents.checkpoints
+                if group.name not in passed_over and not _is_stored(group, before)
+            ]
+            complete = [group for group in new if self._others.missing(group, before.known) is None]
+            self.waits = len(complete) < len(new)
+            if not complete:
+                return None
+            # When a run that ended resumes, a manifest of a run that is still going comes first: without it,
+            # verify would report the new objects as extra.
+            ended = bool(before.chain) and not before.chain[-1].manifest.is_open
+            records = tuple(group for group in contents.groups if group.name == RECORDS)
+            groups = records if ended else (complete[0], *records)
+            report = store_contents(
+                self._store,
+                replace(contents, groups=groups, problems=(), notes=()),  # the last pass reports them, once
+                self._number,
+                before=before,
+                signer=self._signer,
+                files_at_once=_FILES_AT_ONCE,
+                others=self._others,
+                others_seconds=0.0,
+            )
+            return self.store_newest(passed_over) if ended else report
+
+
+def _is_stored(group: Group, before: StoredState) -> bool:
+    """Return whether every file of the checkpoint is listed with its digest and stored, by size and ETag."""
+    if is_pruned(group, before.newest):
+        return True  # retention removed it, and it must not be stored again
+    for item in group.all_items:
+        known, there = before.known.get(item.key), before.there.get(item.key)
+        if known is None or there is None or there.size != known.size:
+            return False
+        if known.etag and known.etag != there.etag:
+            return False
+        if item.claimed is not None and known.sha256 != item.claimed.sha256:
+            return False
+    try:
+        return group.marker is None or before.known[group.marker.key].sha256 == sha256_of_file(
+            group.marker.path
+        )
+    except OSError:
+        return True  # the run removed it meanwhile, but it is stored

@@ -19,7 +19,7 @@ from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.run_numbers import claim_of_run, key_of_digest
 from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.layout import checkpoint_prefix, manifest_key, metrics_key
-from trainyard.artifacts.store.object_store import Store, checksum_agrees, put_and_confirm, sha256_of_chunks
+from trainyard.artifacts.store.object_store import Store, has_content, put_and_confirm
 from trainyard.artifacts.upload.preview import Preview, number_for, preview_contents
 from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import GroupUploader
@@ -127,8 +127,7 @@ def object_has_hash(store: Store, key: str, sha256: str | None) -> bool:
     if found is None:
         _logger.error("%s: there is no such object in %s", key, store.url)
         return False
-    agrees = checksum_agrees(found.checksum, expected)
-    return agrees if agrees is not None else sha256_of_chunks(store.read_chunks(key))[0] == expected
+    return has_content(store, found, expected)
 
 
 def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -31,8 +31,7 @@ from trainyard.artifacts.upload.manifest_publication import (
     put_manifest,
     read_store,
 )
-from trainyard.artifacts.upload.other_machines import OtherMachines
-from trainyard.artifacts.upload.upload import FILES_AT_ONCE, GroupUploader
+from trainyard.artifacts.upload.upload import FILES_AT_ONCE, GroupUploader, OtherMachines
 from trainyard.errors import CheckpointError, RecordError, ServiceError, VerificationError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -112,8 +111,9 @@ def store_contents(
         others=others,
         others_seconds=OTHERS_SECONDS if others_seconds is None else others_seconds,
     ) as sending:
-        entries = _send_groups(sending, wanted, problems=problems, notes=notes)
-    _sweep(store, sending)
+        entries = send_groups(sending, wanted, problems=problems, notes=notes)
+    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
+        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
     entries |= _identity_entry(store, number, before.known)
     skipped = len(entries) - len(sending.sent) - 1  # the claim record counts as neither
     problems += _carry_over(entries, before)
@@ -140,7 +140,7 @@ def store_contents(
     )
 
 
-def _send_groups(
+def send_groups(
     sending: GroupUploader, groups: list[Group], *, problems: list[str], notes: list[str]
 ) -> dict[str, ManifestObject]:
     """Send the groups in order; report a damaged one in `problems` and continue with the others."""
@@ -157,12 +157,6 @@ def _send_groups(
         entries |= stored
         _logger.info("%s: %d files, %s", group.name, len(stored), size_text(_total(stored)))
     return entries
-
-
-def _sweep(store: Store, sending: GroupUploader) -> None:
-    """Abort uploads that were started long ago, if anything was sent at all."""
-    if sending.sent and (swept := store.sweep(_ABANDONED_SECONDS)):
-        _logger.info("aborted %d uploads that were started more than a day ago and never completed", swept)
 
 
 def _carry_over(entries: dict[str, ManifestObject], before: StoredState) -> list[str]:

@@ -105,8 +105,10 @@ def _inspect(
     progress: Progress,
 ) -> Inspection:
     _, manifest, _ = newest_manifest(store, number)
-    deep = depth or _depth_for(manifest)
-    verification = verify_run(store, number, depth=deep, run_directory=directory, progress=progress)
+    if depth is None:
+        total = sum(entry.size for entry in manifest.objects) if manifest else 0
+        depth = Depth.FULL if total <= _READ_BACK_BYTES else Depth.SAMPLE
+    verification = verify_run(store, number, depth=depth, run_directory=directory, progress=progress)
     checkpoints, on_disk = _stored_checkpoints(store, manifest), _manifests_of(directory)
     damaged: tuple[Path, ...] = ()
     if verification.store_whole and not verification.ok:
@@ -167,8 +169,3 @@ def _stored_checkpoint(store: Store, prefix: str, listed: Mapping[str, str]) -> 
     other = [file.path for file in manifest.files if listed.get(prefix + file.path) != file.sha256]
     problem = f"differs from its {MANIFEST_NAME} in {other[0]}" if other else None
     return StoredCheckpoint(sha256(content).hexdigest(), manifest.run_id, manifest.step, problem)
-
-
-def _depth_for(manifest: RunManifest | None) -> Depth:
-    total = sum(entry.size for entry in manifest.objects) if manifest else 0
-    return Depth.FULL if total <= _READ_BACK_BYTES else Depth.SAMPLE

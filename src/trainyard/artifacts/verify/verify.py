@@ -6,9 +6,8 @@ through.
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.checkpoints import (
@@ -22,6 +21,7 @@ from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.run_numbers import has_id
 from trainyard.artifacts.record.statement import resolved_config, statement_problems
+from trainyard.artifacts.record.sync_report import Verdict
 from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of, id_key
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
@@ -42,7 +42,7 @@ _OBJECTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Verdict):
     """The objects that were compared, and everything that differs."""
 
     objects_total: int
@@ -68,16 +68,9 @@ class Verification:
     records: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each current record, by its name in the run directory."""
 
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
     def depth_text(self) -> str:
         """Return the depth, with the seed that draws the same sample again."""
         return f"{self.depth}, seed {self.seed}" if self.depth == Depth.SAMPLE else self.depth
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
 
 
 def verify_run(
@@ -184,7 +177,7 @@ def _compare_configuration(store: Store, manifest: RunManifest) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LocalVerification:
+class LocalVerification(Verdict):
     """The result of comparing a run directory's checkpoints with their own manifests."""
 
     steps: tuple[int, ...]
@@ -192,13 +185,6 @@ class LocalVerification:
     problems: tuple[str, ...]
     parts: bool = False
     """Whether other machines have the rest of each checkpoint (`checkpointing.shared: false`)."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
 
 
 def verify_directory(directory: RunDirectory, progress: Progress = UNSEEN) -> LocalVerification:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
-from trainyard.gateways.aws_refusals import AwsAccount, call_aws
+from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.local_builder import Login
 
 MANIFEST_TYPES = (
@@ -120,19 +120,13 @@ def newest_image(repository: str, *, region: str = "") -> str:
         _MISSING, f"ECR has no repository {repository}; name the image with --image-uri"
     )
     found = aws.call("ecr", "describe_repositories", repositoryNames=[repository], **words)["repositories"][0]
-    pages = call_aws(
-        lambda: list(aws.client("ecr").get_paginator("describe_images").paginate(repositoryName=repository)),
-        service="ecr",
-        region=aws.region,
-        **words,
-    )
-    uri, images = found["repositoryUri"], [one for page in pages for one in page.get("imageDetails") or ()]
+    images = aws.pages("ecr", "describe_images", "imageDetails", repositoryName=repository, **words)
     digest = newest_digest(images)
     if digest is None:
         raise ConfigError(
             f"the repository {repository} in ECR holds no released image; push one, or use --image-uri"
         )
-    return f"{uri}@{digest}"
+    return f"{found['repositoryUri']}@{digest}"
 
 
 def newest_digest(images: Iterable[Mapping[str, Any]]) -> str | None:

@@ -34,7 +34,7 @@ def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount])
     is_arn = source.place.startswith("arn:")
     words = source.place.split(":")
     name = ":".join(words[:7]) if is_arn else words[0]
-    key = (words[7:] if is_arn else words[1:])[:1]
+    key = next(iter(words[7:] if is_arn else words[1:]), "")
     answer = aws().call(
         "secretsmanager",
         "get_secret_value",
@@ -43,10 +43,8 @@ def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount])
         SecretId=name,
     )
     value = str(answer.get("SecretString", ""))
-    return _member(what, value, key[0]) if key and key[0] else value
-
-
-def _member(what: str, value: str, key: str) -> str:
+    if not key:
+        return value
     try:
         return str(json.loads(value)[key])
     except (ValueError, KeyError, TypeError):

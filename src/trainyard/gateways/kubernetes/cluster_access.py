@@ -75,7 +75,11 @@ def read_access(document: Any, *, path: Path, context: str = "") -> Access:
         raise ConfigError(f"{path}: the cluster of context {name} has no address (server: https://…)")
     return Access(
         server=server.rstrip("/"),
-        credentials=_credentials(user, cluster=cluster, path=path),
+        credentials=Credentials(
+            _token_source(user, cluster=cluster, path=path),
+            _content(user, "client-certificate", path),
+            _content(user, "client-key", path),
+        ),
         authority=_content(cluster, "certificate-authority", path),
         verify=not cluster.get("insecure-skip-tls-verify", False),
         server_name=str(cluster.get("tls-server-name") or ""),
@@ -127,12 +131,6 @@ def _list_at(entry: Json, key: str) -> list[Any]:
     """Return the list at `key`; an empty one if there is nothing, or something else."""
     found = entry.get(key)
     return found if isinstance(found, list) else []
-
-
-def _credentials(user: Json, *, cluster: Json, path: Path) -> Credentials:
-    certificate = _content(user, "client-certificate", path)
-    key = _content(user, "client-key", path)
-    return Credentials(_token_source(user, cluster=cluster, path=path), certificate, key)
 
 
 def _token_source(user: Json, *, cluster: Json, path: Path) -> TokenSource | None:

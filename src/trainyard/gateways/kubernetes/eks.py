@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError
-from trainyard.gateways.aws_refusals import AwsAccount, call_aws
+from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.aws_session import boto3_session
 
 _PREFIX = "k8s-aws-v1."
@@ -55,13 +55,7 @@ class EksCluster:
 def list_clusters(region: str = "") -> tuple[EksCluster, ...]:
     """The clusters of the account in a region. Raises ServiceError when AWS refuses or cannot be reached."""
     aws = AwsAccount(region)
-    pages = aws.client("eks").get_paginator("list_clusters").paginate()
-    names = call_aws(
-        lambda: [name for page in pages for name in page["clusters"]],
-        "list its clusters",
-        service="eks",
-        region=aws.region,
-    )
+    names = aws.pages("eks", "list_clusters", "clusters", what="list its clusters")
     found = (_describe(aws, name) for name in names)
     return tuple(cluster for cluster in found if cluster is not None)
 
@@ -98,32 +92,29 @@ class HyperPod:
 
     def clusters(self) -> list[dict[str, Any]]:
         """Return the clusters, as `DescribeCluster` returns them."""
-        names = self._list_all("list_clusters", "ClusterSummaries")
-        return [self.describe(str(summary["ClusterName"])) for summary in names]
+        found = self._aws.pages("sagemaker", "list_clusters", "ClusterSummaries", what="list clusters")
+        return [self.describe(str(summary["ClusterName"])) for summary in found]
 
     def describe(self, name: str) -> dict[str, Any]:
         """One cluster, as `DescribeCluster` returns it. Raises ConfigError if there is none of this name."""
-        what = f"describe the HyperPod cluster {name}"
-        found: dict[str, Any] = self._call("describe_cluster", what, name, ClusterName=name)
+        found: dict[str, Any] = self._aws.call(
+            "sagemaker",
+            "describe_cluster",
+            what=f"describe the HyperPod cluster {name}",
+            missing=self._unknown(name),
+            ClusterName=name,
+        )
         return found
 
     def nodes(self, name: str) -> list[dict[str, Any]]:
         """Return the nodes of a cluster, as `ListClusterNodes` returns them."""
-        return self._list_all("list_cluster_nodes", "ClusterNodeSummaries", name, ClusterName=name)
+        words: dict[str, Any] = {"what": "list cluster nodes", "missing": self._unknown(name)}
+        return self._aws.pages(
+            "sagemaker", "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=name, **words
+        )
 
-    def _list_all(self, operation: str, key: str, name: str = "", **arguments: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        more = dict(arguments)
-        while True:
-            answer = self._call(operation, operation.replace("_", " "), name, **more)
-            found.extend(answer.get(key) or ())
-            if not answer.get("NextToken"):
-                return found
-            more["NextToken"] = answer["NextToken"]
-
-    def _call(self, operation: str, what: str, name: str, **arguments: str) -> Any:
-        missing = dict.fromkeys(_UNKNOWN, f"SageMaker of {self.region} has no HyperPod cluster {name}")
-        return self._aws.call("sagemaker", operation, what=what, missing=missing, **arguments)
+    def _unknown(self, name: str) -> dict[str, str]:
+        return dict.fromkeys(_UNKNOWN, f"SageMaker of {self.region} has no HyperPod cluster {name}")
 
 
 def eks_token(cluster: str, *, region: str = "") -> str:
@@ -149,21 +140,11 @@ def _presigned_url(session: Any, cluster: str) -> str:
     from botocore.config import Config
 
     client = session.client("sts", config=Config(signature_version="v4", connect_timeout=5, read_timeout=10))
-    identify = "sts.GetCallerIdentity"
 
-    def keep(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
-        context[_HEADER] = params.pop("ClusterName")
+    def name_cluster(request: Any, **_: object) -> None:
+        request.headers[_HEADER] = cluster
 
-    def add_header(request: Any, **_: object) -> None:
-        request.headers[_HEADER] = request.context[_HEADER]
-
-    client.meta.events.register(f"provide-client-params.{identify}", keep)
-    client.meta.events.register(f"before-sign.{identify}", add_header)
+    client.meta.events.register("before-sign.sts.GetCallerIdentity", name_cluster)
     return str(
-        client.generate_presigned_url(
-            "get_caller_identity",
-            Params={"ClusterName": cluster},
-            ExpiresIn=_SIGNED_SECONDS,
-            HttpMethod="GET",
-        )
+        client.generate_presigned_url("get_caller_identity", ExpiresIn=_SIGNED_SECONDS, HttpMethod="GET")
     )

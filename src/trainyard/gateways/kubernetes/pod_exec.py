@@ -7,21 +7,18 @@ the handshake and reads and writes the frames. One thread uses a connection. Pin
 that a command may be silent for long but a dead connection is detected.
 """
 
-import http.client
 import json
-import socket
-import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.kubernetes.api_requests import RETRIED_STATUSES, ApiRequests, message_in, unreachable
-from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_headers, proxy_of, ssl_context
+from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
 
 if TYPE_CHECKING:
     from trainyard.jobs.volumes.place import Place
@@ -31,7 +28,10 @@ _PING_SECONDS = 15.0
 _SILENT_SECONDS = 60.0
 """After this time without a frame, pongs included, the connection is dead."""
 _STDIN_PIECE = 1 << 15
-_BROKEN = (websocket.WebSocketTimeoutException, websocket.WebSocketConnectionClosedException)
+_BROKEN = (
+    *(OSError, websocket.WebSocketTimeoutException, websocket.WebSocketConnectionClosedException),
+    *(websocket.WebSocketProxyException, websocket.WebSocketAddressException),
+)
 
 
 class Exec:
@@ -65,36 +65,25 @@ class Exec:
 
         Raises ServiceTroubleError if the connection breaks first, ServiceError if the command cannot be run.
         """
-        channel, status = self.STDOUT, b""
-        for first, piece in self._messages():
-            if first:
-                channel, piece = piece[0] if piece else self.STDOUT, piece[1:]
-            if channel == self.ERROR:
-                status += piece
-                if _is_json(status):
-                    break
-            elif piece:
-                yield channel, piece
-        if not status:
-            raise ServiceTroubleError(f"the connection to {self._place} was closed before the command ended")
-        self.exit_code = _exit_code(status, self._place)
-
-    def _messages(self) -> Iterator[tuple[bool, bytes]]:
-        """The payloads of data frames, and whether each one begins a message."""
-        while True:
+        while self.exit_code is None:
             kind, payload = self._receive()
             if kind == websocket.ABNF.OPCODE_CLOSE:
-                return
-            if kind == websocket.ABNF.OPCODE_PING:
-                self._send(websocket.ABNF.OPCODE_PONG, payload)
-            elif kind != websocket.ABNF.OPCODE_PONG:
-                yield kind != websocket.ABNF.OPCODE_CONT, payload
+                raise ServiceTroubleError(
+                    f"the connection to {self._place} was closed before the command ended"
+                )
+            channel, piece = (payload[0], payload[1:]) if payload else (self.STDOUT, b"")
+            if kind in (websocket.ABNF.OPCODE_PING, websocket.ABNF.OPCODE_PONG) or not piece:
+                continue
+            if channel == self.ERROR:
+                self.exit_code = _exit_code(piece, self._place)
+            else:
+                yield channel, piece
 
     def _receive(self) -> tuple[int, bytes]:
-        """Return the kind and the payload of the next frame."""
+        """Return the kind and the payload of the next message; a ping has been answered."""
         while True:
             try:
-                frame = self._connection.recv_frame()
+                kind, frame = self._connection.recv_data_frame(control_frame=True)
             except websocket.WebSocketTimeoutException:
                 if time.monotonic() - self._heard > _SILENT_SECONDS:
                     raise ServiceTroubleError(
@@ -111,7 +100,7 @@ class Exec:
             except OSError as error:
                 raise ServiceTroubleError(unreachable(self._server, error)) from None
             self._heard = time.monotonic()
-            return frame.opcode, frame.data
+            return kind, frame.data
 
     def _send(self, kind: int, payload: bytes) -> None:
         # The command may have ended; reading shows whether the connection broke.
@@ -123,33 +112,37 @@ def _open(
     api: ApiRequests, place: "Place", command: Sequence[str], *, reads_stdin: bool
 ) -> websocket.WebSocket:
     """Return a connection after its handshake. An expired token is renewed once."""
-    server, identity = urlsplit(api.access.server), api.identity()
-    host = server.netloc.rpartition("@")[2]
-    path = server.path.rstrip("/") + _path_of(place, command, reads_stdin=reads_stdin)
+    access, identity = api.access, api.identity()
+    address = access.server.replace("http", "ws", 1) + _path_of(place, command, reads_stdin=reads_stdin)
+    secure: dict[str, Any] = {}
+    if address.startswith("wss:"):
+        secure = {"context": ssl_context(access), "server_hostname": access.server_name or None}
+    options: dict[str, Any] = {"subprotocols": [_PROTOCOL], "suppress_origin": True}
+    if proxy := proxy_of(access):
+        parts = urlsplit(proxy)
+        options |= {"http_proxy_host": parts.hostname, "http_proxy_port": parts.port or 80}
+        options["http_no_proxy"] = ["-"]  # proxy_of has applied NO_PROXY, which a kubeconfig's proxy ignores
+        if parts.username:
+            options["http_proxy_auth"] = (unquote(parts.username), unquote(parts.password or ""))
     for last in (False, True):
-        headers = [("User-Agent", "trainyard"), *identity.items(), *api.access.impersonated]
-        opened = websocket.WebSocket(enable_multithread=False, skip_utf8_validation=True)
+        headers = [("User-Agent", "trainyard"), *identity.items(), *access.impersonated]
+        opened = websocket.WebSocket(
+            sockopt=[*KEEP_ALIVE], sslopt=secure, enable_multithread=False, skip_utf8_validation=True
+        )
+        opened.settimeout(_PING_SECONDS)
         try:
-            opened.connect(
-                f"ws://{host}{path}",
-                socket=_connect(api),
-                host=host,
-                header=[f"{name}: {value}" for name, value in headers],
-                subprotocols=[_PROTOCOL],
-                suppress_origin=True,
-            )
-            opened.settimeout(_PING_SECONDS)
+            opened.connect(address, header=[f"{name}: {value}" for name, value in headers], **options)
             return opened
         except websocket.WebSocketBadStatusException as error:
             renewed = api.identity(refused=identity.get("Authorization", "").removeprefix("Bearer "))
             if error.status_code != 401 or renewed == identity or last:
                 raise _refusal(api, place, error.status_code, message_in(error.resp_body or b"")) from None
             identity = renewed
-        except (OSError, *_BROKEN) as error:
-            raise ServiceTroubleError(unreachable(api.access.server, error)) from None
+        except _BROKEN as error:
+            raise ServiceTroubleError(unreachable(access.server, error)) from None
         except websocket.WebSocketException:
             raise ServiceError(
-                f"{api.access.server} does not answer Kubernetes' WebSocket handshake; is there a proxy in "
+                f"{access.server} does not answer Kubernetes' WebSocket handshake; is there a proxy in "
                 "between?"
             ) from None
     raise AssertionError("the second attempt returns or raises")
@@ -163,29 +156,6 @@ def _path_of(place: "Place", command: Sequence[str], *, reads_stdin: bool) -> st
     return f"{pods}/{quote(place.pod, safe='')}/exec?{urlencode(query)}"
 
 
-def _connect(api: ApiRequests) -> socket.socket:
-    """Return a connection to the API server, through its proxy if it has one, and with TLS if it uses it."""
-    access = api.access
-    server, proxy = urlsplit(access.server), urlsplit(proxy_of(access))
-    port = server.port or (443 if server.scheme == "https" else 80)
-    host = server.hostname or ""
-    connection = http.client.HTTPConnection(host, port, timeout=_PING_SECONDS)
-    if proxy.hostname:
-        connection = http.client.HTTPConnection(proxy.hostname, proxy.port or 80, timeout=_PING_SECONDS)
-        connection.set_tunnel(host, port, headers=proxy_headers(proxy_of(access)))
-    try:
-        connection.connect()
-        plain: socket.socket = connection.sock
-        for level, option, value in KEEP_ALIVE:
-            plain.setsockopt(level, option, value)
-        if server.scheme != "https":
-            return plain
-        return ssl_context(access).wrap_socket(plain, server_hostname=access.server_name or host)
-    except (OSError, ssl.SSLError, http.client.HTTPException) as error:
-        connection.close()
-        raise ServiceTroubleError(unreachable(access.server, error)) from None
-
-
 def _refusal(api: ApiRequests, place: "Place", status: int, message: str) -> ServiceError:
     if status == 401:
         return api.unknown_caller()
@@ -195,13 +165,6 @@ def _refusal(api: ApiRequests, place: "Place", status: int, message: str) -> Ser
         return PermissionRefusedError(f"not allowed: {needs}: {message}")
     kind = ServiceTroubleError if status in (0, *RETRIED_STATUSES) else ServiceError
     return kind(f"a command cannot be run in {place} ({status}): {message}")
-
-
-def _is_json(text: bytes) -> bool:
-    with suppress(ValueError, RecursionError):
-        json.loads(text)
-        return True
-    return False
 
 
 def _exit_code(status: bytes, place: "Place") -> int:

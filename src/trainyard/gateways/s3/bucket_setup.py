@@ -8,19 +8,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.refusals import DENIED
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-_ABORT_DAYS, _OLD_VERSION_DAYS = 7, 30
+_ABORT_RULE, _ABORT_DAYS = "abort-incomplete-uploads", 7
 _UNKNOWN = ("NotImplemented", "501", "MethodNotAllowed", "405", "404", "NotFound", "UnsupportedOperation")
-_DENIED = ("AccessDenied", "403", "Forbidden")
 _NOT_SET = (
-    "NoSuchPublicAccessBlockConfiguration",
+    *("", "NoSuchPublicAccessBlockConfiguration", "NoSuchLifecycleConfiguration"),
     "ServerSideEncryptionConfigurationNotFoundError",
-    "NoSuchLifecycleConfiguration",
 )
+# A setting as boto3's operations name it -> as IAM's permissions do.
+_PERMISSIONS = {
+    "public_access_block": "BucketPublicAccessBlock",
+    "bucket_encryption": "EncryptionConfiguration",
+    "bucket_versioning": "BucketVersioning",
+    "bucket_lifecycle_configuration": "LifecycleConfiguration",
+    "bucket_request_payment": "BucketRequestPayment",
+}
 _Answer = dict[str, Any]
+# Returns what is wrong with S3's answer; None if nothing is.
+_Judge = Callable[[_Answer], str | None]
+# Returns the arguments of the operation that fixes the setting.
+_Fix = Callable[[_Answer], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,83 +54,43 @@ class BucketSetup:
 
     def __init__(self, name: str, prefix: str, *, encryption: str, call_seconds: float) -> None:
         self._bucket = Bucket(name, prefix, encryption=encryption, call_seconds=call_seconds)
-        self._algorithm = "AES256" if encryption == "none" else encryption
+        self._encryption = encryption
 
     def findings(self, *, fix: bool) -> Iterator[BucketFinding]:
         """Yield a finding per setting; with `fix`, settings that are not good are fixed first."""
-        for name, read, judge, correct in self._checks():
-            yield self._check_setting(name, read, judge, correct=correct if fix else None)
-        yield self._check_setting(
-            "no expiry", "get_bucket_lifecycle_configuration", self._expiry, correct=None
+        settings: tuple[tuple[str, str, _Judge, _Fix | None], ...] = (
+            ("public access block", "public_access_block", _public, _block_public),
+            ("encryption", "bucket_encryption", _encryption, self._encrypt),
+            ("versioning", "bucket_versioning", _versioning, _keep_versions),
+            ("aborted uploads", "bucket_lifecycle_configuration", self._abort_rule, _abort_uploads),
+            # People wrote these, so they are not fixed.
+            ("no expiry", "bucket_lifecycle_configuration", self._expiry, None),
+            ("owner pays", "bucket_request_payment", _payer, None),
         )
-        yield self._check_setting("owner pays", "get_bucket_request_payment", _payer, correct=None)
+        for name, setting, judge, correct in settings:
+            yield self._check(name, setting, judge, correct=correct if fix else None)
 
-    def _checks(self) -> tuple[tuple[str, str, "_Judge", Callable[[_Answer], None]], ...]:
-        return (
-            ("public access block", "get_public_access_block", _public, self._block_public),
-            ("encryption", "get_bucket_encryption", _encryption, self._encrypt),
-            ("versioning", "get_bucket_versioning", _versioning, self._keep_versions),
-            ("aborted uploads", "get_bucket_lifecycle_configuration", self._abort_rule, self._sweep),
-        )
-
-    def _check_setting(
-        self, name: str, read: str, judge: "_Judge", *, correct: Callable[[_Answer], None] | None
-    ) -> BucketFinding:
-        answer, code = self._bucket.about(read)
-        if code in _UNKNOWN:
-            return BucketFinding(name, None, f"the store does not know this setting ({code})")
-        if code in _DENIED:
-            return BucketFinding(name, None, f"may not be read: {_permission(read)} is missing")
-        if code and code not in _NOT_SET:
-            return BucketFinding(name, None, f"the store answers {code}")
+    def _check(self, name: str, setting: str, judge: _Judge, *, correct: _Fix | None) -> BucketFinding:
+        answer, code = self._bucket.about(f"get_{setting}")
+        if code not in _NOT_SET:
+            return BucketFinding(name, None, _refusal(code, f"s3:Get{_PERMISSIONS[setting]}"))
         found = judge(answer or {})
         if found is None:
             return BucketFinding(name, True, "as it should be")
         if correct is None:
             return BucketFinding(name, False, found)
-        try:
-            correct(answer or {})
-        except ServiceError as error:
-            return BucketFinding(name, False, f"{found}; could not be fixed: {error}")
-        again, _ = self._bucket.about(read)
-        still = judge(again or {})
-        return BucketFinding(
-            name,
-            still is None,
-            found if still is None else f"{still}, even after the correction",
-            still is None,
-        )
-
-    def _change(self, operation: str, **arguments: Any) -> None:
-        _, code = self._bucket.about(operation, **arguments)
+        _, code = self._bucket.about(f"put_{setting}", **correct(answer or {}))
         if code:
-            words = f"{_permission(operation)} is missing" if code in _DENIED else f"the store answers {code}"
-            raise ServiceError(words)
-
-    def _block_public(self, _: _Answer) -> None:
-        blocks = dict.fromkeys(_BLOCKS, True)
-        self._change("put_public_access_block", PublicAccessBlockConfiguration=blocks)
-
-    def _encrypt(self, _: _Answer) -> None:
-        rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": self._algorithm}}
-        self._change("put_bucket_encryption", ServerSideEncryptionConfiguration={"Rules": [rule]})
-
-    def _keep_versions(self, _: _Answer) -> None:
-        self._change("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
-
-    def _sweep(self, answer: _Answer) -> None:
-        """Add our rule to the existing ones, because S3 replaces all rules at once."""
-        rules = [rule for rule in answer.get("Rules", []) if rule.get("ID") != "abort-incomplete-uploads"]
-        abort = {"DaysAfterInitiation": _ABORT_DAYS}
-        rules.append(
-            {
-                "ID": "abort-incomplete-uploads",
-                "Status": "Enabled",
-                "Filter": {"Prefix": ""},
-                "AbortIncompleteMultipartUpload": abort,
-            }
+            reason = _refusal(code, f"s3:Put{_PERMISSIONS[setting]}")
+            return BucketFinding(name, False, f"{found}; could not be fixed: {reason}")
+        still = judge(self._bucket.about(f"get_{setting}")[0] or {})
+        return BucketFinding(
+            name, still is None, f"{still}, even after the correction" if still else found, still is None
         )
-        self._change("put_bucket_lifecycle_configuration", LifecycleConfiguration={"Rules": rules})
+
+    def _encrypt(self, _: _Answer) -> dict[str, Any]:
+        rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": self._encryption}}
+        return {"ServerSideEncryptionConfiguration": {"Rules": [rule]}}
 
     def _abort_rule(self, answer: _Answer) -> str | None:
         rules = (rule for rule in _enabled_rules(answer) if "AbortIncompleteMultipartUpload" in rule)
@@ -129,7 +99,7 @@ class BucketSetup:
         return f"no rule aborts uploads that were never completed; {_ABORT_DAYS} days are advised"
 
     def _expiry(self, answer: _Answer) -> str | None:
-        """Report a rule that removes or moves current objects; people wrote it, so it is not fixed."""
+        """Report a rule that removes or moves current objects."""
         ours = self._bucket.prefix
         for rule in _enabled_rules(answer):
             removes = {"Days", "Date"} & set(rule.get("Expiration", {})) or rule.get("Transitions")
@@ -140,13 +110,20 @@ class BucketSetup:
         return None
 
 
-_Judge = Callable[[_Answer], str | None]
+def _refusal(code: str, permission: str) -> str:
+    if code in _UNKNOWN:
+        return f"the store does not know this setting ({code})"
+    return f"not allowed: {permission} is missing" if code in DENIED else f"the store answers {code}"
 
 
 def _public(answer: _Answer) -> str | None:
     blocks = answer.get("PublicAccessBlockConfiguration", {})
     open_ = [name for name in _BLOCKS if not blocks.get(name)]
     return f"not on: {', '.join(open_)}" if open_ else None
+
+
+def _block_public(_: _Answer) -> dict[str, Any]:
+    return {"PublicAccessBlockConfiguration": dict.fromkeys(_BLOCKS, True)}
 
 
 def _encryption(answer: _Answer) -> str | None:
@@ -157,6 +134,18 @@ def _encryption(answer: _Answer) -> str | None:
 def _versioning(answer: _Answer) -> str | None:
     status = answer.get("Status")
     return None if status == "Enabled" else f"{status or 'never enabled'}: overwritten objects are lost"
+
+
+def _keep_versions(_: _Answer) -> dict[str, Any]:
+    return {"VersioningConfiguration": {"Status": "Enabled"}}
+
+
+def _abort_uploads(answer: _Answer) -> dict[str, Any]:
+    """Return the existing rules and ours, because S3 replaces all rules at once."""
+    rules = [rule for rule in answer.get("Rules", []) if rule.get("ID") != _ABORT_RULE]
+    abort = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _ABORT_DAYS}}
+    rules.append({"ID": _ABORT_RULE, "Status": "Enabled", "Filter": {"Prefix": ""}, **abort})
+    return {"LifecycleConfiguration": {"Rules": rules}}
 
 
 def _payer(answer: _Answer) -> str | None:
@@ -173,15 +162,3 @@ def _prefix(rule: _Answer) -> str:
     """Return the prefix of the keys to which a rule applies."""
     chosen = rule.get("Filter", {})
     return str(chosen.get("Prefix") or chosen.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
-
-
-def _permission(operation: str) -> str:
-    verb, _, rest = operation.partition("_")
-    names = {
-        "public_access_block": "BucketPublicAccessBlock",
-        "bucket_encryption": "EncryptionConfiguration",
-        "bucket_versioning": "BucketVersioning",
-        "bucket_lifecycle_configuration": "LifecycleConfiguration",
-        "bucket_request_payment": "BucketRequestPayment",
-    }
-    return f"s3:{verb.capitalize()}{names[rest]}"

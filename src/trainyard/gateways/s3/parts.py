@@ -14,7 +14,6 @@ import hashlib
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,8 @@ _NOT_JOINED = (*TAKEN, *MISSING, "NoSuchUpload", "409", "ConditionalRequestConfl
 _ALGORITHM = "CRC64NVME"
 
 
-@dataclass(frozen=True)
-class _SentPart:
-    etag: str
-    checksum: int
-    size: int
+# The ETag, the CRC64NVME and the size of a part that was sent.
+_SentPart = tuple[str, int, int]
 
 
 class Parts(Upload):
@@ -122,9 +118,9 @@ class Parts(Upload):
         if self.algorithm:
             more = {"ChecksumType": "FULL_OBJECT", f"Checksum{_ALGORITHM}": self._checksum()}
         parts = [
-            {"PartNumber": number, "ETag": part.etag}
-            | ({f"Checksum{_ALGORITHM}": as_text(part.checksum)} if self.algorithm else {})
-            for number, part in enumerate(self._sent, 1)
+            {"PartNumber": number, "ETag": etag}
+            | ({f"Checksum{_ALGORITHM}": as_text(checksum)} if self.algorithm else {})
+            for number, (etag, checksum, _) in enumerate(self._sent, 1)
         ]
         return self._bucket.call(
             "complete_multipart_upload",
@@ -140,8 +136,8 @@ class Parts(Upload):
         from awscrt import checksums
 
         total = 0
-        for part in self._sent:
-            total = checksums.combine_crc64nvme(total, part.checksum, part.size)
+        for _, checksum, size in self._sent:
+            total = checksums.combine_crc64nvme(total, checksum, size)
         return as_text(total)
 
     def abort(self) -> None:
@@ -201,7 +197,7 @@ class Parts(Upload):
             )
         finally:
             self._slots.release()
-        return _SentPart(str(answer["ETag"]), checksum, len(content))
+        return str(answer["ETag"]), checksum, len(content)
 
 
 class PartBody(BytesIO):

@@ -256,9 +256,7 @@ class S3Store:
     ) -> SinglePart | Parts:
         how: dict[str, Any] = {"metadata": metadata, "pace": self._pace, "replaces": replaces}
         if path.stat().st_size <= (self.part_bytes or PARTS_FROM_BYTES):
-            single = SinglePart(self._bucket, key, path, **how)
-            single.hash_file()
-            return single
+            return SinglePart(self._bucket, key, path, **how)
         upload = Parts(self._bucket, key, path, slots=self._parts, part_size=self.part_bytes, **how)
         with self._large:
             if not (self._has_checksum and upload.send(has_checksum=True)):

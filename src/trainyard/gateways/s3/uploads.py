@@ -46,11 +46,8 @@ def archive_of(answer: Mapping[str, Any]) -> str:
     """
     archive = answer.get("ArchiveStatus") or answer.get("StorageClass")
     is_restored = 'ongoing-request="false"' in str(answer.get("Restore", ""))
-    return str(archive) if archive and _is_archive(str(archive)) and not is_restored else ""
-
-
-def _is_archive(name: str) -> bool:
-    return name in _ARCHIVES or name.endswith("ARCHIVE_ACCESS")
+    is_archive = archive in _ARCHIVES or str(archive).endswith("ARCHIVE_ACCESS")
+    return str(archive) if is_archive and not is_restored else ""
 
 
 def condition(replaces: str) -> dict[str, str]:
@@ -137,10 +134,10 @@ class Upload:
 
 
 class SinglePart(Upload):
-    """A file that one request uploads; it is read again then, and S3 refuses other bytes."""
+    """A file that one request uploads: it is hashed now and read again then, and S3 refuses other bytes."""
 
-    def hash_file(self) -> None:
-        """Read the file once; it has to be done before `commit`."""
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.sha256 = sha256_of(self._path, self._pace)
 
     def _checksum(self) -> str:

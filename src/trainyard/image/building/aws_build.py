@@ -2,38 +2,31 @@
 
 An image that exists under every requested tag is not built again; if it was checked only at a lower level, it
 is checked again. CodeBuild, ECR and the archive writer are passed in; this module holds the order of the
-calls.
+calls, and what a build is given and has to export.
 """
 
+import hashlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, TrainyardError
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
 from trainyard.image.building.build_poll import BuildPoll, CompletedBuild
-from trainyard.image.building.build_record import (
-    aws_result,
-    build_variables,
-    check_variables,
-    exported_answers,
-    same_digest,
-    source_files,
-)
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
+from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import CodeBuild
 
 # Levels of the check; each includes the one before.
 _LEVELS = ("quick", "standard", "full")
-
-
-ExistingImage = tuple[str, bool]
-"""The digest of an image in ECR with the content and every requested tag; whether it passed the check."""
+# The folder of the context in the archive, beside the files that run the build.
+_CONTEXT = ".image-context"
+_NO_EXPORT = "it exported no {}. The project must build with the buildspec.yml of this repository"
 
 
 @dataclass(frozen=True)
@@ -45,22 +38,23 @@ class AwsBuilder:
     send_files: Callable[[Mapping[str, Path]], tuple[dict[str, str], bool]]
     """Sends files, and those of this repository that a build needs; returns what `send_source` does."""
     find_digest: Callable[..., str | None]
-    """Returns the digest for `account`, `region`, `repository`, `tag` and `digest`; None if there is none."""
+    """Returns the digest that ECR holds for `repository`, `tag` and `digest`; None if there is none."""
     fixed_tags: Callable[[BuildRequest], Callable[[str], bool]]
     """Returns, for the repository of a request, whether a tag can be set only once in it."""
     needed_tags: Callable[[BuildRequest], Sequence[str]]
     """Returns the tags that an image must have, besides the tag of its content."""
     find_cache: Callable[[BuildRequest], str]
     """Returns the reference of an image's layer cache; empty if there is none."""
-    account: str
+    host: str
+    """The registry."""
     project: str
     level: str
     variables: Mapping[str, str]
     """Variables of CodeBuild that all images share."""
     secrets: Mapping[str, str]
     """Variables of CodeBuild with names of AWS Secrets Manager."""
-    root: Path
-    """The checkout of this repository, whose scripts run in the build."""
+    buildspec: bytes
+    """The buildspec.yml by which builds have to check an image."""
     token: str
     """A part of CodeBuild's idempotency token: with the same one, the same content is started only once."""
     rebuild: bool = False
@@ -70,85 +64,38 @@ class AwsBuilder:
 
         Raises ConfigError and ServiceError before any build is started, and what `BuildPoll.follow` raises.
         """
-        held = {request.image: self._find_existing_image(request) for request in requests}
-        held |= {one.image: None for one in requests if self.rebuild or one.unpinned}
+        held = {one.image: self._find_existing_image(one) for one in requests}
         for request in requests:
-            if held[request.image] is None:
+            if not held[request.image][0]:
                 self._require_free_tags(request)
         starts = {
-            request.image: self._start(request, held[request.image])
-            for request in requests
-            if not ((one := held[request.image]) and one[1])
+            one.image: self._start(one, held[one.image][0]) for one in requests if not held[one.image][1]
         }
         ended = self.poll.follow(starts)
-        return [self._result(one, held[one.image], ended.get(one.image)) for one in requests]
+        return [self._result(one, held[one.image][0], ended.get(one.image)) for one in requests]
 
-    def _start(self, request: BuildRequest, held: ExistingImage | None) -> Callable[[int], str]:
-        """Send the source; return a function that starts the build, or only the check of a held image."""
-        if request.unpinned:
-            named = ", ".join(request.unpinned)
-            self.poll.log(
-                request.image, f"built again: {named} is not pinned by digest, so it may have changed"
-            )
-        source, is_new = self.send_files(source_files(request))
-        existed = "" if is_new else " existed"
-        self.poll.log(request.image, f"source s3://{source['sourceLocationOverride']}{existed}")
-        if held is None:
-            own = build_variables(request, self.find_cache(request))
-            variables, secrets = own | {"LEVEL": self.level, **self.variables}, self.secrets
-        else:
-            why = f"not known to have passed the {self.level} check"
-            self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
-            uri = aws_result(request, (self.account, self.aws.region), held[0], None)["uri"]
-            variables = check_variables(uri, self.level, self.variables.get("CHECK_FLAGS", ""))
-            secrets = {}
-        return lambda attempt: self.aws.start(
-            self.project,
-            source=source,
-            variables=variables,
-            token=f"{request.tag}-{self.token}-{attempt}",
-            secrets=secrets,
-        )
+    def _find_existing_image(self, request: BuildRequest) -> tuple[str, bool]:
+        """Return the digest of the image with this content and every needed tag, and whether it passed.
 
-    def _result(
-        self, request: BuildRequest, held: ExistingImage | None, ended: CompletedBuild | TrainyardError | None
-    ) -> dict[str, Any] | TrainyardError:
-        if isinstance(ended, TrainyardError):
-            return ended
-        place = (self.account, self.aws.region)
-        try:
-            if held is None:
-                assert ended is not None
-                digest = same_digest(request, ended, partial(self._digest, request))
-                return aws_result(request, place, digest, ended)
-            record = aws_result(request, place, held[0], None)
-            if ended is not None:
-                spec = (self.root / "buildspec.yml").read_bytes()
-                exported_answers(ended, record["uri"], self.level, spec)
-            return record
-        except TrainyardError as error:
-            return error
-
-    def _find_existing_image(self, request: BuildRequest) -> ExistingImage | None:
-        """Return the image that every needed tag names; None if there is no such image with this content."""
+        The digest is empty if there is none, or if it is to be built again.
+        """
+        if self.rebuild or request.unpinned:
+            return "", False
         names = self.needed_tags(request) or (request.tag,)
-        found = {self._digest(request, name, "") for name in names}
+        found = {self._digest(request, name) for name in names}
         digest = found.pop() if len(found) == 1 else None
         if digest is None:
-            return None
+            return "", False
         enough = _LEVELS.index(self.level)
         for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
-            if self._digest(request, checked_tag(level, request.tag, digest), "") == digest:
+            if self._digest(request, checked_tag(level, request.tag, digest)) == digest:
                 return digest, level in _LEVELS[enough:]
-        has_content = self._digest(request, request.tag, "") == digest
-        return (digest, False) if has_content else None
+        return (digest if self._digest(request, request.tag) == digest else ""), False
 
     def _require_free_tags(self, request: BuildRequest) -> None:
         """Raise ConfigError for a tag that a build would set and that cannot move: the push would fail."""
         fixed = self.fixed_tags(request)
-        taken = [
-            name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name, "")
-        ]
+        taken = [name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name)]
         if taken:
             why = "".join(
                 f"; {one} is not pinned by digest, so each build differs" for one in request.unpinned[:1]
@@ -158,11 +105,137 @@ class AwsBuilder:
                 "Choose another tag or version, or commit a change. Nothing was started."
             )
 
-    def _digest(self, request: BuildRequest, tag: str, digest: str) -> str | None:
-        """Return the digest that ECR holds for a tag or a digest."""
-        return self.find_digest(
-            account=self.account, region=self.aws.region, repository=request.image, tag=tag, digest=digest
+    def _start(self, request: BuildRequest, held: str) -> Callable[[int], str]:
+        """Send the source; return a function that starts the build, or only the check of a held image."""
+        if request.unpinned:
+            named = ", ".join(request.unpinned)
+            self.poll.log(
+                request.image, f"built again: {named} is not pinned by digest, so it may have changed"
+            )
+        source, is_new = self.send_files(source_files(request))
+        existed = "" if is_new else " existed"
+        self.poll.log(request.image, f"source s3://{source['sourceLocationOverride']}{existed}")
+        if held:
+            why = f"not known to have passed the {self.level} check"
+            self.poll.log(request.image, f"already in ECR, but {why}: it is checked again")
+            flags = self.variables.get("CHECK_FLAGS", "")
+            variables = check_variables(self._uri(request, held), self.level, flags)
+        else:
+            variables = _build_variables(request, self.find_cache(request))
+            variables |= {"LEVEL": self.level, **self.variables}
+        return lambda attempt: self.aws.start(
+            self.project,
+            source=source,
+            variables=variables,
+            token=f"{request.tag}-{self.token}-{attempt}",
+            secrets={} if held else self.secrets,
         )
+
+    def _result(
+        self, request: BuildRequest, held: str, ended: CompletedBuild | TrainyardError | None
+    ) -> dict[str, Any] | TrainyardError:
+        if isinstance(ended, TrainyardError):
+            return ended
+        try:
+            if held and ended is not None:
+                exported_answers(ended, self._uri(request, held), self.level, self.buildspec)
+            built = None if held else ended
+            digest = held if built is None else self._built_digest(request, built)
+        except TrainyardError as error:
+            return error
+        found = {"uri": self._uri(request, digest), "digest": digest, "built": built is not None}
+        if built is not None:
+            phases = {phase.name: phase.seconds or 0.0 for phase in built.state.phases if phase.status}
+            found |= {"build_id": built.state.build_id, "attempts": built.attempts, "phases": phases}
+            found |= {"seconds": round(sum(phases.values()), 1), "log": built.state.log_address}
+        return request.record() | found
+
+    def _built_digest(self, request: BuildRequest, ended: CompletedBuild) -> str:
+        """Return the digest of a built image; raise VerificationError unless the registry holds it."""
+        pushed = ended.state.exported.get("IMAGE_DIGEST", "")
+        held = self._digest(request, digest=pushed) if pushed else None
+        if not pushed or held != pushed:
+            holds = f"ECR holds {held or 'no image'} for the IMAGE_DIGEST {pushed}"
+            raise _unproven(request.image, ended, holds if pushed else _NO_EXPORT.format("IMAGE_DIGEST"))
+        return pushed
+
+    def _digest(self, request: BuildRequest, tag: str = "", *, digest: str = "") -> str | None:
+        """Return the digest that ECR holds for a tag or a digest."""
+        return self.find_digest(repository=request.image, tag=tag, digest=digest)
+
+    def _uri(self, request: BuildRequest, digest: str) -> str:
+        return f"{self.host}/{request.image}@{digest}"
+
+
+def registry_host(account: str, region: str) -> str:
+    """Return the name of ECR's registry in an account and region."""
+    return f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+
+
+def _build_variables(request: BuildRequest, cache: str) -> dict[str, str]:
+    """Return the variables of the buildspec's task `image`."""
+    return {
+        "TASK": "image",
+        "IMAGE": request.image,
+        "CONTEXT": _CONTEXT,
+        "DOCKERFILE": request.dockerfile,
+        "BUILD_ARGS": shlex.join(f"{key}={value}" for key, value in request.build_args.items()),
+        "TARGET": request.target,
+        "PLATFORM": request.platform,
+        "CONTENT": request.digest,
+        "COMMIT": "" if request.dirty else request.commit,
+        **({"CACHE": cache} if cache else {}),
+    }
+
+
+def check_variables(image: str, level: str, flags: str) -> dict[str, str]:
+    """Return the variables of the buildspec's task `check`."""
+    return {"TASK": "check", "IMAGE_URI": image, "LEVEL": level, "CHECK_FLAGS": flags}
+
+
+def source_files(request: BuildRequest) -> dict[str, Path]:
+    """Return name in the archive -> file of the context, the Dockerfile and the ignore file.
+
+    Raises ConfigError for a Dockerfile outside the context.
+    """
+    if PurePosixPath(request.dockerfile).is_absolute():
+        raise ConfigError(
+            f"{request.dockerfile} is not in the context {request.context}, so CodeBuild would not have "
+            "it. Move it there, or use --builder local."
+        )
+    names = (*request.names, request.dockerfile, *request.ignore_files)
+    return {f"{_CONTEXT}/{name}": Path(request.context) / name for name in names}
+
+
+def _unproven(image: str, ended: CompletedBuild, says: str) -> VerificationError:
+    state = ended.state
+    return VerificationError(
+        f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+    )
+
+
+def exported_answers(
+    ended: CompletedBuild, image: str, level: str, buildspec: bytes
+) -> dict[str, bool | None]:
+    """Return the answers of a build that checked `image` by this `buildspec`; None is not known.
+
+    Raises VerificationError unless it exported the answers of this level, and none that failed.
+    """
+    try:
+        found = parse_json_object(ended.state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
+    except DamagedFileError:
+        found = {}
+    if not found:
+        raise _unproven(image, ended, _NO_EXPORT.format("IMAGE_CHECK"))
+    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
+    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
+    if other:
+        raise _unproven(image, ended, f"it checked by {', '.join(other)}")
+    answers = dict(found.get("answers") or {"any": False})
+    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
+    if failed:
+        raise _unproven(image, ended, f"these checks failed: {', '.join(failed)}")
+    return answers
 
 
 def send_source(

@@ -1,21 +1,9 @@
-"""Describe a build for people and for CodeBuild: variables, source, keys, lines and records.
+"""Describe builds for people: the plan, the results on a terminal and in a job summary."""
 
-It starts nothing and reads nothing.
-"""
-
-import hashlib
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.errors import ConfigError, DamagedFileError, VerificationError
-from trainyard.image.building.build_poll import CompletedBuild
-from trainyard.image.building.build_request import BuildRequest
-from trainyard.run.untrusted_files import parse_json_object
-
-_CONTEXT = ".image-context"
-"""The folder of the context in the archive, beside the files that run the build."""
+from trainyard.errors import ConfigError
 
 
 def require_different_names(names: Sequence[str]) -> None:
@@ -41,103 +29,6 @@ def plan_lines(plan: Sequence[Mapping[str, Any]]) -> list[str]:
         for base in one["unpinned"]:
             lines.append(f"  {'':<13} {base} is not pinned by digest, so every call builds this image")
     return [*lines, "Nothing was built."]
-
-
-def build_variables(request: BuildRequest, cache: str) -> dict[str, str]:
-    """Return the variables of the buildspec's task `image`."""
-    arguments = shlex.join(f"{key}={value}" for key, value in request.build_args.items())
-    return {
-        "TASK": "image",
-        "IMAGE": request.image,
-        "CONTEXT": _CONTEXT,
-        "DOCKERFILE": request.dockerfile,
-        "BUILD_ARGS": arguments,
-        "TARGET": request.target,
-        "PLATFORM": request.platform,
-        "CONTENT": request.digest,
-        "COMMIT": "" if request.dirty else request.commit,
-        **({"CACHE": cache} if cache else {}),
-    }
-
-
-def check_variables(image: str, level: str, flags: str) -> dict[str, str]:
-    """Return the variables of the buildspec's task `check`."""
-    return {"TASK": "check", "IMAGE_URI": image, "LEVEL": level, "CHECK_FLAGS": flags}
-
-
-def source_files(request: BuildRequest) -> dict[str, Path]:
-    """Return name in the archive -> file of the context, the Dockerfile and the ignore file.
-
-    Raises ConfigError for a Dockerfile outside the context.
-    """
-    if PurePosixPath(request.dockerfile).is_absolute():
-        raise ConfigError(
-            f"{request.dockerfile} is not in the context {request.context}, so CodeBuild would not have "
-            "it. Move it there, or use --builder local."
-        )
-    names = (*request.names, request.dockerfile, *request.ignore_files)
-    return {f"{_CONTEXT}/{name}": Path(request.context) / name for name in names}
-
-
-def same_digest(request: BuildRequest, ended: CompletedBuild, find: Callable[[str, str], str | None]) -> str:
-    """Return the digest of the built image. Raises VerificationError unless build and registry agree on it.
-
-    `find` returns the registry's digest for a tag or a digest; the other one is empty.
-    """
-    pushed = ended.state.exported.get("IMAGE_DIGEST", "")
-    held = find("", pushed) if pushed else None
-    if pushed and held == pushed:
-        return pushed
-    says = f"ECR holds {held or 'no image'} for the IMAGE_DIGEST {pushed}" if pushed else _NO_EXPORT
-    raise _unproven(request.image, ended, says.format("IMAGE_DIGEST"))
-
-
-_NO_EXPORT = "it exported no {}. The project must build with the buildspec.yml of this repository"
-
-
-def _unproven(image: str, ended: CompletedBuild, says: str) -> VerificationError:
-    state = ended.state
-    return VerificationError(
-        f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
-    )
-
-
-def exported_answers(
-    ended: CompletedBuild, image: str, level: str, buildspec: bytes
-) -> dict[str, bool | None]:
-    """Return the answers of a build that checked `image` by this `buildspec`; None is not known.
-
-    Raises VerificationError unless it exported the answers of this level, and none that failed.
-    """
-    try:
-        found = parse_json_object(ended.state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
-    except DamagedFileError:
-        found = {}
-    if not found:
-        raise _unproven(image, ended, _NO_EXPORT.format("IMAGE_CHECK"))
-    asked = {"buildspec": hashlib.sha256(buildspec).hexdigest(), "image": image, "level": level}
-    other = [f"another {name}, {found.get(name, 'none')}" for name in asked if found.get(name) != asked[name]]
-    if other:
-        raise _unproven(image, ended, f"it checked by {', '.join(other)}")
-    answers = dict(found.get("answers") or {"any": False})
-    failed = [name for name, ok in answers.items() if ok is not None and ok is not True]
-    if failed:
-        raise _unproven(image, ended, f"these checks failed: {', '.join(failed)}")
-    return answers
-
-
-def aws_result(
-    request: BuildRequest, place: tuple[str, str], digest: str, ended: CompletedBuild | None
-) -> dict[str, Any]:
-    """Return the result as plain data; `place`: account and region; `ended`: None if nothing was built."""
-    account, region = place
-    host = f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-    found = {"uri": f"{host}/{request.image}@{digest}", "digest": digest, "built": ended is not None}
-    if ended is not None:
-        phases = {phase.name: phase.seconds or 0.0 for phase in ended.state.phases if phase.status}
-        found |= {"build_id": ended.state.build_id, "attempts": ended.attempts, "phases": phases}
-        found |= {"seconds": round(sum(phases.values()), 1), "log": ended.state.log_address}
-    return request.record() | found
 
 
 def result_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -23,8 +23,7 @@ from trainyard.image.conflict.version_facts import (
     version_text,
 )
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import judge_variable
+from trainyard.plan.environment.variable_rules import VariableScope, judge_variable
 from trainyard.plan.finding import Finding, Severity
 
 

@@ -5,7 +5,8 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
@@ -35,7 +36,6 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import submit
-from trainyard.jobs.kinds import EVERY_KIND
 from trainyard.jobs.resubmission import (
     Resubmission,
     avoid_nodes,
@@ -54,18 +54,10 @@ if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 Json = Mapping[str, Any]
-CLAIMS = "persistentvolumeclaims"
 _DEACTIVATION = {"spec": {"active": False}}
 """Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")
-_LABELLED = (
-    ("/api/v1", "services"),
-    ("/api/v1", "secrets"),
-    ("/api/v1", CLAIMS),
-    ("/apis/policy/v1", "poddisruptionbudgets"),
-    ("/apis/networking.k8s.io/v1", "networkpolicies"),
-)
-"""Kinds that are deleted with a job if they have the job's label, besides its parts."""
+_OF_RAY = (("/apis/ray.io/v1", "rayjobs"), ("/apis/ray.io/v1", "rayclusters"))
 _OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
 """Kinds that the operators create, and the garbage collector deletes after the job."""
 _PAUSE = 0.5
@@ -104,52 +96,46 @@ class JobEditor:
 
         Raises ConfigError if it has ended or its kind cannot be stopped, ServiceError if it is refused.
         """
-        job = self._job
         time_of_request = datetime.fromtimestamp(self._api.cluster_time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        observed = self._reader.observe(job)
+        observed = self._reader.observe(self._job)
         state = judge_job(observed)
         if state.ended and not state.holds_resources:
-            raise ConfigError(f"{job.name} has ended already: {state.state}")
-        record: dict[str, Any] = {"metadata": {"annotations": {CANCELLED: time_of_request}}}
-        workloads = observed.owned_of("Workload")
-        change = record if workloads else {**record, **job.kind.suspension(job.raw)}
-        if not dry_run:
-            # The record comes last: a job that Kueue may not stop is not recorded as cancelled.
-            for workload in workloads:
-                self._patch(self._path_of_workload(workload), _DEACTIVATION)
-            self._patch(job.path, change)
-        return self._describe_stop(workloads)
+            raise ConfigError(f"{self._job.name} has ended already: {state.state}")
+        record = {"metadata": {"annotations": {CANCELLED: time_of_request}}}
+        return self._stop(observed, record, dry_run=dry_run)
 
     def stop(self) -> list[str]:
         """Stop the pods of a job that is sent again, without recording a cancellation; return what was done.
 
         Raises ConfigError if its kind cannot be stopped, ServiceError if it is refused.
         """
-        workloads = self._reader.observe(self._job).owned_of("Workload")
-        for workload in workloads:
-            self._patch(self._path_of_workload(workload), _DEACTIVATION)
-        if not workloads:
-            self._patch(self._job.path, self._job.kind.suspension(self._job.raw))
-        return self._describe_stop(workloads)
+        return self._stop(self._reader.observe(self._job), {})
 
-    def _describe_stop(self, workloads: Iterable[Json]) -> list[str]:
-        """Return what a stop does, in words: to the job's Workloads, or to the job if it has none."""
+    def _stop(self, observed: Observed, record: dict[str, Any], *, dry_run: bool = False) -> list[str]:
+        """Stop the job by its Workloads, or suspend it if it has none; return in words what that is."""
+        workloads, job = observed.owned_of("Workload"), self._job
+        change = record if workloads else {**record, **job.kind.suspension(job.raw)}
+        if not dry_run:
+            # The record comes last: a job that Kueue may not stop is not recorded as cancelled.
+            for workload in workloads:
+                self._patch(self._path_of_workload(workload), _DEACTIVATION)
+            if change:
+                self._patch(job.path, change)
         stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return stops or [f"suspend {self._own}"]
 
-    def deletions(self, *, keep_claims: bool = False) -> list[str]:
+    def deletions(self) -> list[str]:
         """Return the objects that `delete` would delete, without those that the garbage collector deletes."""
-        return [f"delete {each}" for each in (self._own, *self._belongings(keep_claims=keep_claims))]
+        return [f"delete {each}" for each in (self._own, *self._named_parts())]
 
-    def delete(self, *, keep_claims: bool, seconds: float) -> list[str]:
-        """Delete the job and everything that belongs to it, and return what was deleted once it is gone.
+    def delete(self, *, seconds: float) -> list[str]:
+        """Delete the job and the parts that we created with it; return what was deleted once it is gone.
 
-        After a refusal the other parts are still deleted, but not the job itself.
-
-        Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
+        After a refusal the other parts are still deleted. Raises ServiceError if one is refused,
+        WaitTimeoutError naming what remains after `seconds`.
         """
         deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
-        objects = self._belongings(keep_claims=keep_claims)
+        objects = self._named_parts()
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
         for each in objects:
@@ -159,7 +145,7 @@ class JobEditor:
                 refusals.append(error)
         if refusals:
             raise refusals[0]
-        while remaining := self._remaining_parts(keep_claims=keep_claims):
+        while remaining := self._remaining_parts():
             if self._clock() > deadline:
                 names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
@@ -211,25 +197,17 @@ class JobEditor:
         return NamedObject(self._job.kind.api.resource, self._job.name, self._job.path)
 
     @property
-    def _kinds(self) -> list[JobKind]:
-        """The kinds of the job's plan: its own, and those that are submitted as it, as a RayCluster is."""
-        return [kind for kind in EVERY_KIND.values() if self._job.kind.name in (kind.name, kind.submitted_as)]
-
-    @property
-    def _part_kinds(self) -> list[tuple[str, str]]:
+    def _part_kinds(self) -> tuple[tuple[str, str], ...]:
         """Kinds of the parts that we create with the job, and copy when it is submitted again."""
-        parts = [(f"/apis/{root}", resource) for kind in self._kinds for root, resource in kind.parts]
-        others = [kind.api for kind in self._kinds if kind != self._job.kind]
-        apis = [(f"/apis/{api.group_version}", api.resource) for api in others]
-        return [_CONFIG_MAPS, *dict.fromkeys((*parts, *apis))]
+        kind = self._job.kind
+        own = _OF_RAY if kind.on_ray else ((f"/apis/{root}", resource) for root, resource in kind.parts)
+        return (_CONFIG_MAPS, *own)
 
     @property
     def _labels(self) -> str:
-        """The selector of objects with the label of the job, except those of a job of another kind."""
-        own = self._kinds
-        others = ",".join(name for name, kind in EVERY_KIND.items() if kind not in own)
+        """The selector of our objects with the label of the job, except those of a job of another kind."""
         equal = ",".join(f"{k}={v}" for k, v in {**MANAGED_BY, JOB_LABEL: self._job.name}.items())
-        return f"{equal},{KIND_LABEL} notin ({others})"
+        return f"{equal},{KIND_LABEL} in ({self._job.kind.labelled_as})"
 
     def next_name(self) -> str:
         """Return the first free name for a job that follows this one. Raises ServiceError."""
@@ -240,23 +218,20 @@ class JobEditor:
         answer = self._api.get(self._job.path_of(""), metadata_of="list") or {}
         return list(answer.get("items") or ())
 
+    def _named_parts(self) -> list[NamedObject]:
+        """Return the parts that we created with the job; those with the name of a stranger's are not its."""
+        found = self._find_objects(self._part_kinds, self._labels) if self._job.is_ours else []
+        return [each for each in found if each != self._own]
+
     def _parts(self) -> list[Json]:
-        """Return the parts that we created with the job."""
-        labelled = self._labelled_objects(self._part_kinds)
-        parts = [self._api.get(each.path) for each in labelled if each != self._own]
+        parts = [self._api.get(each.path) for each in self._named_parts()]
         return [part for part in parts if part is not None]
 
     def _path_of_workload(self, workload: Json) -> str:
         root = str(workload.get("apiVersion") or "kueue.x-k8s.io/v1beta2")
         return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
-    def _belongings(self, *, keep_claims: bool) -> list[NamedObject]:
-        """Return the objects with the label of the job, except the job itself and objects of its operator."""
-        known = (*self._part_kinds, *_LABELLED)
-        kinds = [entry for entry in known if not (keep_claims and entry[1] == CLAIMS)]
-        return [each for each in self._labelled_objects(kinds) if each != self._own]
-
-    def _remaining_parts(self, *, keep_claims: bool) -> list[NamedObject]:
+    def _remaining_parts(self) -> list[NamedObject]:
         """Return the parts of the job that still exist."""
         found = self._api.get(self._own.path)
         remaining = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
@@ -264,24 +239,18 @@ class JobEditor:
         for selector in dict.fromkeys((self._job.pod_selector, operators)):
             if not selector.endswith("="):
                 remaining += self._find_objects(_OWNED, selector)
-        return list(dict.fromkeys([*remaining, *self._belongings(keep_claims=keep_claims)]))
-
-    def _labelled_objects(self, kinds: Iterable[tuple[str, str]]) -> list[NamedObject]:
-        # Objects labelled with the name of a stranger's job do not belong to it.
-        return self._find_objects(kinds, self._labels) if self._job.is_ours else []
+        return list(dict.fromkeys([*remaining, *self._named_parts()]))
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
-        return [each for root, resource in kinds for each in self._objects_of_kind(root, resource, selector)]
-
-    def _objects_of_kind(self, root: str, resource: str, selector: str) -> Iterator[NamedObject]:
-        path = f"{root}/{self._space}/{resource}"
-        try:
-            query = urlencode({"labelSelector": selector})
-            answer = self._api.get(f"{path}?{query}", metadata_of="list") or {}
-        except PermissionRefusedError:
-            return  # we created none of a kind that we may not list
-        for raw in answer.get("items") or ():
-            yield NamedObject(resource, name_of(raw), f"{path}/{path_part(name_of(raw))}")
+        """Return the objects of these kinds; we created none of a kind that we may not list."""
+        found, query = list[NamedObject](), urlencode({"labelSelector": selector})
+        for root, resource in kinds:
+            path = f"{root}/{self._space}/{resource}"
+            with suppress(PermissionRefusedError):
+                answer = self._api.get(f"{path}?{query}", metadata_of="list") or {}
+                names = map(name_of, answer.get("items") or ())
+                found += [NamedObject(resource, name, f"{path}/{path_part(name)}") for name in names]
+        return found
 
     def _delete(self, found: NamedObject, options: dict[str, Any]) -> None:
         try:

@@ -127,10 +127,17 @@ class RetryLoop:
             state = self._follow(job, deadline, lost_seconds=self._times.lost if job.kind.suspend else None)
             if not state.ended or state.state is State.SUCCEEDED:
                 return RetryOutcome(state, "")
-            step = self._next(job, state, deadline)
-            if isinstance(step, RetryOutcome):
-                return step
-            job = step
+            now = self._read(job)
+            claimed = Stop("it was deleted") if now is None else self._claim(now, state)
+            if now is None or isinstance(claimed, Stop):
+                return RetryOutcome(state, claimed.why)
+            if not self._wait_for_backoff(now, claimed, deadline):
+                why = f"the retry as {claimed.next_name} waits; watch again to continue"
+                return RetryOutcome(state, why, is_waiting=True)
+            if why := self._objection(now):
+                return RetryOutcome(state, why)
+            self._stop_pods(now)
+            job = self._send(now, claimed)
 
     def preview(self, job: FoundJob) -> str:
         """Return in a sentence what would be done about the job now; nothing is changed."""
@@ -173,22 +180,6 @@ class RetryLoop:
         verdict = ("failed" if state.exit_code else "ok") if state.ended else ""
         self._announce("job", f"{state.job}: {state.state}: {state.reason}", verdict)
 
-    def _next(self, job: FoundJob, state: JobState, deadline: float) -> FoundJob | RetryOutcome:
-        """Return the job that replaces this one, or why there is none."""
-        now = self._read(job)
-        if now is None:
-            return RetryOutcome(state, "it was deleted")
-        claimed = self._claim(now, state)
-        if isinstance(claimed, Stop):
-            return RetryOutcome(state, claimed.why)
-        if not self._wait_for_backoff(now, claimed, deadline):
-            why = f"the retry as {claimed.next_name} waits; watch again to continue"
-            return RetryOutcome(state, why, is_waiting=True)
-        if why := self._objection(now):
-            return RetryOutcome(state, why)
-        self._stop_pods(now)
-        return self._send(now, claimed)
-
     def _read(self, job: FoundJob) -> FoundJob | None:
         """Return the present job; None if it is gone, or another one has its name."""
         raw = self._api.get(job.path)
@@ -209,11 +200,25 @@ class RetryLoop:
                 return Stop(str(error))
             if isinstance(decided, Stop):
                 return decided
-            claim = self._claim_of(job, decided)
-            if self._is_taken(job, claim):
+            last = decided.record.attempts[-1]
+            claim = RetryClaim(
+                next_name=JobEditor(self._reader, job).next_name(),
+                not_before=self._api.cluster_time() + decided.seconds,
+                record=decided.record,
+                avoided=decided.avoided,
+                failure_class=last.failure_class,
+                why=last.signature,
+            )
+            version = (job.raw.get("metadata") or {})["resourceVersion"]
+            notes = {RETRY_CLAIM: claim.to_json()}
+            body = {"metadata": {"resourceVersion": version, "annotations": notes}}
+            status, answer = self._api.merge(job.path, body)
+            if status == 200:
                 text = f"{job.name} is sent again as {claim.next_name}: {decided.why}"
                 self._announce("retry", text, "degraded")
                 return claim
+            if status not in (404, 409):  # the job has gone, or has changed since it was read
+                raise self._api.refusal(f"the retry of {job.name} cannot be recorded", status, answer)
             again = self._read(job)
             if again is None:
                 return Stop("it was deleted")
@@ -227,26 +232,6 @@ class RetryLoop:
         may_be_sent = failure is not None and (failure.retryable or failure.is_unknown)
         known = self._newest_step(self._api, job) if may_be_sent else None
         return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
-
-    def _claim_of(self, job: FoundJob, decided: Retry) -> RetryClaim:
-        last = decided.record.attempts[-1]
-        return RetryClaim(
-            next_name=JobEditor(self._reader, job).next_name(),
-            not_before=self._api.cluster_time() + decided.seconds,
-            record=decided.record,
-            avoided=decided.avoided,
-            failure_class=last.failure_class,
-            why=last.signature,
-        )
-
-    def _is_taken(self, job: FoundJob, claim: RetryClaim) -> bool:
-        """Return whether the API server accepted the claim; it refuses if the job has changed or gone."""
-        version = (job.raw.get("metadata") or {})["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version, "annotations": {RETRY_CLAIM: claim.to_json()}}}
-        status, answer = self._api.merge(job.path, body)
-        if status not in (200, 404, 409):
-            raise self._api.refusal(f"the retry of {job.name} cannot be recorded", status, answer)
-        return status == 200
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
         """Return the faults of nodes whose pods have not reported their end, by the name of the node.

@@ -138,20 +138,12 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        try:
-            report = self._reports.get(timeout=wait)
-        except queue.Empty:
+        if not self._apply_next(wait):
             return False
-        self._apply_report(report)
         settled = self._clock() + _SETTLE_SECONDS
-        while True:
-            try:
-                left = settled - self._clock()
-                self._apply_report(
-                    self._reports.get(timeout=left) if left > 0 else self._reports.get_nowait()
-                )
-            except queue.Empty:
-                return True
+        while self._apply_next(settled - self._clock()):
+            pass
+        return True
 
     def catch_up(self, seconds: float) -> None:
         """Process all reports so far; wait up to `seconds` for the first lists, unless a watch is broken.
@@ -159,12 +151,17 @@ class JobView:
         Raises PermissionRefusedError if the job may not be watched.
         """
         deadline = self._clock() + seconds
-        while True:
-            waits = not self.is_seen and self.trouble is None
-            try:
-                self._apply_report(self._reports.get(waits, max(0.0, deadline - self._clock())))
-            except queue.Empty:
-                return
+        while self._apply_next(deadline - self._clock() if not self.is_seen and self.trouble is None else 0):
+            pass
+
+    def _apply_next(self, wait: float) -> bool:
+        """Process the next report, which may come within `wait` seconds; return whether there was one."""
+        try:
+            report = self._reports.get(wait > 0, max(0.0, wait))
+        except queue.Empty:
+            return False
+        self._apply_report(report)
+        return True
 
     def _apply_report(self, report: "Report") -> None:
         if report.news == "broken":

@@ -16,14 +16,12 @@ from trainyard.jobs.state.reading import (
     Reading,
     count,
     field_of,
-    message_of,
-    since,
+    read_end,
+    read_suspension,
     true_conditions,
 )
-from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
-_TOO_LONG = "DeadlineExceeded"
 _BY_CONTROLLER = ("controller-uid", "job-name")
 """Labels that the API server writes into the template, with and without the prefix of the API group."""
 
@@ -34,16 +32,10 @@ def read_status(observed: Observed) -> Reading:
     spec, status, true = job.get("spec") or {}, job.get("status") or {}, true_conditions(job)
     wanted = count(spec.get("completions"), count(spec.get("parallelism"), 1))
     failed = count(status.get("failed"))
-    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
-        if name in true:
-            too_long = _TOO_LONG in str(true[name].get("reason"))
-            reached = FailureClass.TIME_LIMIT if too_long else None
-            anew = max(0, failed - (phase is Phase.FAILED))
-            return Reading(phase, message_of(true[name]), wanted, anew, since(true[name]), reached)
+    if (end := read_end(true, wanted, max(0, failed - ("Failed" in true)))) is not None:
+        return end
     if "Suspended" in true or spec.get("suspend") is True:
-        return Reading(
-            Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, failed
-        )
+        return read_suspension(true, wanted, failed)
     if count(status.get("active")):
         return Reading(Phase.RUNNING, "its pods are active", wanted, failed)
     return Reading(Phase.NEW if not status else Phase.WAITING, NOT_ACTED, wanted, failed)

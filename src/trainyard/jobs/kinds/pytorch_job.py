@@ -33,6 +33,7 @@ from trainyard.jobs.state.reading import (
     field_of,
     message_of,
     read_labels,
+    read_suspension,
     since,
     time_of,
     true_conditions,
@@ -122,8 +123,7 @@ def read_conditions(observed: Observed, wanted: int | None) -> Reading:
             reached = FailureClass.TIME_LIMIT if _TOO_LONG in message else None
             return Reading(phase, message, wanted, ended_at=ended, failure_class=reached)
     if "Suspended" in true or field_of(job, "spec", "runPolicy", "suspend") is True:
-        reason = message_of(true.get("Suspended", {})) or "it is suspended"
-        return Reading(Phase.SUSPENDED, reason, wanted)
+        return read_suspension(true, wanted)
     for name, phase in _CONTINUES:
         if name in true:
             return Reading(phase, message_of(true[name]), wanted)

@@ -36,13 +36,13 @@ from trainyard.jobs.state.reading import (
     field_of,
     message_of,
     name_of,
+    read_end,
     read_labels,
-    since,
+    read_suspension,
     time_of,
     true_conditions,
     uid_of,
 )
-from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 API = "trainer.kubeflow.org/v1alpha1"
@@ -51,7 +51,6 @@ CONTAINER = TRAINER = "node"
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _PART_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
-_TOO_LONG = "DeadlineExceeded"
 _ENDS = {
     "AllJobsCompleted": Phase.SUCCEEDED,
     **dict.fromkeys(("FailedJobs", "FailJobSetFailurePolicyAction", "ReachedMaxRestarts"), Phase.FAILED),
@@ -113,17 +112,12 @@ def read_status(observed: Observed) -> Reading:
     job, sets, jobs = observed.job or {}, observed.owned_of("JobSet"), observed.owned_of("Job")
     true, wanted = true_conditions(job), _count_pods(job, jobs)
     restarts = _count_restarts(sets, jobs, failed="Failed" in true)
-    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
-        if name in true:
-            too_long = _TOO_LONG in str(true[name].get("reason"))
-            reached = FailureClass.TIME_LIMIT if too_long else None
-            return Reading(phase, message_of(true[name]), wanted, restarts, since(true[name]), reached)
+    if (end := read_end(true, wanted, restarts)) is not None:
+        return end
     if (earlier := _read_earlier_end(observed, sets)) is not None:
         return replace(earlier, wanted=wanted, restarts=restarts)
     if "Suspended" in true or field_of(job, "spec", "suspend") is True:
-        return Reading(
-            Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, restarts
-        )
+        return read_suspension(true, wanted, restarts)
     if any("RestartingJobSet" in true_conditions(found) for found in sets):
         return Reading(Phase.RESTARTING, "its JobSet creates all Jobs again", wanted, restarts)
     active = [entry for entry in field_of(job, "status", "jobsStatus") or () if count(entry.get("active"))]

@@ -73,7 +73,7 @@ def program(config: Config, plan: JobSpec) -> Program:
         preset.name,
         config,
         plan,
-        rendered.command[1:] if torchrun else rendered.command,
+        rendered.words[1:] if torchrun else rendered.words,
         torchrun=torchrun,
         once=preset.launcher == "ray" and KINDS[plan.kind].on_ray,
         environment=rendered.environment,
@@ -119,7 +119,7 @@ def program_here(
     if problems := [*preset_problems(preset, config, run)]:
         raise ConfigError("\n".join([*problems, f"recipe: {preset.name} cannot run. Nothing was started."]))
     rendered = render_preset(preset, config, run)
-    program = program_with(config, base, rendered.command)
+    program = program_with(config, base, rendered.words)
     given = config.program
     return replace(
         program,

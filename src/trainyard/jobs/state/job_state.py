@@ -2,10 +2,13 @@
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ExitCode
 from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
+
+if TYPE_CHECKING:
+    from trainyard.jobs.state.pod_facts import PodFacts
 
 
 class State(StrEnum):
@@ -79,13 +82,17 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The reason why a job that has not ended does not run."""
+    """The reason why a pod waits or does not exist, and with it a job that has not ended."""
 
     failure_class: FailureClass
     evidence: str
     node: str = ""
     """The node of the waiting pod, if the node is the reason."""
     fix: str = ""
+    hopeless: bool = False
+    """Waiting longer does not help."""
+    pod: "PodFacts | None" = None
+    """The pod that waits; None if it does not exist, or if the job waits in a queue."""
 
     def record(self) -> dict[str, Any]:
         return {"class": self.failure_class.value, "evidence": self.evidence, "fix": self.fix or None}

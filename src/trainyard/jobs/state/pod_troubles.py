@@ -9,7 +9,7 @@ no reason until the next one, five minutes later.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.resource_quantities import parse_quantity
@@ -87,18 +87,7 @@ _FIX_OF_INIT = "use --kind trainjob, whose operator adds no container of its own
 _FIX_OF_SIDECAR = "delete this job; make the sidecar an init container with restartPolicy Always, which ends"
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """The reason why a pod waits, or does not exist."""
-
-    waiting: Waiting
-    hopeless: bool
-    """Waiting longer does not help."""
-    pod: "PodFacts | None" = None
-    """None if the pod does not exist."""
-
-
-def find_troubles(observed: "Observed", past: "History", reading: Reading) -> list[Trouble]:
+def find_troubles(observed: "Observed", past: "History", reading: Reading) -> list[Waiting]:
     """Return the reasons why pods of this job are missing or do not run, the hopeless ones first.
 
     Nothing is hopeless for an elastic job of which enough pods run.
@@ -113,13 +102,13 @@ def find_troubles(observed: "Observed", past: "History", reading: Reading) -> li
     return sorted(found, key=_order)
 
 
-def _order(trouble: Trouble) -> tuple[Any, ...]:
+def _order(trouble: Waiting) -> tuple[Any, ...]:
     """Return the sort key: the hopeless ones first, sidecars of a pod that runs last."""
     pod = trouble.pod
     return not trouble.hopeless, *((pod.running, pod.rank is None, pod.rank, pod.name) if pod else ())
 
 
-def _read_queue(observed: "Observed") -> Trouble | None:
+def _read_queue(observed: "Observed") -> Waiting | None:
     """Return why Kueue holds the job; one that it gave up waits until somebody activates its Workload."""
     for workload in observed.owned_of("Workload"):
         true = true_conditions(workload)
@@ -130,22 +119,22 @@ def _read_queue(observed: "Observed") -> Trouble | None:
             why = message_of(evicted) or "its Workload was deactivated"
             requeued = re.search("re-?queu", why, re.IGNORECASE)
             failure_class = FailureClass.UNSCHEDULABLE if requeued else FailureClass.CANCELLED
-            return Trouble(Waiting(failure_class, f"Kueue has given it up: {why}"), hopeless=True)
+            return Waiting(failure_class, f"Kueue has given it up: {why}", hopeless=True)
         if evicted:
             failure_class = _EVICTIONS.get(str(evicted.get("reason")), FailureClass.QUOTA)
             why = f"Kueue evicted it ({evicted.get('reason')}): {message_of(evicted)}"
-            return Trouble(Waiting(failure_class, why), hopeless=False)
+            return Waiting(failure_class, why)
         if "Admitted" in true:
             return None
         why = message_of(conditions(workload).get("QuotaReserved") or {}) or "no reason is given yet"
         why = f"Kueue has not admitted it: {why}"
         if "QuotaReserved" in true:
             why = "Kueue has reserved quota and waits for its admission checks"
-        return Trouble(Waiting(FailureClass.QUOTA, why), hopeless=False)
+        return Waiting(FailureClass.QUOTA, why)
     return None
 
 
-def _start_trouble(observed: "Observed") -> Trouble | None:
+def _start_trouble(observed: "Observed") -> Waiting | None:
     """Return the reason why a pod is recreated repeatedly: its image lacks the program.
 
     The operator deletes such a pod within a second, so that only the events of its name show the cause.
@@ -164,13 +153,15 @@ def _start_trouble(observed: "Observed") -> Trouble | None:
             )
             text = f"{pod.name} cannot start: {short}"
             fix = _FIX_OF_USER if "permission denied" in text else _FIX_OF_PROGRAM
-            waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=fix)
             starts = sum(count(e.get("count"), 1) for e in about)
-            return Trouble(waiting, hopeless=starts >= _STARTS, pod=pod)
+            is_wrong = starts >= _STARTS
+            return Waiting(
+                FailureClass.CONFIGURATION, text, node=pod.node, fix=fix, hopeless=is_wrong, pod=pod
+            )
     return None
 
 
-def _refusal(observed: "Observed", past: "History", reading: Reading) -> Trouble | None:
+def _refusal(observed: "Observed", past: "History", reading: Reading) -> Waiting | None:
     """Return the newest refusal to create a pod that is missing; older ones than the newest pod are over."""
     present = sum(not pod.helps for pod in observed.pods)
     submits = observed.kind.on_ray and reading.phase is Phase.WAITING
@@ -189,17 +180,17 @@ def _refusal(observed: "Observed", past: "History", reading: Reading) -> Trouble
         begins = [time_of(e.get("firstTimestamp")) or event_time(e) or observed.now for e in refused]
         lasting = observed.now - min(begins) >= _SOON
         if "failed calling webhook" in message:
-            return Trouble(Waiting(FailureClass.SERVICE, message), hopeless=False)
+            return Waiting(FailureClass.SERVICE, message)
         if "exceeded quota" in message:
             # The pods of a job that we rendered request the same, except on Ray.
             alike = KIND_LABEL in read_labels(observed.job or {}) and not observed.kind.on_ray
             is_too_much = _exceeds_quota(message, reading.wanted or 1 if alike else 1)
             fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
-            return Trouble(Waiting(FailureClass.QUOTA, message, fix=fix), hopeless=is_too_much and lasting)
+            return Waiting(FailureClass.QUOTA, message, fix=fix, hopeless=is_too_much and lasting)
         if re.search(r"forbidden|invalid|denied", message, re.I):
             is_init = f'"{INIT_CONTAINER}"' in message and f'"{observed.kind.container}"' not in message
             fix = _FIX_OF_INIT if is_init else ""
-            return Trouble(Waiting(FailureClass.CONFIGURATION, message, fix=fix), hopeless=lasting)
+            return Waiting(FailureClass.CONFIGURATION, message, fix=fix, hopeless=lasting)
     return None
 
 
@@ -214,49 +205,48 @@ def _exceeds_quota(message: str, pods: int) -> bool:
     )
 
 
-def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Trouble]:
+def _pod_troubles(pod: "PodFacts", observed: "Observed") -> list[Waiting]:
     is_lost = pod.silent or (pod.phase == "Running" and pod.reason == "NodeLost")
     if pod.disruption == "DeletionByTaintManager" or is_lost:
         message = f"{pod.name}: its node {pod.node} does not answer"
-        lost = Waiting(FailureClass.NODE_LOST, message, node=pod.node)
-        return [Trouble(lost, hopeless=False, pod=pod)]
+        return [Waiting(FailureClass.NODE_LOST, message, node=pod.node, pod=pod)]
     if pod.deleting:
         return []
     if pod.unschedulable:
-        waiting = Waiting(FailureClass.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
         hopeless = bool(_ABSENT.search(pod.unschedulable)) and _has_waited(pod, observed, _SOON)
-        return [Trouble(waiting, hopeless=hopeless, pod=pod)]
+        text = f"{pod.name}: {pod.unschedulable}"
+        return [Waiting(FailureClass.UNSCHEDULABLE, text, hopeless=hopeless, pod=pod)]
     if pod.kept_by:
         return [_kept_trouble(pod, observed)]
     if pod.stopping:
         text = f"{describe_end(pod)}, and the sidecar {pod.stopping} has not stopped yet"
-        return [Trouble(Waiting(FailureClass.UNKNOWN, text, node=pod.node), hopeless=False, pod=pod)]
+        return [Waiting(FailureClass.UNKNOWN, text, node=pod.node, pod=pod)]
     found = [_wait_trouble(pod, reason, message, observed) for reason, message in pod.waiting]
     found.append(_mount_trouble(pod, observed))
     for end in (end for end in pod.ends if end.beside and end.failed and not end.recovered):
         text = f"{pod.name}: the sidecar {end.container} ended with exit code {end.exit_code}"
-        found.append(Trouble(Waiting(FailureClass.UNKNOWN, text), hopeless=False, pod=pod))
+        found.append(Waiting(FailureClass.UNKNOWN, text, pod=pod))
     # The program runs on without its sidecar.
     return [replace(t, hopeless=t.hopeless and not pod.running) for t in found if t is not None]
 
 
-def _kept_trouble(pod: "PodFacts", observed: "Observed") -> Trouble:
+def _kept_trouble(pod: "PodFacts", observed: "Observed") -> Waiting:
     """Return that only sidecars of a pod live; without a failure, the other pods may still train."""
     end = next(end for end in pod.ends if not end.beside and not end.recovered)
     text = f"{describe_end(pod)}, and the sidecar {pod.kept_by} keeps the pod"
-    waiting = Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=_FIX_OF_SIDECAR)
     others_train = any(p.live and not (p.kept_by or p.stopping or p.helps) for p in observed.pods)
     lasting = observed.now - (end.finished or observed.now) >= _SOON
     # KubeRay removes such a pod itself.
     hopeless = lasting and not observed.kind.on_ray and (end.failed or not others_train)
-    return Trouble(waiting, hopeless=hopeless, pod=pod)
+    fix = _FIX_OF_SIDECAR
+    return Waiting(FailureClass.CONFIGURATION, text, node=pod.node, fix=fix, hopeless=hopeless, pod=pod)
 
 
 def _has_waited(pod: "PodFacts", observed: "Observed", seconds: float) -> bool:
     return pod.changed > 0 and observed.now - pod.changed > seconds
 
 
-def _mount_trouble(pod: "PodFacts", observed: "Observed") -> Trouble | None:
+def _mount_trouble(pod: "PodFacts", observed: "Observed") -> Waiting | None:
     """Return why the volumes or the sandbox of a pod are not ready; only its events say so."""
     about = [e for e in observed.events if _is_of(e, pod) and e.get("reason") in (*_MOUNT, *_STARTED)]
     last = max(about, key=_last_seen, default={})
@@ -264,33 +254,34 @@ def _mount_trouble(pod: "PodFacts", observed: "Observed") -> Trouble | None:
         return None
     message = one_line(last.get("message"))
     named = explain_lines([message], None)
-    waiting = Waiting(named.klass if named else FailureClass.SERVICE, f"{pod.name}: {message}", node=pod.node)
-    limit = _SOON if _ABSENT.search(message) else PATIENCE
-    return Trouble(waiting, hopeless=_has_waited(pod, observed, limit), pod=pod)
+    failure_class = named.klass if named else FailureClass.SERVICE
+    hopeless = _has_waited(pod, observed, _SOON if _ABSENT.search(message) else PATIENCE)
+    text = f"{pod.name}: {message}"
+    return Waiting(failure_class, text, node=pod.node, hopeless=hopeless, pod=pod)
 
 
-def _wait_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Trouble | None:
+def _wait_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Waiting | None:
     text = f"{pod.name}: {reason}: {message}".rstrip(": ")
     if reason in _PULL:
         return _pull_trouble(pod, reason, message, observed)
     if reason in _NEVER:
-        return Trouble(Waiting(FailureClass.IMAGE_PULL, text), hopeless=True, pod=pod)
+        return Waiting(FailureClass.IMAGE_PULL, text, hopeless=True, pod=pod)
     if reason in _CREATE:
         limit = _SOON if reason == "CreateContainerConfigError" else PATIENCE
         hopeless = _has_waited(pod, observed, limit)
-        return Trouble(Waiting(FailureClass.CONFIGURATION, text), hopeless=hopeless, pod=pod)
+        return Waiting(FailureClass.CONFIGURATION, text, hopeless=hopeless, pod=pod)
     if reason == "CrashLoopBackOff":
         crashed = re.search(r"container=(\S+)", message)
         ends = [end for end in pod.ends if end.failed and (crashed is None or end.container == crashed[1])]
         code = f", which ended with exit code {ends[-1].exit_code}" if ends else ""
         # Operators count the restarts of containers only in pods that run, so not those of init containers.
         never_ran = pod.phase == "Pending" and observed.now - pod.created > PATIENCE
-        waiting = Waiting(FailureClass.UNKNOWN, f"{text}{code}", node=pod.node)
-        return Trouble(waiting, hopeless=never_ran and pod.restarts >= _STARTS, pod=pod)
+        hopeless = never_ran and pod.restarts >= _STARTS
+        return Waiting(FailureClass.UNKNOWN, f"{text}{code}", node=pod.node, hopeless=hopeless, pod=pod)
     return None
 
 
-def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Trouble:
+def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observed") -> Waiting:
     """Return an image pull that failed. Before Kubernetes 1.32 only the events say why it is tried again.
 
     Between two tries the reason is ErrImagePull once more; an event shows that it was tried before.
@@ -306,7 +297,7 @@ def _pull_trouble(pod: "PodFacts", reason: str, message: str, observed: "Observe
     lacking = (_PULL_SECRETS.search(m) for r, m in known if r == "FailedToRetrieveImagePullSecret")
     names = next((found[1] for found in lacking if found), "")
     fix = f"create the pull secret {names} in the namespace, or correct imagePullSecrets" if names else ""
-    return Trouble(Waiting(failure_class, text, fix=fix), hopeless=hopeless, pod=pod)
+    return Waiting(failure_class, text, fix=fix, hopeless=hopeless, pod=pod)
 
 
 def _is_of(event: Json, pod: "PodFacts") -> bool:

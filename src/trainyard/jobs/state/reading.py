@@ -102,6 +102,22 @@ def since(condition: Json) -> float | None:
     return time_of(condition.get("lastTransitionTime"))
 
 
+def read_end(true: Mapping[str, Json], wanted: int | None, restarts: int = 0) -> Reading | None:
+    """Return the reading of a Job or TrainJob that has ended, by its conditions that are True."""
+    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
+        if (found := true.get(name)) is not None:
+            too_long = "DeadlineExceeded" in str(found.get("reason"))
+            reached = FailureClass.TIME_LIMIT if too_long else None
+            return Reading(phase, message_of(found), wanted, restarts, since(found), reached)
+    return None
+
+
+def read_suspension(true: Mapping[str, Json], wanted: int | None, restarts: int = 0) -> Reading:
+    return Reading(
+        Phase.SUSPENDED, message_of(true.get("Suspended", {})) or "it is suspended", wanted, restarts
+    )
+
+
 def time_of(text: object) -> float | None:
     """Return the Unix seconds of a time from the API; None for no time, and for the years 1 and 1970."""
     try:

@@ -24,7 +24,7 @@ from trainyard.jobs.job_object import (
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.pod_facts import History, describe_end
-from trainyard.jobs.state.pod_troubles import Trouble, find_troubles
+from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
 
@@ -64,7 +64,7 @@ class _Judge:
     reading: Reading
 
     @cached_property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[Waiting]:
         return find_troubles(self.observed, self.past, self.reading)
 
     @cached_property
@@ -131,10 +131,10 @@ class _Judge:
             return self.cancelled_state("it was cancelled")
         if RETRY_CLAIM in notes and stopped:
             return self.failed_state(failure_of_claim(str(notes[RETRY_CLAIM])))
-        hopeless = next((found for found in self.troubles if found.hopeless), None)
-        if hopeless is None:
+        waiting = next((found for found in self.troubles if found.hopeless), None)
+        if waiting is None:
             return None
-        waiting, pod = hopeless.waiting, hopeless.pod
+        pod = waiting.pod
         why = (_sentence(waiting.evidence), "The job would not end by itself.")
         failure = JobFailure(waiting.failure_class, why, fix=waiting.fix)
         if pod is not None and pod.kept_by and pod.phase == "Failed":
@@ -147,7 +147,7 @@ class _Judge:
     def ongoing_state(self) -> JobState:
         """Return the state of a job that has not ended."""
         reading, counts = self.reading, self.counts
-        waiting = self.troubles[0].waiting if self.troubles else None
+        waiting = next(iter(self.troubles), None)
         if reading.phase is Phase.SUSPENDED:
             return self.state(State.QUEUED, waiting.evidence if waiting else reading.reason, waiting)
         if self.all_run():

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.jobs.volumes.volume_source import FileDigest, VolumeSource
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeFile
 
 # Seconds before each attempt after an interruption; the first again after a connection that sent bytes.

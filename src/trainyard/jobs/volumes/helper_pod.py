@@ -76,7 +76,7 @@ def mount_claim(
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
         why, deadline = "no node has accepted it", clock() + seconds
-        while (reason := _why_not_running(api, f"{pods}/{name}", name)) is not None:
+        while (reason := _why_not_running(api, f"{pods}/{name}")) is not None:
             why = reason or why
             if clock() > deadline:
                 raise WaitTimeoutError(
@@ -163,26 +163,17 @@ def helper_pod(name: str, claim: str, image: str, *, user: int | None, template:
     return {"apiVersion": "v1", "kind": "Pod", **merge_fragment(pod, template, "")}
 
 
-def _why_not_running(api: "Api", path: str, name: str) -> str | None:
-    """Return what the pod waits for, empty if unknown.
-
-    None once it runs. Raises ServiceError if it cannot.
-    """
-    raw = api.get(path) or {}
-    status = raw.get("status") or {}
+def _why_not_running(api: "Api", path: str) -> str | None:
+    """Return what the pod waits for, empty if unknown, None once it runs. Raises ServiceError."""
+    status = (api.get(path) or {"status": {"phase": "Failed"}}).get("status") or {}
     if status.get("phase") == "Running":
         return None
-    if status.get("phase") in ("Succeeded", "Failed") or not raw:
-        raise ServiceError(
-            f"the pod {name} that was to read the volume has ended: {json.dumps(status)[:300]}"
-        )
-    why = ""
-    for each in status.get("containerStatuses") or ():
-        waiting = (each.get("state") or {}).get("waiting") or {}
-        why = f"{waiting.get('reason')}: {waiting.get('message', '')}"[:300] if waiting else why
-        if waiting.get("reason") in _HOPELESS:
-            raise ServiceError(f"the pod {name} that was to read the volume cannot start: {why}")
-    return why
+    states = (each.get("state") or {} for each in status.get("containerStatuses") or ())
+    waiting: Json = next((state["waiting"] for state in states if state.get("waiting")), {})
+    if status.get("phase") in ("Succeeded", "Failed") or waiting.get("reason") in _HOPELESS:
+        name, why = path.rpartition("/")[2], json.dumps(status)[:300]
+        raise ServiceError(f"the pod {name} that was to read the volume cannot run: {why}")
+    return f"{waiting.get('reason')}: {waiting.get('message', '')}"[:300] if waiting else ""
 
 
 def _remove_ended_helpers(api: "Api", pods: str) -> None:

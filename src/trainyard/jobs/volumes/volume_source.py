@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
 from trainyard.jobs.volumes.place import Place
 from trainyard.programs.checkpoints import volume_agent
-from trainyard.programs.checkpoints.volume_listing import ListingReader, VolumeFile, VolumeListing
+from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, parse_listing
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -46,16 +46,9 @@ class VolumeSource:
 
     def listing(self) -> VolumeListing:
         """Return all files below the folder. Raises ServiceError, CheckpointError if it does not exist."""
-        reader, rest = ListingReader(), b""
-
-        def take(piece: bytes) -> None:
-            nonlocal rest
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                reader.take(line)
-
-        self._run(["look", self.root], take)
-        return reader.listing()
+        output = bytearray()
+        self._run(["look", self.root], output.extend)
+        return parse_listing(bytes(output))
 
     def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> FileDigest:
         """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the complete

@@ -15,8 +15,7 @@ from trainyard.plan.environment.settings_reading import (
     SettingGroup,
     read_environment_objects,
 )
-from trainyard.plan.environment.surroundings import VariableScope
-from trainyard.plan.environment.variable_rules import judge_variable, missing_variables
+from trainyard.plan.environment.variable_rules import VariableScope, judge_variable, missing_variables
 from trainyard.plan.finding import Finding, Severity
 
 _BY_OPERATORS = re.compile(r"PET_\w+|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|NODE_RANK|LOCAL_RANK")

@@ -17,7 +17,7 @@ from trainyard.plan.environment.located_yaml import (
     locate_objects,
     read_documents,
 )
-from trainyard.plan.environment.surroundings import VariableScope
+from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.instances import EFA, GPU, InstanceType, instance_called
 
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")

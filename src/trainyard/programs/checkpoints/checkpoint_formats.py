@@ -13,19 +13,85 @@ modification times of files: on a volume a copy may have changed them.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import chain, product
 from pathlib import PurePosixPath
+from typing import Any
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
 from trainyard.programs.checkpoints.volume_agent import INDEXES
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, join_path
 from trainyard.programs.sources import Source
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, parse_checkpoint_manifest
 from trainyard.run.directory import step_of
+
+
+class CheckpointFormat(StrEnum):
+    """The program or format that wrote a checkpoint."""
+
+    TRAINYARD = "trainyard"
+    VERL = "verl"
+    MEGATRON = "megatron"
+    NEMO = "nemo"
+    DEEPSPEED = "deepspeed"
+    DCP = "dcp"
+    """PyTorch's distributed checkpoint: of torchtitan, and of own programs."""
+    HUGGING_FACE = "huggingface"
+    """A checkpoint of transformers' Trainer, or weights alone."""
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    ORBAX = "orbax"
+    FILES = "files"
+    """Files of any other kind."""
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    format: CheckpointFormat
+    path: str
+    """The path of its folder or of its one file, relative to the listed folder."""
+    step: int | None
+    """Optimizer steps done; None if neither its files nor its format show it."""
+    files: tuple[VolumeFile, ...]
+    why: str
+    """The sign that it is complete, or the missing parts."""
+    is_complete: bool = True
+    """Whether no file is missing or short, and no mark shows that its save is in progress."""
+    source: Source = Source.CHECKPOINT
+    """`guessed` if the step is only a number in a name."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """Path of a file -> its digest, if the checkpoint's own manifest has it."""
+    trackers: tuple[VolumeFile, ...] = ()
+    """Files beside the folder that its framework reads to find it."""
+    is_weights_alone: bool = False
+    """Whether the framework that wrote it saved no optimizer: resumed from, that would start from zero."""
+    needs_quiet: bool = False
+    """Whether its format writes no file last, so that other signs must show that no file is to follow."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def run(self) -> str:
+        """The folder that holds the checkpoints of its run."""
+        return str(PurePosixPath(self.path).parent)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "format": self.format.value,
+            "step": self.step,
+            "files": len(self.files),
+            "bytes": self.size,
+            "verdict": "complete" if self.is_complete else "partial",
+            "why": self.why,
+            "weights_alone": self.is_weights_alone,
+        }
+
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _METADATA, _RELEASE = ".metadata", "release"
@@ -368,10 +434,8 @@ def _saved_again(found: FoundCheckpoint) -> Iterator[str]:
 
 def _has_no_optimizer(found: FoundCheckpoint) -> bool:
     """Return whether no file and no entry of the checkpoint is an optimizer's."""
-    words = chain(
-        *((file.path.removeprefix(found.path), *(file.keys or ()), *file.counts) for file in found.files)
-    )
-    return not any("optim" in word or "mp_rank_" in word for word in words)
+    of_each = ((file.path.removeprefix(found.path), *(file.keys or ()), *file.counts) for file in found.files)
+    return not any("optim" in word or "mp_rank_" in word for words in of_each for word in words)
 
 
 def _judged(found: FoundCheckpoint, problems: Iterable[str]) -> FoundCheckpoint:
@@ -419,12 +483,12 @@ def choose_checkpoint(
     """
     known = list(found)
     if path:
-        named = [each for each in known if each.path == path.strip("/")]
-        if not named:
+        named = next((each for each in known if each.path == path.strip("/")), None)
+        if named is None:
             raise CheckpointError(f"{path}: no such checkpoint; the command list shows the checkpoints")
-        if not named[0].is_complete:
-            raise CheckpointError(f"{named[0].path} is not complete: {named[0].why}")
-        return named[0]
+        if not named.is_complete:
+            raise CheckpointError(f"{named.path} is not complete: {named.why}")
+        return named
     if step is not None:
         known = [each for each in known if each.step == step]
     candidates = newest_of_each_run(known)

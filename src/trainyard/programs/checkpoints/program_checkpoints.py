@@ -18,8 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.checkpoint_formats import judge_files, judge_folder, step_inside
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat, FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import (
+    CheckpointFormat,
+    FoundCheckpoint,
+    judge_files,
+    judge_folder,
+    step_inside,
+)
 from trainyard.programs.checkpoints.volume_listing import FolderReader, VolumeFile
 from trainyard.programs.program_events import RELATIONS, WrittenCheckpoint
 from trainyard.programs.sources import Source
@@ -67,7 +72,6 @@ class ProgramCheckpoint:
 
     @property
     def is_file(self) -> bool:
-        """Return whether it is one file, not a folder."""
         return [file.path for file in self.found.files] == [self.found.path]
 
     @property
@@ -101,7 +105,6 @@ class ProgramCheckpoint:
         return {file.path.removeprefix(below): (file.size, file.modified) for file in self.found.files}
 
     def partial(self, why: str) -> "ProgramCheckpoint":
-        """Return it with the reason why it is not complete."""
         return replace(self, found=replace(self.found, is_complete=False, why=why))
 
     def require_unchanged(self) -> None:
@@ -113,8 +116,6 @@ class ProgramCheckpoint:
 
 @dataclass(frozen=True)
 class ProgramCheckpoints:
-    """The checkpoints of a program."""
-
     complete: tuple[ProgramCheckpoint, ...] = ()
     """The newest first."""
     partial: tuple[ProgramCheckpoint, ...] = ()
@@ -124,7 +125,6 @@ class ProgramCheckpoints:
 
     @property
     def newest(self) -> ProgramCheckpoint | None:
-        """The newest complete one."""
         return self.complete[0] if self.complete else None
 
     @property
@@ -148,7 +148,6 @@ class ProgramCheckpoints:
 
 
 def newest_first(found: Iterable[ProgramCheckpoint], set_aside: Iterable[str] = ()) -> ProgramCheckpoints:
-    """Return checkpoints in their order."""
     ordered = sorted(found, key=lambda each: each.order, reverse=True)
     complete = tuple(each for each in ordered if each.found.is_complete)
     partial = tuple(each for each in ordered if not each.found.is_complete)

@@ -62,9 +62,7 @@ def take_checkpoint(
     """
     names = checkpoint.files()
     if MANIFEST_NAME in names:
-        raise CheckpointError(
-            f"{checkpoint.base / MANIFEST_NAME}: Trainyard's manifest of the checkpoint needs this name"
-        )
+        raise CheckpointError(f"{checkpoint.base / MANIFEST_NAME}: Trainyard's own manifest needs this name")
     target, tensors = directory.checkpoint(step), None
     if not _is_taken(checkpoint, target, run_id):
         copy = directory.checkpoints / f".{step_name(step)}.copy"

@@ -313,7 +313,6 @@ def _view_of(path: Path, tensor: _Tensor) -> bytes:
 
 
 def _not_finite(kind: tuple[int, int, int], content: bytes) -> tuple[bool, bool]:
-    """Return whether the numbers have a NaN, and whether they have an infinity."""
     import numpy as np
 
     width, exponent, fraction = kind

@@ -86,7 +86,8 @@ def entry_of(path: Path) -> dict[str, Any] | None:
     elif path.name == ".metadata" and found.st_size <= MOST_INDEX:
         entry.update(metadata_facts(path))
     elif path.name in INDEXES and found.st_size <= MOST_INDEX:
-        entry.update(index_facts(path))
+        names = members_of(json_in(path)).get("weight_map")
+        entry["names"] = sorted(set(map(str, names.values()))) if isinstance(names, dict) else None
     elif path.suffix in ARCHIVES:
         entry["whole"] = is_whole_archive(path, found.st_size)
         if entry["whole"] and path.name.endswith(SIZED):
@@ -108,12 +109,6 @@ def json_in(path: Path) -> Any:
         return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError):
         return None
-
-
-def index_facts(path: Path) -> dict[str, Any]:
-    """Return the files that a JSON index names, None if it cannot be read."""
-    names = members_of(json_in(path)).get("weight_map")
-    return {"names": sorted(set(map(str, names.values()))) if isinstance(names, dict) else None}
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
@@ -290,7 +285,6 @@ def resolve_below(root: Path, name: str) -> Path:
 
 
 def write_line(out: BinaryIO, value: object) -> None:
-    """Write a value as a line of JSON."""
     out.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
     out.flush()
 

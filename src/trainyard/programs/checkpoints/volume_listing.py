@@ -18,8 +18,6 @@ from trainyard.run.record_models import Count, Number, RelativePath, Text, Truth
 
 @dataclass(frozen=True)
 class VolumeFile:
-    """One file."""
-
     path: RelativePath
     """Relative to the folder that was listed, with forward slashes."""
     size: Count
@@ -42,8 +40,6 @@ class VolumeFile:
 
 @dataclass(frozen=True)
 class VolumeListing:
-    """The files below a folder."""
-
     files: tuple[VolumeFile, ...]
 
     @cached_property
@@ -56,51 +52,36 @@ class VolumeListing:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """All folders that contain a file, at any depth."""
         return frozenset(str(parent) for file in self.files for parent in PurePosixPath(file.path).parents)
 
-    @cached_property
-    def _by_path(self) -> Mapping[str, VolumeFile]:
-        return {file.path: file for file in self.files}
-
     def file(self, folder: str, name: str) -> VolumeFile | None:
-        """The file of this name in the folder."""
-        return self._by_path.get(join_path(folder, name))
+        path = join_path(folder, name)
+        return next((file for file in self.by_folder.get(folder, ()) if file.path == path), None)
 
     def below(self, folder: str) -> tuple[VolumeFile, ...]:
-        """All files below the folder, at any depth."""
         if folder == ".":
             return self.files
         return tuple(file for file in self.files if file.path.startswith(f"{folder}/"))
 
 
-@dataclass
-class ListingReader:
-    """Reads the lines of the agent in the pod, and returns the listing after the last one."""
-
-    files: list[VolumeFile] = field(default_factory=list)
-    ended: bool = False
-
-    def take(self, line: bytes) -> None:
-        """Read one line. Raises DamagedFileError for a line that is not of the agent."""
-        try:
+def parse_listing(output: bytes) -> VolumeListing:
+    """Return the files that the agent has listed. Raises DamagedFileError for any other output."""
+    files, count = list[VolumeFile](), None
+    try:
+        for line in filter(None, output.split(b"\n")):
             given = json.loads(line)
             if "end" in given:
-                self.ended = given["end"] == len(self.files)
+                count = given["end"]
             else:
-                self.files.append(validate_record(VolumeFile, given))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
-
-    def listing(self) -> VolumeListing:
-        """Return the listing. Raises DamagedFileError if its last line did not arrive."""
-        if not self.ended:
-            raise DamagedFileError("the list of files from the pod is cut off")
-        return VolumeListing(tuple(self.files))
+                files.append(validate_record(VolumeFile, given))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFileError(f"the list of files from the pod cannot be read: {error}") from None
+    if count != len(files):
+        raise DamagedFileError("the list of files from the pod is cut off")
+    return VolumeListing(tuple(files))
 
 
 def join_path(folder: str, name: str) -> str:
-    """Return the path of a name in a folder of the listing."""
     return name if folder == "." else f"{folder}/{name}"
 
 

@@ -8,7 +8,7 @@ finite becomes a text, because JSON has no such number; a proof treats it as a f
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from trainyard.run.records import Row
@@ -25,29 +25,29 @@ _VALIDATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "de
 # Words of a name that leave open nothing about which figure it is.
 _PLAIN = frozenset(("train", "training", "trainer", "tr", "global", "mean", "avg", "average", "metrics"))
 _PLAIN |= {"charts", "step"}
-_RULES = """
-    step: step, current optimizer
-    step: steps, current
-    step: iteration,
-    step: iter,
-    epoch: epoch, current
-    loss: loss, lm ce reduced total
-    learning_rate: lr, group pg optim actor adamw adam sgd 0
-    learning_rate: learning rate, group pg optim actor adamw adam sgd 0
-    grad_norm: grad norm, optim actor l 2 total
-    grad_norm: gradient norm, optim actor l 2 total
-    tokens: tokens, num input seen consumed total
-    samples: samples, num seen consumed total
-    tokens_per_second: tokens per second, throughput
-    tokens_per_second: tokens per sec, throughput
-    tokens_per_second: tok sec, per
-    samples_per_second: samples per second, throughput
-    samples_per_second: samples per sec, throughput
-    step_seconds: step seconds,
-    step_seconds: step time,
-    mfu: mfu, bf 16 % throughput device
-"""
-"""Figure: the words that its name has, and those that it may have beside the plain ones."""
+_RULES = (
+    ("step", "step", "current optimizer"),
+    ("step", "steps", "current"),
+    ("step", "iteration", ""),
+    ("step", "iter", ""),
+    ("epoch", "epoch", "current"),
+    ("loss", "loss", "lm ce reduced total"),
+    ("learning_rate", "lr", "group pg optim actor adamw adam sgd 0"),
+    ("learning_rate", "learning rate", "group pg optim actor adamw adam sgd 0"),
+    ("grad_norm", "grad norm", "optim actor l 2 total"),
+    ("grad_norm", "gradient norm", "optim actor l 2 total"),
+    ("tokens", "tokens", "num input seen consumed total"),
+    ("samples", "samples", "num seen consumed total"),
+    ("tokens_per_second", "tokens per second", "throughput"),
+    ("tokens_per_second", "tokens per sec", "throughput"),
+    ("tokens_per_second", "tok sec", "per"),
+    ("samples_per_second", "samples per second", "throughput"),
+    ("samples_per_second", "samples per sec", "throughput"),
+    ("step_seconds", "step seconds", ""),
+    ("step_seconds", "step time", ""),
+    ("mfu", "mfu", "bf 16 % throughput device"),
+)
+"""Figure, the words that its name has, and those that it may have beside the plain ones."""
 _COUNTS = ("step", "samples", "tokens", "nan_steps", "skipped_steps")
 _TIMES = frozenset(("time", "timestamp", "_timestamp", "wall_time", "_runtime", "_step"))
 """A row has its own `time`; these are no figures."""
@@ -80,20 +80,11 @@ def figure_of(name: str) -> str:
         return "val_bits_per_byte" if rest in ({"bpb"}, {"bits", "per", "byte"}) else plain
     if plain in ("train/train_loss", "train/epoch_loss"):  # means over the run, of the Hugging Face trainer
         return plain
-    for figure, needed, allowed in _rules():
-        if needed <= found and found - needed <= allowed:
+    for figure, needed, allowed in _RULES:
+        rest = found.difference(needed.split())
+        if len(found) == len(rest) + len(needed.split()) and rest <= _PLAIN.union(allowed.split()):
             return figure
     return plain
-
-
-@cache
-def _rules() -> list[tuple[str, frozenset[str], frozenset[str]]]:
-    rules = []
-    for line in _RULES.strip().splitlines():
-        figure, _, words = line.strip().partition(": ")
-        needed, _, allowed = words.partition(",")
-        rules.append((figure, frozenset(needed.split()), _PLAIN.union(allowed.split())))
-    return rules
 
 
 def row_of_figures(figures: Iterable[tuple[str, Any]]) -> Row:

@@ -22,9 +22,9 @@ from trainyard.programs.metrics.figure_names import (
     read_number,
     row_of_figures,
 )
+from trainyard.programs.own_files import AUTO
 from trainyard.run.records import Row
 
-AUTO = "auto"
 NOT_PRINTED = "not printed"
 """The loss of a row whose program omits a loss of NaN from its line."""
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")

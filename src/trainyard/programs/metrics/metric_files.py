@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.programs.folder_walk import walk_folders
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
-from trainyard.programs.metrics.log_reader import AUTO
+from trainyard.programs.own_files import AUTO, walk_folders
 from trainyard.run.records import Row
 from trainyard.run.untrusted_files import open_regular, parse_json_line, read_bytes
 
@@ -90,6 +89,8 @@ class MetricFiles:
             )
         self.has_begun = False
         """Whether the program may have written since: what is read before is of other runs."""
+        self.is_over = False
+        """Whether the program has ended: an incomplete last line counts, too."""
         self._old = {path: _version(path) for path in self._paths()}
         for path in self._old:
             if not path.name.startswith(_EVENTS) and path.suffix != ".wandb":  # nobody adds to these
@@ -123,14 +124,12 @@ class MetricFiles:
         return next((each.steps_asked for each in self._readers.values() if each.steps_asked), None)
 
     def poll(self, *, at_end: bool = False) -> list[Row]:
-        """Return the rows that were written since the last poll, in the order of each file.
-
-        With `at_end` an incomplete last line counts, too.
-        """
+        """Return the rows since the last poll, in the order of each file; with `at_end` the last ones."""
+        self.is_over = at_end
         changed = [path for path in self._paths() if _version(path) != self._old.get(path)]
-        return [row for path in changed for row in self._rows_of(path, at_end=at_end)]
+        return [row for path in changed for row in self._rows_of(path)]
 
-    def _rows_of(self, path: Path, *, at_end: bool = False) -> list[Row]:
+    def _rows_of(self, path: Path) -> list[Row]:
         if path not in self._readers:
             kind = self._kind(path)
             if kind is None:
@@ -138,7 +137,7 @@ class MetricFiles:
                 return []
             self._readers[path] = kind(path, self)
         try:
-            found = self._readers[path].new_rows(at_end=at_end)
+            found = self._readers[path].new_rows()
             changed = path.stat().st_mtime
         except FileNotFoundError:  # removed since, as old checkpoints are
             return []
@@ -225,14 +224,12 @@ class _Reader:
 
     def __init__(self, path: Path, files: MetricFiles) -> None:
         self.path, self.files = path, files
+        is_version = re.fullmatch(r"version_\d+", path.parent.name)
         # Lightning's loggers count steps from 0.
-        is_lightning = (
-            re.fullmatch(r"version_\d+", path.parent.name) or (path.parent / "hparams.yaml").exists()
-        )
-        self.first = int(bool(is_lightning))
+        self.first = int(bool(is_version) or (path.parent / "hparams.yaml").exists())
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:
-        """Return the rows since the last call; `at_end` includes an incomplete last line."""
+    def new_rows(self) -> list[Row]:
+        """Return the rows since the last call."""
         raise NotImplementedError
 
 
@@ -249,7 +246,7 @@ class _Lines(_Reader):
         self._digest, self._old_size = hashlib.sha256(), -1
         self.start_anew()
 
-    def new_lines(self, *, at_end: bool) -> list[str]:
+    def new_lines(self) -> list[str]:
         """Return the complete lines that were not returned before, and at the end the last one."""
         with open_regular(self.path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -261,7 +258,7 @@ class _Lines(_Reader):
             file.seek(self._offset)
             content = file.read(_MOST_BYTES) or b""
         end = content.rfind(b"\n") + 1
-        if at_end or (not end and len(content) == _MOST_BYTES):  # or one endless line
+        if self.files.is_over or (not end and len(content) == _MOST_BYTES):  # or one endless line
             end = len(content)
         self._offset += end
         self._head = (self._head + content[:end])[:_SAMPLE_BYTES]
@@ -292,13 +289,17 @@ class _JsonLines(_Lines):
     _is_metrics: bool
     _lines_without_row: int
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:
+    def new_rows(self) -> list[Row]:
         if self._lines_without_row >= _LINES_WITHOUT_ROW:
             return []
         rows = []
-        for line in self.new_lines(at_end=at_end):
-            row = self._row_of(line)
+        for line in self.new_lines():
+            found = parse_json_line(line.encode()) or {}
+            if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
+                self.steps_asked = total
+            row = row_of_figures(flat_figures(found))
             if has_figures(row) and (self._is_metrics or any(map(_OF_TRAINING.search, row))):
+                row |= _row_time(found)
                 rows.append(row)
                 self._is_metrics = True
             elif not self._is_metrics:
@@ -306,14 +307,6 @@ class _JsonLines(_Lines):
                 if self._lines_without_row >= _LINES_WITHOUT_ROW:
                     break
         return rows
-
-    def _row_of(self, line: str) -> Row:
-        if (found := parse_json_line(line.encode())) is None:
-            return {}
-        if isinstance(total := found.get("total_steps"), int) and "current_steps" in found:
-            self.steps_asked = total
-        row = row_of_figures(flat_figures(found))
-        return row | _row_time(found) if row else row
 
     def start_anew(self) -> None:
         self._is_metrics, self._lines_without_row = self.files.is_named, 0
@@ -328,20 +321,15 @@ class _Table(_Lines):
 
     _names: list[str]
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:
-        table = csv.reader(
-            self.new_lines(at_end=at_end), delimiter="\t" if self.path.suffix.lower() == ".tsv" else ","
-        )
+    def new_rows(self) -> list[Row]:
+        table = csv.reader(self.new_lines(), "excel-tab" if self.path.suffix.lower() == ".tsv" else "excel")
         names = self._names = self._names or [name.strip() for name in next(table, [])]
         if not self.files.is_named and not any(map(_OF_TRAINING.search, names)):
             return []
         rows = []
         for cells in table:
-            given = [
-                (name, cell)
-                for name, cell in zip(names, cells, strict=False)
-                if cell.strip() not in _NO_VALUE
-            ]
+            pairs = zip(names, cells, strict=False)
+            given = [(name, cell) for name, cell in pairs if cell.strip() not in _NO_VALUE]
             row = row_of_figures(given)
             if has_figures(row):
                 if "step" in row:
@@ -360,7 +348,7 @@ class _TrainerState(_Reader):
     ended_at: int | None = None
     _read: tuple[int, int, int] | None = None
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+    def new_rows(self) -> list[Row]:
         if (version := _version(self.path)) == self._read:
             return []
         state = parse_json_line(read_bytes(self.path))
@@ -394,7 +382,7 @@ class _Events(_Reader):
 
     _loader: Any = None
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+    def new_rows(self) -> list[Row]:
         if self._loader is None:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
@@ -433,9 +421,9 @@ class _OfflineRun(_Reader):
 
     _size = _count = 0
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:
+    def new_rows(self) -> list[Row]:
         size = self.path.stat().st_size
-        if size == self._size or not (at_end or size > _GROWTH * self._size):
+        if size == self._size or not (self.files.is_over or size > _GROWTH * self._size):
             return []
         from wandb.proto import wandb_internal_pb2
         from wandb.sdk.internal.datastore import DataStore
@@ -461,11 +449,11 @@ class _OfflineRun(_Reader):
 class _MlflowFigure(_Lines):
     """Reads one figure of MLflow's file store: `milliseconds value step`, a line a value."""
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:
+    def new_rows(self) -> list[Row]:
         found = _MLFLOW.search(str(self.path))
         assert found is not None
         rows = []
-        for line in self.new_lines(at_end=at_end):
+        for line in self.new_lines():
             with suppress(ValueError):
                 moment, value, step = line.split()
                 place = {"step": int(step), "time": int(moment) / 1000}
@@ -478,7 +466,7 @@ class _Trackio(_Reader):
 
     _last = 0
 
-    def new_rows(self, *, at_end: bool) -> list[Row]:  # noqa: ARG002
+    def new_rows(self) -> list[Row]:
         rows = []
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as base:
             query = "SELECT id, timestamp, step, metrics FROM metrics WHERE id > ? ORDER BY id"

@@ -17,7 +17,7 @@ DATA_PATHS = {"data.train_path": "the data", "data.validation_path": "the data"}
 def data_problems(config: Config) -> Iterator[str]:
     """Yield why Megatron-Core cannot read the data."""
     if config.data.train_path and not config.model.tokenizer:
-        yield ("model.tokenizer: null; name the folder or Hub id of the tokenizer that made data.train_path")
+        yield "model.tokenizer: null; name the folder or Hub id of the tokenizer that made data.train_path"
     if config.data.validation_path and not config.data.train_path:
         yield "data.train_path: null, but data.validation_path is set; set both"
 
@@ -119,7 +119,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "eval-interval": training.validation_steps or training.max_steps,
         "eval-iters": training.validation_batches,
         "exit-signal-handler": True,
-        "tensorboard-dir": run.tensorboard if config.monitoring.tensorboard else None,
+        "tensorboard-dir": f"{run.directory}/tensorboard" if config.monitoring.tensorboard else None,
     }
     words = (config.cluster.pod.python, str(config.program.script))
     return PresetCommand(words, options, environment=ENVIRONMENT)
@@ -135,12 +135,7 @@ PRESET = Preset(
     checkpoints="iter_*/",
     option=("--", " "),
     memory=lambda _config: "megatron",
-    uses=(
-        "compute.tensor_parallel",
-        "compute.pipeline_parallel",
-        "compute.context_parallel",
-        "compute.expert_parallel",
-    ),
+    uses=tuple(f"compute.{name}_parallel" for name in ("tensor", "pipeline", "context", "expert")),
     required={"program.script": "Megatron's pretrain_gpt.py in the image"},
     paths={"program.script": "Megatron's pretrain_gpt.py in the image", **DATA_PATHS},
     planned={

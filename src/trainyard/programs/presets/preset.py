@@ -1,6 +1,6 @@
 """A preset, the command that it makes for a run, and the user's own settings of its program.
 
-    load_preset ──> Preset ──render──> RenderedProgram: command, variables, files
+    load_preset ──> Preset ──render──> PresetCommand: words, variables, files
 
 A preset translates the configuration into a program's own names. The division of the model and the batches
 are decided by `plan.parallel_degrees`, and nothing is computed here.
@@ -8,7 +8,8 @@ are decided by `plan.parallel_degrees`, and nothing is computed here.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainyard.config.kind import RunKind
@@ -37,11 +38,6 @@ class PresetRun:
     settings: Mapping[str, str]
     """The user's own settings of the program."""
 
-    @property
-    def tensorboard(self) -> str:
-        """The folder of TensorBoard's files."""
-        return f"{self.directory}/tensorboard"
-
 
 class Planned(NamedTuple):
     """The value of an option that the plan decides, and the key of the configuration to set instead."""
@@ -52,20 +48,16 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class PresetCommand:
-    """A command as a preset makes it, without the user's own settings."""
+    """A command as a preset makes it; `render_preset` adds the user's own settings."""
 
     words: tuple[str, ...]
     options: Values = field(default_factory=dict)
     """Options by the program's own names, in order; `Planned` if the plan decides it, None to omit it."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str | Values] = field(default_factory=dict)
+    files: Values = field(default_factory=dict)
     """Files beside the program by name: a text as it is, a mapping as JSON."""
     metrics: str = "auto"
     """As program.metrics, which replaces it."""
-
-
-def _no_problems(_config: Config, _run: PresetRun) -> Iterable[str]:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class Preset:
 
     name: str
     command: Callable[[Config, PresetRun], PresetCommand]
-    problems: Callable[[Config, PresetRun], Iterable[str]] = _no_problems
+    problems: Callable[[Config, PresetRun], Iterable[str]] = lambda _config, _run: ()
     """Yields what the program cannot do, with the key to change."""
     launcher: Literal["auto", "torchrun", "ray"] = "auto"
     """auto: torchrun starts several processes; torchrun: also one; ray: once, on the head of a cluster."""
@@ -111,25 +103,13 @@ class Preset:
     """Defaults of the configuration, in sections, for a configuration with this recipe."""
 
 
-@dataclass(frozen=True)
-class RenderedProgram:
-    """A command with the user's own settings, its environment and its files."""
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    files: Mapping[str, str]
-    """Text by name."""
-    metrics: str
-
-
 def load_preset(name: str) -> Preset:
-    """Return the preset of a recipe."""
     preset: Preset = PRESETS[name].preset()
     return preset
 
 
-def render_preset(preset: Preset, config: Config, run: PresetRun) -> RenderedProgram:
-    """Return the command of a preset, for a configuration without problems."""
+def render_preset(preset: Preset, config: Config, run: PresetRun) -> PresetCommand:
+    """Return the command of a preset in `words`, and its files as texts."""
     made = preset.command(config, run)
     options, files = dict(made.options), dict(made.files)
     if preset.settings_file is None:
@@ -137,15 +117,11 @@ def render_preset(preset: Preset, config: Config, run: PresetRun) -> RenderedPro
         options |= {name: words.get(text, text) for name, text in run.settings.items()}
     else:
         files[preset.settings_file] = _with_values(files[preset.settings_file], run.settings)
-    return RenderedProgram(
-        command=(*made.words, *_option_words(preset, options)),
-        environment=made.environment,
-        files={
-            name: content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
-            for name, content in files.items()
-        },
-        metrics=made.metrics,
-    )
+    texts = {
+        name: content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        for name, content in files.items()
+    }
+    return replace(made, words=(*made.words, *_option_words(preset, options)), options={}, files=texts)
 
 
 def _option_words(preset: Preset, options: Values) -> Iterator[str]:
@@ -162,7 +138,7 @@ def _option_words(preset: Preset, options: Values) -> Iterator[str]:
             yield f"{dashes}{name}{joint}{text_of(value)}"
 
 
-def _with_values(content: str | Values, settings: Mapping[str, str]) -> Values:
+def _with_values(content: Values, settings: Mapping[str, str]) -> Values:
     """Return the content of a JSON file with settings put in by their dotted names."""
     changed: dict[str, Any] = json.loads(json.dumps(content))
     for dotted, text in settings.items():
@@ -171,15 +147,10 @@ def _with_values(content: str | Values, settings: Mapping[str, str]) -> Values:
         for name in path:
             inner = section.get(name)
             section[name] = section = inner if isinstance(inner, dict) else {}
-        section[last] = _json_value(text)
+        section[last] = text
+        with suppress(ValueError):
+            section[last] = json.loads(text)
     return changed
-
-
-def _json_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def text_of(value: Any) -> str:

@@ -144,7 +144,7 @@ def _allowed(scripts: Iterable[str]) -> str:
 
 def _provenance(run: RunFacts) -> Iterable[tuple[str, str, bool]]:
     """The inputs of the run, by hash where there is one: name, text, and whether it is code."""
-    git, data, hardware = run.section("git"), run.section("data"), run.section("hardware")
+    git, data, hardware = run.section("git"), run.section("data"), run.machine
     if run.commit:
         difference = git.get("diff_sha256", "not on record")
         yield "commit", run.commit, True
@@ -159,7 +159,7 @@ def _provenance(run: RunFacts) -> Iterable[tuple[str, str, bool]]:
     yield "parent", _text(run.section("parent").get("checkpoint")), True
     parameters = finite_or_none(run.section("plan").get("parameters"))
     yield "parameters", "" if parameters is None else format_scaled(parameters), False
-    yield "hardware", _join(hardware, ("device_name", "device", "platform")), False
+    yield "hardware", _join(hardware, ("device_name", "device", "platform", "host")), False
     yield "software", _software(hardware), False
     yield "workflow", _join(run.section("ci"), ("repository", "workflow", "run_id", "event", "actor")), False
     yield "weights", _text(run.weights_sha256), True

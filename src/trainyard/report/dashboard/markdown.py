@@ -14,6 +14,7 @@ from pathlib import Path
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import (
     ConfigChange,
+    changes_from_defaults,
     config_changes,
     format_setting,
 )
@@ -21,7 +22,7 @@ from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.next_commands import restore_newest, run_links
-from trainyard.report.facts.quantities import format_count, format_loss, format_size
+from trainyard.report.facts.quantities import format_count, format_size, loss_or_empty
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import alert_lines, degradation
@@ -31,7 +32,6 @@ from trainyard.run.suggested_commands import changed_command, is_command
 CHART_POINTS = 60
 # Lines on GitHub's white and its black page; Mermaid's own first colour, #ECECFF, cannot be seen on white.
 PALETTE = {"blue": "#2f81f7", "orange": "#d9730d", "green": "#2a9d4a", "purple": "#a371f7", "red": "#e5534b"}
-_CONFIG_CHARACTERS = 20_000
 _CHECKPOINTS = 20
 _CHANGES = 50
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
@@ -116,16 +116,12 @@ def _figure_table(facts: RunFacts) -> str:
     if proof is None or not (proof.compared_with or any(each.threshold for each in proof.figures)):
         return ""
     rows = [
-        f"| {escape_markdown(each.name)} | {each.mark} {_figure(each.value)} | {_figure(each.baseline)} "
-        f"| {escape_markdown(each.threshold)} |"
+        f"| {escape_markdown(each.name)} | {each.mark} {loss_or_empty(each.value)} "
+        f"| {loss_or_empty(each.baseline)} | {escape_markdown(each.threshold)} |"
         for each in proof.figures[:_CHANGES]
     ]
     was = escape_markdown(proof.compared_with or "last green run")
     return "\n".join([f"| figure | this run | {was} | threshold |", "|---|---|---|---|", *rows])
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else format_loss(value)
 
 
 def _curve(facts: RunFacts) -> str:
@@ -208,20 +204,16 @@ def _sample(facts: RunFacts) -> str:
 
 
 def _configuration(facts: RunFacts) -> str:
-    """The changes since the last green run, and the complete configuration."""
-    if not facts.config_text:
+    """The changes since the last green run; where there is none, the settings that are not the defaults."""
+    green = config_changes(facts.directory)
+    if green is not None and not green.changes:
+        return f"The configuration has not changed since the last green run, {escape_markdown(green.since)}."
+    changes = green.changes if green is not None else changes_from_defaults(facts.directory)
+    if not changes:
         return ""
-    text = facts.config_text[:_CONFIG_CHARACTERS]
-    cut = "" if len(text) == len(facts.config_text) else "\n\nThe rest is in `config.yaml`."
-    whole = _details("Configuration", fence_code(text, "yaml") + cut)
-    since, changed = "since the last green run", config_changes(facts.directory)
-    if changed is None:
-        return whole
-    if not changed.changes:
-        return f"The configuration has not changed {since}, {escape_markdown(changed.since)}.\n\n{whole}"
-    count = format_count(len(changed.changes), "key")
-    title = f"Configuration: {count} changed {since}, {escape(changed.since)}"
-    return f"{_details(title, setting_table(changed.changes, ('baseline', 'this run')))}\n\n{whole}"
+    than = f"changed since the last green run, {escape(green.since)}" if green else "not at the default"
+    table = setting_table(changes, ("baseline" if green else "default", "this run"))
+    return _details(f"Configuration: {format_count(len(changes), 'key')} {than}", table)
 
 
 def setting_table(changes: Sequence[ConfigChange], heads: Sequence[str]) -> str:

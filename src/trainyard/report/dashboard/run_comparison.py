@@ -49,10 +49,13 @@ class Comparison:
     figures: Sequence[tuple[str, Sequence[str]]]
     """Name and value in each run, and for two runs the change; without figures that no run has."""
     weights: str
-    settings: Sequence[tuple[str, Sequence[str]]]
-    """Key and value in each run."""
     changes: tuple[ConfigChange, ...] | None
     """None when a configuration is missing."""
+
+    @property
+    def settings(self) -> list[tuple[str, list[str]]]:
+        """Key and value in each run."""
+        return [(one.key, [format_setting(value) for value in one.values]) for one in self.changes or ()]
 
 
 def run_labels(runs: Sequence[RunFacts]) -> list[str]:
@@ -68,19 +71,15 @@ def run_labels(runs: Sequence[RunFacts]) -> list[str]:
 
 def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
     """Compare the runs, the first of which is the base."""
-    changes = changed_settings([run.directory for run in runs])
-    figures = []
-    for name, value, form in _FIGURES:
-        values = [value(run) for run in runs]
-        if any(known is not None for known in values):
-            cells = ["" if known is None else form(known) for known in values]
-            figures.append((name, cells + ([_change(*values)] if len(values) == 2 else [])))
-    for name in _own_figures(runs):
-        last = [run.history.last.get(name) for run in runs]
-        cells = ["" if value is None else format_loss(value) for value in last]
-        figures.append((name, cells + ([_change(*last)] if len(last) == 2 else [])))
-    settings = [(one.key, [format_setting(value) for value in one.values]) for one in changes or ()]
-    return Comparison(figures, _weights(runs), settings, changes)
+    rows = [(name, [value(run) for run in runs], form) for name, value, form in _FIGURES]
+    rows += [(name, [run.history.last[name] for run in runs], format_loss) for name in _own_figures(runs)]
+    known = ((name, _cells(values, form)) for name, values, form in rows if values != [None] * len(runs))
+    return Comparison(list(known), _weights(runs), changed_settings([run.directory for run in runs]))
+
+
+def _cells(values: Sequence[float | None], form: Callable[[float], str]) -> list[str]:
+    cells = ["" if value is None else form(value) for value in values]
+    return [*cells, _change(*values)] if len(values) == 2 else cells
 
 
 def _own_figures(runs: Sequence[RunFacts]) -> list[str]:
@@ -95,22 +94,18 @@ def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = No
 
     `last_green` gets a column beside the runs. The thresholds are those of the last run, or else its own.
     """
-    compared = compare_runs(runs)
-    labels = run_labels(runs)
+    compared, labels = compare_runs(runs), run_labels(runs)
     titles = [escape_markdown(label) for label in labels]
-    heads = ["", *titles, *(["change"] if len(runs) == 2 else [])]
-    rows = [[name, *cells] for name, cells in compared.figures]
-    heads, rows = _with_goals(heads, rows, runs, last_green)
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    settings = ""
-    if compared.changes is not None:
-        settings = "The configurations are the same."
+    columns = ["", *titles, *(["change"] if len(runs) == 2 else [])]
+    lines = _with_goals(columns, [[name, *cells] for name, cells in compared.figures], runs, last_green)
+    lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
+    settings = "" if compared.changes is None else "The configurations are the same."
     if compared.changes:
         settings = f"Settings that differ:\n\n{setting_table(compared.changes, labels)}"
     sides = (f"{title} ({_commit(run)})" for title, run in zip(titles, runs, strict=True))
     parts = [
         f"### Compared: {' → '.join(sides)}",
-        "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "No run has a figure yet.",
+        "\n".join(f"| {' | '.join(line)} |" for line in lines) if lines[2:] else "No run has a figure yet.",
         _curves(runs),
         compared.weights,
         settings,
@@ -162,30 +157,28 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> l
 
 def _with_goals(
     heads: list[str], rows: list[list[str]], runs: Sequence[RunFacts], last_green: RunFacts | None
-) -> tuple[list[str], list[list[str]]]:
-    """Add columns for the last green run and the thresholds, and rows for the further figures in them."""
+) -> list[list[str]]:
+    """Return heads and rows, with columns for the last green run and the thresholds, and their figures."""
     green = last_green if last_green and last_green.proof and last_green.proof.proven else None
-    needs = _thresholds(runs[-1]) or (_thresholds(green) if green else {})
-    if green is None and not needs:
-        return heads, rows
-    known = {name for name, _, _ in _FIGURES}
-    named = [name for name in (*needs, *_proven_figures(green)) if name not in known]
-    for name in dict.fromkeys(named):
-        values = [_proven_figures(run).get(name) for run in runs]
-        change = [_change(*values)] if len(values) == 2 else []
-        rows.append([name, *(_loss_or_empty(value) for value in values), *change])
+    thresholds = _thresholds(runs[-1]) or (_thresholds(green) if green else {})
+    if green is None and not thresholds:
+        return [heads, *rows]
+    known = {name: (value, form) for name, value, form in _FIGURES}
+    others = _proven_figures(green)
+    further = dict.fromkeys(name for name in (*thresholds, *others) if name not in known)
+    rows += [
+        [name, *_cells([_proven_figures(run).get(name) for run in runs], format_loss)] for name in further
+    ]
     if green is not None:
-        shown = {name: (value(green), form) for name, value, form in _FIGURES}
-        others = _proven_figures(green)
         heads = [*heads, f"last green {escape_markdown(green.title)}"]
         for row in rows:
-            value, form = shown.get(row[0], (others.get(row[0]), format_loss))
-            row.append("" if value is None else form(value))
-    if needs:
+            value, form = known.get(row[0], (lambda _, name=row[0]: others.get(name), format_loss))
+            row += _cells([value(green)], form)
+    if thresholds:
         heads = [*heads, "threshold"]
         for row in rows:
-            row.append(escape_markdown(needs.get(row[0], "")))
-    return heads, [[escape_markdown(row[0]), *row[1:]] for row in rows]
+            row.append(escape_markdown(thresholds.get(row[0], "")))
+    return [heads, *([escape_markdown(row[0]), *row[1:]] for row in rows)]
 
 
 def _thresholds(run: RunFacts) -> dict[str, str]:
@@ -199,10 +192,6 @@ def _proven_figures(run: RunFacts | None) -> dict[str, float]:
     """Return the figures of a run's proof, such as those of its evaluation."""
     figures = run.proof.figures if run and run.proof else ()
     return {each.name: each.value for each in figures if each.value is not None}
-
-
-def _loss_or_empty(value: float | None) -> str:
-    return "" if value is None else format_loss(value)
 
 
 def _commit(run: RunFacts) -> str:

@@ -52,6 +52,7 @@ class Markup:
     """Applied to text that comes from the run."""
 
 
+Form = Callable[[float], str]
 Source = Callable[[RunFacts, str], Any]
 """Reads the value of a figure by its name in the JSON report."""
 
@@ -66,7 +67,7 @@ class Figure:
     source: Source
     names: str
     """The names of its values in the JSON report, the first of which the text shows; base units."""
-    form: Callable[[float], str] = str
+    form: Form = str
     """Writes the first value in the text report."""
     text: Callable[[RunFacts], str | None] | None = None
     """Its value in the text report, where that is more than the first value."""
@@ -91,8 +92,44 @@ def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
 
 
 def figure_tiles(facts: RunFacts) -> list[Tile]:
-    """Return the tiles of the HTML report, in their order."""
-    return [tile for make in _TILES if (tile := make(facts)) is not None]
+    """Return the tiles of the HTML report, in their order; unknown figures have none."""
+    last, rate = facts.history.last, facts.history.rate
+    is_rewarded = facts.reward is not None  # the loss of such a run says little
+    tokens = facts.outcome_figure("tokens") or last.get("tokens")
+    memory = last.get("gpu_memory_total_bytes")
+    longest = "".join(f", {format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
+    tiles: tuple[tuple[str, float | None, Form, str | None], ...] = (
+        ("reward", facts.reward, "{:.2f}".format, _format_known(facts.first_reward, "was {:.2f}".format)),
+        (
+            "training loss",
+            None if is_rewarded else facts.loss,
+            format_loss,
+            _format_known(facts.first_loss, lambda loss: f"was {format_loss(loss)}"),
+        ),
+        ("validation loss", facts.validation_loss, format_loss, _bits_text(facts)),
+        ("steps", facts.steps_done, "{:,}".format, _format_known(facts.steps, "of {:,}".format)),
+        (
+            "training time",
+            facts.training_seconds,
+            format_duration,
+            _format_known(facts.seconds_remaining, lambda seconds: f"{format_duration(seconds)} left"),
+        ),
+        (
+            "tokens/s",
+            rate("tokens_per_second"),
+            format_scaled,
+            f"median, of {format_scaled(tokens)}" if tokens else "median",
+        ),
+        ("MFU", facts.mfu, format_percent, "median, of peak"),
+        ("step time", rate("step_seconds"), "{:.3g} s".format, f"median{longest}"),
+        (
+            "GPU memory",
+            last.get("gpu_memory_bytes"),
+            format_gigabytes,
+            f"of {format_gigabytes(memory)}" if memory else "",
+        ),
+    )
+    return [Tile(name, form(value), beside or "") for name, value, form, beside in tiles if value is not None]
 
 
 def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
@@ -100,7 +137,22 @@ def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
 
     A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
     """
-    return [words for make in _BRIEF if (words := make(facts, markup))]
+    found = list[str]()
+    if facts.reward is not None:
+        was = _format_known(facts.first_reward, "{:.2f} → ".format) or ""
+        found.append(f"reward {markup.strong(f'{was}{facts.reward:.2f}')}")
+    elif facts.loss is not None:
+        was = _format_known(facts.first_loss, lambda loss: f"{format_loss(loss)} → ") or ""
+        bits = f", {bits}" if (bits := _bits_text(facts)) else ""
+        found.append(f"loss {markup.strong(was + format_loss(facts.loss))}{bits}")
+    if facts.steps_done is not None:
+        time = _format_known(facts.training_seconds, lambda seconds: f" in {format_duration(seconds)}") or ""
+        found.append(f"{format_count(facts.steps_done, 'step')}{time}")
+    device = facts.machine.get("device_name") or facts.machine.get("device")
+    mfu = _format_known(facts.mfu, lambda share: f"{format_percent(share)} MFU ") or ""
+    found.append(f"{mfu}{f'on {markup.escaped(str(device))}' if device else ''}".strip())
+    found.append("" if facts.usd is None else markup.strong(format_money(facts.usd)))
+    return [words for words in found if words]
 
 
 def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
@@ -120,7 +172,7 @@ def _rate(facts: RunFacts, name: str) -> float | None:
     return facts.history.rate(name)
 
 
-def _share(name: str, total: str, form: Callable[[float], str]) -> Callable[[RunFacts], str | None]:
+def _share(name: str, total: str, form: Form) -> Callable[[RunFacts], str | None]:
     """Return a writer of `340 / 600` from two facts; of the first alone where the total is not known."""
 
     def text(facts: RunFacts) -> str | None:
@@ -130,7 +182,7 @@ def _share(name: str, total: str, form: Callable[[float], str]) -> Callable[[Run
     return text
 
 
-def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], str]) -> Figure:
+def _curve(group: FigureGroup, label: str, name: str, form: Form) -> Figure:
     """The values of `name` over the steps as a line of blocks, with the first and the last value."""
 
     def text(facts: RunFacts) -> str | None:
@@ -141,56 +193,12 @@ def _curve(group: FigureGroup, label: str, name: str, form: Callable[[float], st
     return Figure(group, label, _last, "", text=text)
 
 
-def _format_known(value: float | None, form: Callable[[float], str]) -> str | None:
+def _format_known(value: float | None, form: Form) -> str | None:
     return None if value is None else form(value)
 
 
-def _tile(
-    name: str, value: float | None, form: Callable[[float], str], beside: str | None = ""
-) -> Tile | None:
-    return None if value is None else Tile(name, form(value), beside or "")
-
-
-def _reward_tile(facts: RunFacts) -> Tile | None:
-    was = _format_known(facts.first_reward, "was {:.2f}".format)
-    return _tile("reward", facts.reward, "{:.2f}".format, was)
-
-
-def _reward_words(facts: RunFacts, markup: Markup) -> str:
-    if facts.reward is None:
-        return ""
-    was = _format_known(facts.first_reward, "{:.2f} → ".format) or ""
-    return f"reward {markup.strong(f'{was}{facts.reward:.2f}')}"
-
-
-def _loss_tile(facts: RunFacts) -> Tile | None:
-    """A run that trains on rewards has no loss tile, because its loss says little."""
-    was = _format_known(facts.first_loss, lambda loss: f"was {format_loss(loss)}")
-    return _tile("training loss", facts.loss, format_loss, was) if facts.reward is None else None
-
-
-def _loss_words(facts: RunFacts, markup: Markup) -> str:
-    if facts.loss is None or facts.reward is not None:
-        return ""
-    first = f"{format_loss(facts.first_loss)} → " if facts.first_loss is not None else ""
-    bits = _format_known(facts.bits_per_byte, ", {:.2f} bits/byte".format) or ""
-    return f"loss {markup.strong(first + format_loss(facts.loss))}{bits}"
-
-
-def _validation_tile(facts: RunFacts) -> Tile | None:
-    bits = _format_known(facts.bits_per_byte, "{:.2f} bits/byte".format)
-    return _tile("validation loss", facts.validation_loss, format_loss, bits)
-
-
-def _steps_tile(facts: RunFacts) -> Tile | None:
-    return _tile("steps", facts.steps_done, "{:,}".format, f"of {facts.steps:,}" if facts.steps else "")
-
-
-def _steps_words(facts: RunFacts, _markup: Markup) -> str:
-    if facts.steps_done is None:
-        return ""
-    time = f" in {format_duration(facts.training_seconds)}" if facts.training_seconds is not None else ""
-    return f"{format_count(facts.steps_done, 'step')}{time}"
+def _bits_text(facts: RunFacts) -> str | None:
+    return _format_known(facts.bits_per_byte, "{:.2f} bits/byte".format)
 
 
 def _memory_text(facts: RunFacts) -> str | None:
@@ -202,47 +210,15 @@ def _memory_text(facts: RunFacts) -> str | None:
     return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({format_percent(used / total)})"
 
 
-def _memory_tile(facts: RunFacts) -> Tile | None:
-    used = facts.history.last.get("gpu_memory_bytes")
-    total = facts.history.last.get("gpu_memory_total_bytes")
-    return _tile("GPU memory", used, format_gigabytes, f"of {format_gigabytes(total)}" if total else "")
-
-
-def _tokens_tile(facts: RunFacts) -> Tile | None:
-    tokens = facts.outcome_figure("tokens") or facts.history.last.get("tokens")
-    rate = facts.history.rate("tokens_per_second")
-    beside = f"median, of {format_scaled(tokens)}" if tokens else "median"
-    return _tile("tokens/s", rate, format_scaled, beside)
-
-
-def _mfu_words(facts: RunFacts, markup: Markup) -> str:
-    """The MFU and the device; the device alone if the MFU is not known."""
-    hardware = facts.section("hardware")
-    device = hardware.get("device_name") or hardware.get("device")
-    place = f"on {markup.escaped(str(device))}" if device else ""
-    mfu = "" if facts.mfu is None else f"{format_percent(facts.mfu)} MFU"
-    return f"{mfu} {place}".strip()
-
-
 def _step_time_text(facts: RunFacts) -> str | None:
     parts = ", ".join(f"{name} {format_percent(share)}" for name, share in step_shares(facts))
     text = _format_known(facts.history.rate("step_seconds"), "{:.3g} s".format)
     return f"{text} ({parts})" if text and parts else text
 
 
-def _step_time_tile(facts: RunFacts) -> Tile | None:
-    longest = "".join(f", {format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
-    return _tile("step time", facts.history.rate("step_seconds"), "{:.3g} s".format, f"median{longest}")
-
-
 def _duration_text(facts: RunFacts) -> str | None:
     so_far = " (so far)" if facts.state.going else ""
     return _format_known(facts.training_seconds, lambda seconds: format_duration(seconds) + so_far)
-
-
-def _duration_tile(facts: RunFacts) -> Tile | None:
-    left = _format_known(facts.seconds_remaining, lambda seconds: f"{format_duration(seconds)} left")
-    return _tile("training time", facts.training_seconds, format_duration, left)
 
 
 def _goodput_text(facts: RunFacts) -> str | None:
@@ -324,14 +300,4 @@ FIGURES: tuple[Figure, ...] = (
     Figure(_TIMING, "Training Duration", getattr, "training_seconds", text=_duration_text),
     Figure(_TIMING, "Goodput", _goodput_record, "goodput", text=_goodput_text),
     Figure(_TIMING, "Estimated Total", getattr, "estimated_total_seconds", format_duration),
-)
-_TILES: tuple[Callable[[RunFacts], Tile | None], ...] = (
-    *(_reward_tile, _loss_tile, _validation_tile, _steps_tile),
-    *(_duration_tile, _tokens_tile),
-    lambda facts: _tile("MFU", facts.mfu, format_percent, "median, of peak"),
-    *(_step_time_tile, _memory_tile),
-)
-_BRIEF: tuple[Callable[[RunFacts, Markup], str], ...] = (
-    *(_reward_words, _loss_words, _steps_words, _mfu_words),
-    lambda facts, markup: "" if facts.usd is None else markup.strong(format_money(facts.usd)),
 )

@@ -64,6 +64,10 @@ def format_loss(value: float) -> str:
     return f"{value:.2f}" if 0.1 <= abs(value) < 100 else f"{value:.3g}"
 
 
+def loss_or_empty(value: float | None) -> str:
+    return "" if value is None else format_loss(value)
+
+
 def format_percent(fraction: float) -> str:
     return f"{fraction:.0%}".replace("%", " %")
 

@@ -8,6 +8,7 @@ A run may still be running, be cut off mid-line, be empty, or lack any of these.
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -297,6 +298,15 @@ class RunFacts:
         """The object `name` in `run.json`; empty when there is none."""
         value = self.run.get(name)
         return value if isinstance(value, Mapping) else {}
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """The recorded hardware; of another program also what the observer saw of its machine."""
+        seen = self.section("observed").get("machine")
+        known = {**(seen if isinstance(seen, Mapping) else {}), **self.section("hardware")}
+        gpus = Counter(map(str, gpus if isinstance(gpus := known.get("gpus"), list) else ()))
+        names = ", ".join(f"{count} × {name}" for name, count in gpus.items())
+        return {"device_name": names, **known}
 
     def outcome_figure(self, name: str, logged: float | None = None) -> float | None:
         """The figure `name` of the outcome; `logged` where the outcome does not have it."""

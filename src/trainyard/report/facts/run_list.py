@@ -121,7 +121,7 @@ def sort_entries(entries: Iterable[ListedEntry], key: str) -> list[ListedEntry]:
 def entry_lines(entries: Sequence[ListedEntry], *, width: int) -> list[str]:
     """Return a table for people, a row for each run."""
     heads = ("run", "verdict", "steps", "loss", "val", "time", "about")
-    return wrap_table(heads, [_cells(entry) for entry in entries], width=width)
+    return wrap_table(heads, [_cells(entry) for entry in entries], width=width) or ["no runs"]
 
 
 def _cells(entry: ListedEntry) -> tuple[str, ...]:

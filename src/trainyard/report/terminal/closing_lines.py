@@ -10,7 +10,7 @@ from trainyard.report.facts.headline import RunVerdict, root_error, run_headline
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.run.failure import command_line_of
+from trainyard.run.failure import command_line_of, short_reason, where_it_ended
 from trainyard.run.suggested_commands import again_command, is_command
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -
     if facts.too_early:
         yield "sample", facts.too_early
         return
-    lines = [_printable(line) for line in facts.sample.splitlines() if line.strip()]
+    texts = [line.expandtabs(4) for line in facts.sample.splitlines() if line.strip()]
+    lines = ["".join(each if each.isprintable() else "·" for each in text) for text in texts]
     if one_line:
         lines = ["⏎".join(line.strip() for line in lines)]
     for index, line in enumerate(lines[:_SAMPLE_LINES]):
@@ -45,24 +46,21 @@ def proof_lines(
     *,
     one_line: bool,
     closing_follows: bool = False,
-    shown_reason: str = "",
 ) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the proof's lines: the failing parts with their next steps, then the rest.
 
     In a log each part is `one_line` that makes sense alone; on a terminal the parts are a block under a
     heading. With `closing_follows`, the first failing part's next step is left out, because `closing_lines`
-    ends with it. `shown_reason` is why the training failed, if a line before has shown it: only the last next
-    step helps then.
+    ends with it.
     """
     failing = [part for part in parts if not part.passed]
     shown = {part.next_step for part in failing[:1] if closing_follows}
     for part in failing:
-        evidence = part.evidence.removesuffix(f": {shown_reason}") if shown_reason else part.evidence
-        yield "not proven", f"{part.name}: {evidence}", "failed"
-        if part.next_step and part.next_step not in shown and not (closing_follows and shown_reason):
+        yield "not proven", f"{part.name}: {part.evidence}", "failed"
+        if part.next_step and part.next_step not in shown:
             shown.add(part.next_step)
             yield "next", part.next_step, ""
-    if not failing and not one_line:
+    if parts and not failing and not one_line:
         yield "proven", "", ""
     for part in parts:
         if part.passed and one_line and part.is_judged:
@@ -74,17 +72,17 @@ def proof_lines(
 def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     """Phase, text and status of the last lines, after a failure as well as after a success.
 
-    They show how the run ended, if no proof shows it; the last good checkpoint, if the run did not succeed;
-    where the report and the curves are; and the command that repeats a proven run, or any other's root error
-    and next step.
+    They show where the report and the curves are, and the command that repeats a proven run. Of a run that
+    failed the last three are how it ended, its root error and the next step; of any other that is not done
+    they show how it ended, if no proof shows it, the last good checkpoint and the next step.
     """
-    head, done = run_headline(facts), facts.outcome.get("status") == "succeeded"
-    if facts.proof is None and not done and head.verdict is not RunVerdict.GOING:
-        reason = f": {head.reason}" if head.reason else ""
-        yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
-    if not done:
-        last = facts.checkpoints[-1] if facts.checkpoints else None
-        saved = f"step {last.step:,} is complete, {format_size(last.size)}" if last else "none was saved"
+    head, status = run_headline(facts), facts.outcome.get("status")
+    last = facts.checkpoints[-1] if facts.checkpoints else None
+    saved = f"step {last.step:,} is complete, {format_size(last.size)}" if last else "none was saved"
+    if status not in ("succeeded", "failed"):
+        if facts.proof is None and head.verdict is not RunVerdict.GOING:
+            reason = f": {head.reason}" if head.reason else ""
+            yield "not proven", f"{head.text[:1].lower()}{head.text[1:]}{reason}", str(head.verdict)
         yield "checkpoint", saved, ""
     yield "report", str(facts.directory / "report" / "index.html"), ""
     if any((facts.directory / "tensorboard").glob("**/events.out.tfevents.*")):
@@ -96,8 +94,12 @@ def closing_lines(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         same = f"  (same digest: {digest[:4]}…)" if digest else ""
         yield "repeat", again_command(facts.directory, command_line=command_line_of(facts.run)) + same, ""
         return
-    if facts.proof is not None and not done and (error := root_error(facts)):
-        yield "error", error, ""
+    if status == "failed":
+        where = where_it_ended(facts.outcome, facts.steps) or "before the first step"
+        code = facts.outcome.get("program_exit_code") or facts.outcome.get("exit_code")
+        yield "failed", f"{where}, exit code {code} · checkpoint: {saved}", ""
+        if error := root_error(facts) or short_reason(facts.outcome):
+            yield "error", error, ""
     if head.next_step:
         yield "next", head.next_step, ""
 
@@ -108,7 +110,3 @@ def is_copied(phase: str, text: str) -> bool:
     The next step after a failure (`next`) may be a sentence, which is wrapped like any other text.
     """
     return phase in _COPIED or (phase == "next" and is_command(text))
-
-
-def _printable(line: str) -> str:
-    return "".join(character if character.isprintable() else "·" for character in line.expandtabs(4))

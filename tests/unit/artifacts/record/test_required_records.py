@@ -16,8 +16,8 @@ from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, Verification, verify_run
 from trainyard.errors import DamagedFileError, VerificationError
 from trainyard.run.directory import RunDirectory
@@ -69,7 +69,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
     directory = make_run()
     claim_run(store, run_id="run-run", key=KEY, wanted=1)
     running = RunningRun(store, directory, 1)
-    while running.store_newest(frozenset()) is not None:
+    while running.store_newest() is not None:
         pass
     assert look(store, directory).ok
     assert "still going" in restore(store, Selection(1), tmp_path / "back").summary()

@@ -22,15 +22,15 @@ from trainyard.artifacts.record.local_paths import places_of
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.restore import download, restore
-from trainyard.artifacts.restore.restore import RestoreReport
 from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import verify_directory
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, TrainyardError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity
@@ -320,16 +320,10 @@ def test_a_checkpoint_whose_own_manifest_says_otherwise_is_not_restored(
     edit(path, **change)
     objects = json.loads((folder / MANIFEST).read_text())["objects"]
     entry = next(entry for entry in objects if entry["key"].endswith("checkpoint-100/manifest.json"))
-    entry |= {"size": path.stat().st_size, "sha256": restore_sha256(path)}
+    entry |= {"size": path.stat().st_size, "sha256": sha256_of_file(path)}
     edit(folder / MANIFEST, objects=objects)
     with pytest.raises(VerificationError, match=r"manifest\.json"):
         restore.restore(store, ALL, target)
-
-
-def restore_sha256(path: Path) -> str:
-    from trainyard.run.atomic_files import sha256_of_file
-
-    return sha256_of_file(path)
 
 
 HOSTILE = [
@@ -434,7 +428,7 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, files: di
     write_manifest(checkpoint, CheckpointManifest(1, "run-a", 0.0, describe_files(checkpoint)))
     store = open_store((base / "store").as_uri())
     assert sync_run(store, directory, 1).problems == ()
-    report: RestoreReport = restore.restore(store, ALL, base / "back")
+    report = restore.restore(store, ALL, base / "back")
     assert report.steps == (1,)
     assert tree(base / "back") == tree(directory.path)
     shutil.rmtree(base)
@@ -445,9 +439,9 @@ def test_a_run_that_is_still_going_comes_back_as_its_newest_manifest_tells(
 ) -> None:
     run = make_run(steps=(100,))
     running = RunningRun(store, run, claim_run(store, run_id="run-run", key=KEY, wanted=1).number)
-    assert running.store_newest(frozenset()) is not None
+    assert running.store_newest() is not None
     make_run(steps=(200,))
-    assert running.store_newest(frozenset()) is not None
+    assert running.store_newest() is not None
     report = restore.restore(store, NEWEST, target)
     assert report.steps == (200,)
     assert tree(target) == {name: c for name, c in tree(run.path).items() if "step-00000100" not in name}

@@ -19,12 +19,11 @@ from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection, parse_selection
 from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import plan_pruning
-from trainyard.artifacts.retention.retention_rules import RetentionRules
+from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.standalone_checkpoint import sync_files
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
@@ -405,7 +404,7 @@ def followed(store: Store, make_run: Any) -> RunDirectory:
     claim_run(store, run_id="run-run", key=KEY, wanted=1)
     for step in (100, 200, 300):
         make_run(steps=(step,))
-        assert RunningRun(store, directory, 1).store_newest(frozenset()) is not None
+        assert RunningRun(store, directory, 1).store_newest() is not None
     return directory
 
 
@@ -488,13 +487,13 @@ def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
             return super().put_new(key, content, **rest)
 
     with pytest.raises(RunConflictError):
-        RunningRun(Overtaken(folder), followed, 1).store_newest(frozenset())
+        RunningRun(Overtaken(folder), followed, 1).store_newest()
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
     assert found.ok, found.problems
     assert (
         "run-1/records-4/run.json: was being sent when the run was last seen; not listed yet" in found.notes
     )
-    assert RunningRun(store, followed, 1).store_newest(frozenset()) is not None
+    assert RunningRun(store, followed, 1).store_newest() is not None
     assert ok(store, followed)
     assert apply(store, ALL_STAY) == []
     assert records_in(folder) == ["records-5"]

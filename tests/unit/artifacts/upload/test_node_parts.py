@@ -17,9 +17,8 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload import run_following, sync
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
-from trainyard.artifacts.upload.run_following import Ending, Patience, follow_run, wait_for_run
+from trainyard.artifacts.upload.run_following import Ending, Patience, RunningRun, follow_run, wait_for_run
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import VerificationError, WaitTimeoutError
 from trainyard.run.atomic_files import write_json_atomically
@@ -135,14 +134,14 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
     main, other = machines
     running = RunningRun(store, main, 1)
     claim_run(store, run_id=RUN, key=KEY, wanted=1)
-    assert (running.store_newest(frozenset()), running.waits) == (None, True)
+    assert (running.store_newest(), running.waits) == (None, True)
     sync_node(store, other, 1)
     for step in (200, 100):
-        report = running.store_newest(frozenset())
+        report = running.store_newest()
         assert report is not None
         assert report.problems == ()
         assert store.describe(checkpoint_prefix(1, step) + MANIFEST_NAME) is not None
-    assert (running.store_newest(frozenset()), running.waits) == (None, False)
+    assert (running.store_newest(), running.waits) == (None, False)
     assert "cut short" not in caplog.text, "parts of others that are not listed yet are not leftovers"
 
 

@@ -14,10 +14,16 @@ from tests.unit.artifacts.conftest import KEY
 from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
-from trainyard.artifacts.upload.rate_limit import RateLimit
-from trainyard.artifacts.upload.run_following import Ending, FollowReport, Patience, follow_run, wait_for_run
+from trainyard.artifacts.upload.run_following import (
+    Ending,
+    FollowReport,
+    Patience,
+    RunningRun,
+    follow_run,
+    wait_for_run,
+)
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.upload.unfinished_run import RunningRun
+from trainyard.artifacts.upload.upload import RateLimit
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import ExitCode, ServiceError, StoppedError, WaitTimeoutError
 from trainyard.gateways.local_store.folder import LocalStore, LocalUpload

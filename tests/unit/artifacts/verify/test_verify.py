@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,36 +89,90 @@ def _size(store: Store, key: str) -> int:
     return found.size
 
 
-def test_a_flipped_byte(store: Store, run: RunDirectory, folder: Path) -> None:
-    content = bytearray((folder / DATA).read_bytes())
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[7] ^= 1
-    (folder / DATA).write_bytes(content)
-    assert [p.partition(":")[0] for p in problems(store)] == [DATA]
+    path.write_bytes(content)
 
 
-def test_a_truncated_object(store: Store, run: RunDirectory, folder: Path) -> None:
-    (folder / DATA).write_bytes((folder / DATA).read_bytes()[:-1])
-    assert problems(store) == (f"{DATA}: 4,999 bytes in the store, the manifest says 5,000",)
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_missing_and_an_extra_object(store: Store, run: RunDirectory, folder: Path) -> None:
-    (folder / DATA).rename(folder / "run-1/checkpoint-200/renamed")
-    assert problems(store) == (
-        "run-1/checkpoint-200/renamed: extra, the manifest does not list it",
-        f"{DATA}: missing in the store",
-    )
+def swap(path: Path, other: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
 
 
-def test_missing_metrics(store: Store, run: RunDirectory, folder: Path) -> None:
-    (folder / "metrics/metrics-1.json").unlink()
-    assert problems(store) == ("metrics/metrics-1.json: missing in the store",)
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_two_swapped_objects(store: Store, run: RunDirectory, folder: Path) -> None:
-    content = (folder / DATA).read_bytes()
-    (folder / DATA).write_bytes((folder / OTHER).read_bytes())
-    (folder / OTHER).write_bytes(content)
-    assert {p.partition(":")[0] for p in problems(store)} == {DATA, OTHER}
+def list_more(path: Path, *more: dict[str, Any]) -> None:
+    """List further objects, or the first one again."""
+    objects = json.loads(path.read_text())["objects"]
+    edit(path, objects=[*objects, *(more or objects[:1])])
+
+
+FORGED = {"run_id": "run-run", "git": {"commit": "forged"}}
+OUTSIDE = {"key": "../../etc/passwd", "size": 1, "sha256": "0" * 64}
+DAMAGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "a flipped byte": (lambda store: flip(store / DATA), (f"{DATA}: the store computed",)),
+    "a truncated object": (
+        lambda store: truncate(store / DATA),
+        (f"{DATA}: 4,999 bytes in the store, the manifest says 5,000",),
+    ),
+    "a missing and an extra object": (
+        lambda store: (store / DATA).rename(store / "run-1/checkpoint-200/renamed"),
+        (
+            "run-1/checkpoint-200/renamed: extra, the manifest does not list it",
+            f"{DATA}: missing in the store",
+        ),
+    ),
+    "missing metrics": (
+        lambda store: (store / "metrics/metrics-1.json").unlink(),
+        ("metrics/metrics-1.json: missing in the store",),
+    ),
+    "two swapped objects": (
+        lambda store: swap(store / DATA, store / OTHER),
+        (f"{OTHER}: the store computed", f"{DATA}: the store computed"),
+    ),
+    "a manifest of another number": (
+        lambda store: edit(store / MANIFEST, run_number=2),
+        (f"{MANIFEST}: is the manifest of run number 2",),
+    ),
+    "a manifest of another run": (
+        lambda store: edit(store / MANIFEST, run_id="someone"),
+        (f"{MANIFEST}: belongs to run someone, but the run number belongs to run-run",),
+    ),
+    "another provenance than that of the stored run": (
+        lambda store: edit(store / MANIFEST, provenance=FORGED),
+        ("run-1: the manifest's provenance differs from the stored run.json",),
+    ),
+    "an object that is listed twice": (
+        lambda store: list_more(store / MANIFEST),
+        (f"{MANIFEST}: lists an object twice",),
+    ),
+    "a digest that is none": (
+        lambda store: edit(store / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}]),
+        (f"{MANIFEST}: not a readable manifest (objects.0.sha256 is not a digest",),
+    ),
+    "a manifest that points outside the store": (
+        lambda store: list_more(store / MANIFEST, OUTSIDE),
+        ("../../etc/passwd: missing in the store",),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_damage_is_named(store: Store, run: RunDirectory, folder: Path, damage: str) -> None:
+    change, expected = DAMAGES[damage]
+    change(folder)
+    found = problems(store)
+    assert [text for text in expected if not any(problem.startswith(text) for problem in found)] == [], found
+    if "manifest" not in damage and "listed" not in damage:
+        assert len(found) == len(expected), found
 
 
 def test_a_missing_manifest_vouches_for_nothing(store: Store, run: RunDirectory, folder: Path) -> None:
@@ -132,27 +186,6 @@ def test_a_missing_manifest_vouches_for_nothing(store: Store, run: RunDirectory,
 def test_a_manifest_that_is_none(store: Store, run: RunDirectory, folder: Path, content: bytes) -> None:
     (folder / MANIFEST).write_bytes(content)
     assert problems(store)[0].startswith(f"{MANIFEST}:")
-
-
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def test_a_manifest_of_another_number(store: Store, run: RunDirectory, folder: Path) -> None:
-    edit(folder / MANIFEST, run_number=2)
-    assert f"{MANIFEST}: is the manifest of run number 2" in problems(store)
-
-
-def test_a_manifest_of_another_run(store: Store, run: RunDirectory, folder: Path) -> None:
-    edit(folder / MANIFEST, run_id="someone")
-    assert f"{MANIFEST}: belongs to run someone, but the run number belongs to run-run" in problems(store)
-
-
-def test_a_manifest_with_another_provenance_than_the_stored_run(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
-    edit(folder / MANIFEST, provenance={"run_id": "run-run", "git": {"commit": "forged"}})
-    assert problems(store) == ("run-1: the manifest's provenance differs from the stored run.json",)
 
 
 @pytest.mark.parametrize(
@@ -189,23 +222,6 @@ def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
     entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "checksum": None}
     edit(folder / MANIFEST, objects=objects)
     assert any("not an object" in problem for problem in problems(store))
-
-
-def test_a_manifest_that_lists_an_object_twice(store: Store, run: RunDirectory, folder: Path) -> None:
-    objects = json.loads((folder / MANIFEST).read_text())["objects"]
-    edit(folder / MANIFEST, objects=[*objects, objects[0]])
-    assert f"{MANIFEST}: lists an object twice" in problems(store)
-
-
-def test_a_manifest_whose_digest_is_none(store: Store, run: RunDirectory, folder: Path) -> None:
-    edit(folder / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}])
-    assert "objects.0.sha256 is not a digest" in problems(store)[0]
-
-
-def test_a_manifest_that_points_outside_the_store(store: Store, run: RunDirectory, folder: Path) -> None:
-    objects = json.loads((folder / MANIFEST).read_text())["objects"]
-    edit(folder / MANIFEST, objects=[*objects, {"key": "../../etc/passwd", "size": 1, "sha256": "0" * 64}])
-    assert "../../etc/passwd: missing in the store" in problems(store)
 
 
 def test_a_chain_whose_first_manifest_was_changed(

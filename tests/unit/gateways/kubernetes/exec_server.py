@@ -1,6 +1,6 @@
 """An API server that runs commands as `exec` does: a WebSocket with channels, and a real process behind it.
 
-It can refuse, break off, fragment messages and stay silent, as its settings say.
+It can refuse, break off and stay silent, as its settings say.
 """
 
 import base64
@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.listener import Listener
+from websocket import ABNF, frame_buffer
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
@@ -43,7 +43,6 @@ class ExecServer:
     """A wrong proof of the handshake."""
     raw: list[bytes] = field(default_factory=list)
     """Bytes that each of the next connections sends instead of a process's output."""
-    fragments: bool = False
     changes: list[tuple[str, str, Any]] = field(default_factory=list)
     asked: list[Json] = field(default_factory=list)
     watches: list[tuple[str, socket.socket]] = field(default_factory=list)
@@ -189,11 +188,7 @@ def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Pope
             at = mangled - sent
             piece = piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
         sent += len(piece)
-        if state.fragments:
-            half = len(piece) // 2
-            connection.sendall(frame(b"\x01" + piece[:half], last=False) + frame(piece[half:], kind=0))
-        else:
-            connection.sendall(frame(b"\x01" + piece))
+        connection.sendall(frame(b"\x01" + piece))
     if said := process.stderr.read():
         connection.sendall(frame(b"\x02" + said))
     code = process.wait()
@@ -207,28 +202,20 @@ def talk(state: ExecServer, connection: socket.socket, process: "subprocess.Pope
 def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
     """Pass the client's stdin on to the process, and read on until the client has closed the connection."""
     assert process.stdin is not None
+    frames = frame_buffer(lambda count: read_exactly(connection, count), skip_utf8_validation=True)
     with suppress(OSError):
         while True:
-            head = read_exactly(connection, 2)
-            length = head[1] & 127
-            assert head[1] & 128, "a client masks its frames"
-            if length == 126:
-                (length,) = struct.unpack(">H", read_exactly(connection, 2))
-            mask, body = read_exactly(connection, 4), read_exactly(connection, length)
-            plain = bytes(byte ^ mask[n % 4] for n, byte in enumerate(body))
-            if head[0] & 15 == 2 and plain[:1] == b"\x00":
+            found = frames.recv_frame()
+            assert found.mask_value, "a client masks its frames"
+            assert isinstance(found.data, bytes)
+            if found.opcode == ABNF.OPCODE_BINARY and found.data[:1] == b"\x00":
                 with suppress(OSError, ValueError):  # the process has ended
-                    process.stdin.write(plain[1:])
+                    process.stdin.write(found.data[1:])
                     process.stdin.flush()
 
 
 def frame(payload: bytes, *, kind: int = 2, last: bool = True) -> bytes:
-    head = bytes([(128 if last else 0) | kind])
-    if len(payload) < 126:
-        return head + bytes([len(payload)]) + payload
-    if len(payload) < 1 << 16:
-        return head + bytes([126]) + struct.pack(">H", len(payload)) + payload
-    return head + bytes([127]) + struct.pack(">Q", len(payload)) + payload
+    return ABNF(int(last), opcode=kind, mask_value=0, data=payload).format()
 
 
 def read_head(connection: socket.socket) -> str:

@@ -30,9 +30,8 @@ def ran(access: Access, *command: str, stdin: bytes = b"") -> tuple[bytes, bytes
         return found[Exec.STDOUT], found[Exec.STDERR], running.exit_code
 
 
-@pytest.mark.parametrize("fragments", [False, True])
-def test_output_errors_and_exit_code_arrive_as_they_are(fragments: bool) -> None:
-    with exec_server(fragments=fragments) as server:
+def test_output_errors_and_exit_code_arrive_as_they_are() -> None:
+    with exec_server() as server:
         assert ran(server.access(), "sh", "-c", "echo out; echo err >&2; exit 7") == (b"out\n", b"err\n", 7)
         assert ran(server.access(), "sh", "-c", "kill -9 $$")[2] == 137
         many = ran(server.access(), "head", "-c", "3000000", "/dev/zero")
@@ -100,10 +99,11 @@ def test_every_broken_answer_is_told(sent: bytes, error: type[Exception], words:
         ran(server.access(), "true")
 
 
-def test_a_status_may_come_in_pieces() -> None:
-    sent = frame(b'\x03{"status": "Succ', last=False) + frame(b'ess"}', kind=0)
+def test_a_message_may_come_in_pieces() -> None:
+    sent = frame(b"\x01ou", last=False) + frame(b"t", kind=0)
+    sent += frame(b'\x03{"status": "Succ', last=False) + frame(b'ess"}', kind=0)
     with exec_server(raw=[sent]) as server:
-        assert ran(server.access(), "true") == (b"", b"", 0)
+        assert ran(server.access(), "true") == (b"out", b"", 0)
 
 
 def test_a_command_that_is_not_there_is_told() -> None:

@@ -33,7 +33,8 @@ JOB, PODS = f"{JOBS}/llama", f"{SPACE}/pods"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/team/workloads"
 CLAIM = f"{SPACE}/persistentvolumeclaims/llama-checkpoints"
 PARTS = [f"{SPACE}/configmaps/llama-code", f"{SPACE}/configmaps/llama-config"]
-BELONGINGS = [*PARTS, f"{SPACE}/secrets/llama-token", CLAIM]
+OF_OTHERS = [f"{SPACE}/configmaps/foreign", f"{SPACE}/secrets/llama-token", CLAIM]
+"""Objects of another job, and those with the job's labels that somebody else made."""
 CANCELLED = "trainyard.dev/cancelled"
 WRITES: dict[int, type[TrainyardError]] = {
     401: CredentialsRefusedError,
@@ -96,7 +97,7 @@ def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = Tru
         "secrets": "Secret",
         "persistentvolumeclaims": "PersistentVolumeClaim",
     }
-    for path in BELONGINGS:
+    for path in (*PARTS, *OF_OTHERS[1:]):
         resource, _, name = path.removeprefix(f"{SPACE}/").partition("/")
         body = {"apiVersion": "v1", "kind": kinds[resource], "data": {"secret": "hunter2"}}
         cluster.put(path, {**body, "metadata": {"name": name, "namespace": "team", "labels": labels()}})
@@ -125,8 +126,8 @@ def is_active(cluster: MemoryCluster, name: str) -> bool:
     return bool(cluster.objects[f"{WORKLOADS}/{name}"]["spec"]["active"])
 
 
-def delete(cluster: MemoryCluster, *, keep_claims: bool = False, seconds: float = 5.0) -> list[str]:
-    return changing(cluster).delete(keep_claims=keep_claims, seconds=seconds)
+def delete(cluster: MemoryCluster, *, seconds: float = 5.0) -> list[str]:
+    return changing(cluster).delete(seconds=seconds)
 
 
 # Cancel and stop.
@@ -221,26 +222,20 @@ def test_a_job_that_was_stopped_in_part_is_cancelled_by_the_next_call(
 # Delete.
 
 
-@pytest.mark.parametrize("keep_claims", [False, True])
-def test_a_job_goes_with_all_that_belongs_to_it_and_nothing_else(
-    cluster: MemoryCluster, keep_claims: bool
-) -> None:
+def test_a_job_goes_with_the_parts_that_were_made_for_it_and_nothing_else(cluster: MemoryCluster) -> None:
     plant(cluster)
-    told = changing(cluster).deletions(keep_claims=keep_claims)
+    told = changing(cluster).deletions()
     assert cluster.changes() == []
-    assert delete(cluster, keep_claims=keep_claims) == told
-    gone = [path for path in BELONGINGS if not (keep_claims and path == CLAIM)]
-    assert sorted(told) == sorted(
-        ["delete pytorchjobs/llama", *(f"delete {path.removeprefix(f'{SPACE}/')}" for path in gone)]
-    )
-    kept = [CLAIM] if keep_claims else []
-    assert sorted(cluster.objects) == sorted([*kept, f"{SPACE}/configmaps/foreign"])
+    assert delete(cluster) == told
+    parts = [f"delete {path.removeprefix(f'{SPACE}/')}" for path in PARTS]
+    assert sorted(told) == sorted(["delete pytorchjobs/llama", *parts])
+    assert sorted(cluster.objects) == sorted(OF_OTHERS)
 
 
 def test_what_others_labelled_for_a_foreign_job_of_the_name_stays(cluster: MemoryCluster) -> None:
     plant(cluster, ours=False)
     assert delete(cluster) == ["delete pytorchjobs/llama"]
-    assert set(BELONGINGS) < set(cluster.objects)
+    assert set(PARTS) < set(cluster.objects)
 
 
 def test_a_job_of_another_kind_and_the_same_name_keeps_what_is_its_own(cluster: MemoryCluster) -> None:
@@ -251,29 +246,22 @@ def test_a_job_of_another_kind_and_the_same_name_keeps_what_is_its_own(cluster: 
     assert theirs in cluster.objects
 
 
-def test_the_content_of_secrets_is_never_asked_for(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    delete(cluster)
-    asked = [r.accept for r in cluster.requests if r.method == "GET" and r.path.endswith("/secrets")]
-    assert asked and all("as=PartialObjectMetadataList" in accept for accept in asked)
-
-
 def test_a_job_that_was_made_anew_meanwhile_is_left_alone(cluster: MemoryCluster) -> None:
     plant(cluster)
     change = changing(cluster)
     cluster.remove(JOB)
     cluster.put(JOB, job_body(uid="another"))
     with pytest.raises(ServiceError, match=r"pytorchjobs/llama cannot be deleted \(409\)"):
-        change.delete(keep_claims=False, seconds=1.0)
-    assert {JOB, *BELONGINGS} < set(cluster.objects)
+        change.delete(seconds=1.0)
+    assert {JOB, *PARTS} < set(cluster.objects)
 
 
 def test_a_job_that_somebody_else_deleted_is_deleted_to_its_end(cluster: MemoryCluster) -> None:
     plant(cluster)
     change = changing(cluster)
     cluster.remove(JOB)
-    change.delete(keep_claims=False, seconds=5.0)
-    assert list(cluster.objects) == [f"{SPACE}/configmaps/foreign"]
+    change.delete(seconds=5.0)
+    assert sorted(cluster.objects) == sorted(OF_OTHERS)
 
 
 @pytest.mark.parametrize("status", WRITES)
@@ -291,23 +279,23 @@ def test_nothing_is_deleted_where_the_job_may_not_be(cluster: MemoryCluster, sta
 
 
 @pytest.mark.parametrize("status", [403, 409, CUT_BEFORE])
-@pytest.mark.parametrize("path", BELONGINGS[1:])
-def test_one_thing_that_is_refused_keeps_no_other(cluster: MemoryCluster, path: str, status: int) -> None:
+def test_one_part_that_is_refused_keeps_no_other(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
+    path = PARTS[0]
     cluster.fault("DELETE", path, status)
     with pytest.raises(WRITES.get(status, ServiceError)) as caught:
         delete(cluster)
     assert status < 0 or path.removeprefix(f"{SPACE}/") in str(caught.value)
-    assert sorted(cluster.objects) == sorted([path, f"{SPACE}/configmaps/foreign"])
+    assert sorted(cluster.objects) == sorted([path, *OF_OTHERS])
 
 
 @pytest.mark.parametrize("status", [CUT_BEFORE, CUT_AFTER])
-@pytest.mark.parametrize("path", [JOB, *BELONGINGS])
+@pytest.mark.parametrize("path", [JOB, *PARTS])
 def test_a_deletion_whose_answer_is_lost_goes_on(cluster: MemoryCluster, path: str, status: int) -> None:
     plant(cluster)
     cluster.fault("DELETE", path, status, times=1)
     delete(cluster)
-    assert list(cluster.objects) == [f"{SPACE}/configmaps/foreign"]
+    assert sorted(cluster.objects) == sorted(OF_OTHERS)
 
 
 def test_what_is_left_after_the_time_is_named(cluster: MemoryCluster) -> None:
@@ -334,11 +322,11 @@ def test_what_is_slow_to_go_is_waited_for(cluster: MemoryCluster) -> None:
     assert path not in cluster.objects
 
 
-def test_what_may_not_be_seen_is_not_ours(cluster: MemoryCluster) -> None:
+def test_parts_that_may_not_be_seen_are_not_ours(cluster: MemoryCluster) -> None:
     plant(cluster)
-    cluster.fault("GET", f"{SPACE}/secrets", 403)
-    assert "delete secrets/llama-token" not in delete(cluster)
-    assert JOB not in cluster.objects and PARTS[0] not in cluster.objects
+    cluster.fault("GET", f"{SPACE}/configmaps", 403)
+    assert delete(cluster) == ["delete pytorchjobs/llama"]
+    assert JOB not in cluster.objects and PARTS[0] in cluster.objects
 
 
 @pytest.mark.parametrize("status", READS)

@@ -38,13 +38,20 @@ Json = dict[str, Any]
 KINDS = ("pytorchjob", "hyperpod", "trainjob")
 FAILED: Json = {"conditions": [condition("Created"), condition("Failed", message="the operator says so")]}
 LOW = "The node was low on resource: {}. Threshold quantity: 104857600, available: 96Mi."
+EMPTY_DIR = 'Usage of EmptyDir volume "x" exceeds the limit "1Gi".'
 UNPROVEN = "12:00:00 INFO  proof: The run is not proven: network (tcp, and EFA was asked for) [failed]"
+
+
+def gone(reason: str = "", message: str = "") -> Json:
+    """A pod that failed as a whole: no container of it says why."""
+    return pod(phase="Failed", reason=reason, message=message)
+
+
 PODS: dict[str, tuple[Json, str, int | None]] = {
     "exit 1": (ended(1), "unknown", 1),
     "exit 2": (ended(2), "configuration", 2),
     "exit 5": (ended(5), "hang", 5),
     "exit 6": (ended(6), "unknown", 6),
-    "exit 6, not proven": (ended(6, text=f"a line\n{UNPROVEN}"), "not-proven", 6),
     "exit 203, for 75": (ended(203, text=describe_restart(75)), "preempted", 75),
     "exit 193, for 1": (ended(193, text=describe_restart(1)), "unknown", 1),
     "exit 75": (ended(75), "preempted", 75),
@@ -61,30 +68,12 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
     "OOMKilled": (ended(137, reason="OOMKilled"), "oom-host", 137),
     "OOMKilled with 1": (ended(1, reason="OOMKilled"), "oom-host", 1),
     "unknown to its node": (ended(137, reason="ContainerStatusUnknown"), "node-lost", None),
-    "evicted for disk": (
-        pod(phase="Failed", reason="Evicted", message=LOW.format("ephemeral-storage")),
-        "disk-full",
-        None,
-    ),
-    "evicted for an emptyDir": (
-        pod(
-            phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "x" exceeds the limit "1Gi".'
-        ),
-        "disk-full",
-        None,
-    ),
-    "evicted for memory": (
-        pod(phase="Failed", reason="Evicted", message=LOW.format("memory")),
-        "oom-host",
-        None,
-    ),
-    "evicted for something": (
-        pod(phase="Failed", reason="Evicted", message=LOW.format("pids")),
-        "node-lost",
-        None,
-    ),
+    "evicted for disk": (gone("Evicted", LOW.format("ephemeral-storage")), "disk-full", None),
+    "evicted for an emptyDir": (gone("Evicted", EMPTY_DIR), "disk-full", None),
+    "evicted for memory": (gone("Evicted", LOW.format("memory")), "oom-host", None),
+    "evicted for something": (gone("Evicted", LOW.format("pids")), "node-lost", None),
     "started after it was evicted": (
-        {**ended(137, reason="ContainerStatusUnknown", disruption="TerminationByKubelet")},
+        ended(137, reason="ContainerStatusUnknown", disruption="TerminationByKubelet"),
         "node-lost",
         None,
     ),
@@ -92,23 +81,11 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
     "taint": (ended(137, disruption="DeletionByTaintManager", deleting=True), "node-lost", 137),
     "pod collector": (pod(phase="Failed", disruption="DeletionByPodGC"), "node-lost", None),
     "drained": (ended(143, disruption="EvictionByEvictionAPI", deleting=True), "preempted", 143),
-    "node shut down": (
-        pod(phase="Failed", reason="NodeShutdown", message="imminent node shutdown"),
-        "node-lost",
-        None,
-    ),
-    "device fault": (
-        pod(phase="Failed", reason="UnexpectedAdmissionError", message="no devices"),
-        "hardware",
-        None,
-    ),
-    "no room after all": (
-        pod(phase="Failed", reason="OutOfnvidia.com/gpu", message="x"),
-        "unschedulable",
-        None,
-    ),
-    "pod deadline": (pod(phase="Failed", reason="DeadlineExceeded"), "time-limit", None),
-    "no word": (pod(phase="Failed"), "unknown", None),
+    "node shut down": (gone("NodeShutdown", "imminent node shutdown"), "node-lost", None),
+    "device fault": (gone("UnexpectedAdmissionError", "no devices"), "hardware", None),
+    "no room after all": (gone("OutOfnvidia.com/gpu", "x"), "unschedulable", None),
+    "pod deadline": (gone("DeadlineExceeded"), "time-limit", None),
+    "no word": (gone(), "unknown", None),
 }
 
 
@@ -135,7 +112,7 @@ def test_a_pod_that_failed_gives_the_class_the_code_and_the_rank(kind: str, name
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_not_proven_is_an_end_with_its_reason(kind: str) -> None:
-    state = judge_job(seen(kind, job(kind, nodes=1, **FAILED), [ended(6, text=UNPROVEN)]))
+    state = judge_job(seen(kind, job(kind, nodes=1, **FAILED), [ended(6, text=f"a line\n{UNPROVEN}")]))
     require_not_proven(state)
     assert state.exit_code == ExitCode.NO
 
@@ -158,24 +135,16 @@ def require_not_proven(state: JobState) -> None:
     assert failure is not None
     assert (failure.failure_class, failure.exit_code) == (FailureClass.NOT_PROVEN, 6)
     assert failure.retryable is False
+    assert "docs/runbooks/recovery.md" in failure.fix
     decided = decide_retry(state, RetryRecord(5), step=100, jitter=0.5)
     assert decided == Stop("no retry recovers from not-proven")
 
 
-def test_an_exit_with_a_good_checkpoint_is_told_to_scripts() -> None:
-    state = judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(75)]))
-    assert state.exit_code == ExitCode.STOPPED
-    assert judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [ended(1)])).exit_code == ExitCode.NO
-
-
-TOGETHER: dict[str, tuple[Json, int, ExitCode]] = {
+TOGETHER: dict[str, tuple[Json | None, int, ExitCode]] = {
+    "none": (None, 75, ExitCode.STOPPED),
     "stopped, too": (ended(75, name="other", rank=1, at=NOW - 5), 75, ExitCode.STOPPED),
     "was done": (ended(0, name="other", rank=1, at=NOW - 5), 75, ExitCode.STOPPED),
-    "was taken down": (
-        ended(137, name="other", rank=1, at=NOW - 5, deleting=True),
-        75,
-        ExitCode.STOPPED,
-    ),
+    "taken down": (ended(137, name="other", rank=1, at=NOW - 5, deleting=True), 75, ExitCode.STOPPED),
     "failed": (ended(1, name="other", rank=1, at=NOW - 5), 1, ExitCode.NO),
     "was killed": (ended(137, name="other", rank=1, at=NOW - 5), 137, ExitCode.NO),
 }
@@ -183,9 +152,9 @@ TOGETHER: dict[str, tuple[Json, int, ExitCode]] = {
 
 @pytest.mark.parametrize("other", TOGETHER)
 def test_one_pod_alone_cannot_say_that_a_job_stopped_with_a_good_checkpoint(other: str) -> None:
-    pod, code, exit_code = TOGETHER[other]
-    stopped = ended(75, name="stopped", rank=0, at=NOW - 10)
-    state = judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), [stopped, pod]))
+    second, code, exit_code = TOGETHER[other]
+    pods = [ended(75, name="stopped", rank=0, at=NOW - 10), *([second] if second else [])]
+    state = judge_job(seen("pytorchjob", job("pytorchjob", **FAILED), pods))
     assert state.failure is not None
     assert (state.failure.exit_code, state.exit_code) == (code, exit_code)
 
@@ -337,34 +306,21 @@ def test_lines_give_a_class_only_where_they_are_certain(line: str, expected: str
 
 
 RAY_FAILURES = [
-    (
-        {"jobStatus": "FAILED", "reason": "AppFailed", "message": "Job failed with exit code 3"},
-        "unknown",
-        3,
-    ),
-    (
-        {
-            "jobStatus": "FAILED",
-            "reason": "AppFailed",
-            "message": "torch.OutOfMemoryError: CUDA out of memory.",
-        },
-        "oom-gpu",
-        None,
-    ),
-    ({"jobStatus": "RUNNING", "reason": "DeadlineExceeded"}, "time-limit", None),
-    ({"jobStatus": "STOPPED", "reason": "AppFailed"}, "cancelled", None),
-    ({"jobStatus": "", "reason": "AppFailed", "message": "Ray job not found"}, "unknown", None),
+    ("FAILED", "AppFailed", "Job failed with exit code 3", "unknown", 3),
+    ("FAILED", "AppFailed", "torch.OutOfMemoryError: CUDA out of memory.", "oom-gpu", None),
+    ("RUNNING", "DeadlineExceeded", "", "time-limit", None),
+    ("STOPPED", "AppFailed", "", "cancelled", None),
+    ("", "AppFailed", "Ray job not found", "unknown", None),
 ]
 
 
-@pytest.mark.parametrize(("status", "failure_class", "code"), RAY_FAILURES)
+@pytest.mark.parametrize(("status", "reason", "message", "failure_class", "code"), RAY_FAILURES)
 def test_a_rayjob_says_itself_why_its_command_failed(
-    status: Json, failure_class: str, code: int | None
+    status: str, reason: str, message: str, failure_class: str, code: int | None
 ) -> None:
     submitter = ended(1, name="job-submitter", rank=None)
-    state = judge_job(
-        seen("rayjob", job("rayjob", jobDeploymentStatus="Failed", **status), [*running(), submitter])
-    )
+    raw = job("rayjob", jobDeploymentStatus="Failed", jobStatus=status, reason=reason, message=message)
+    state = judge_job(seen("rayjob", raw, [*running(), submitter]))
     assert state.failure is not None
     assert (state.failure.failure_class, state.failure.exit_code) == (failure_class, code)
 
@@ -513,22 +469,15 @@ def test_times_that_are_none_are_not_believed(text: object, seconds: float | Non
     assert time_of(text) == seconds
 
 
+def replica(kind: str, index: str) -> dict[str, str]:
+    of = "training.kubeflow.org/replica"
+    return {f"{of}-type": kind, f"{of}-index": index}
+
+
 RANKS = [
-    (
-        {"training.kubeflow.org/replica-type": "master", "training.kubeflow.org/replica-index": "0"},
-        "job-master-0",
-        0,
-    ),
-    (
-        {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "2"},
-        "job-master-0",
-        3,
-    ),
-    (
-        {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "2"},
-        "job-worker-0",
-        2,
-    ),
+    (replica("master", "0"), "job-master-0", 0),
+    (replica("worker", "2"), "job-master-0", 3),
+    (replica("worker", "2"), "job-worker-0", 2),
     ({"batch.kubernetes.io/job-completion-index": "7"}, "", 7),
     ({"ray.io/node-type": "head"}, "", 0),
     ({"ray.io/node-type": "worker"}, "", None),
@@ -642,21 +591,12 @@ def test_a_node_that_had_too_little_is_avoided_and_a_limit_of_the_pod_is_not() -
         assert (failure.retryable, failure.other_node) == (is_of_node, is_of_node), name
 
 
-def test_a_run_that_is_not_proven_and_a_pod_that_cannot_start_have_a_fix() -> None:
-    line = "proof: The run is not proven: network (3 channels are NET/Socket) [failed]"
-    raw = job("pytorchjob", conditions=[condition("Failed")])
-    state = judge_job(seen("pytorchjob", raw, [ended(6, name="job-0", rank=0, text=line)]))
-    assert state.failure is not None
-    assert state.failure.failure_class == "not-proven"
-    assert "network (3 channels are NET/Socket)" in state.reason
-    assert "docs/runbooks/recovery.md" in state.failure.fix
+def test_a_pod_that_cannot_start_has_a_fix() -> None:
     stuck = waiting("ImagePullBackOff", "manifest unknown")
+    no_room = "0/4 nodes are available: 4 Insufficient a"
     for pods, word in (
         ([pod("job-1", "Pending", rank=1, state=stuck)], "push"),
-        (
-            [pod("job-1", "Pending", rank=1, unschedulable="0/4 nodes are available: 4 Insufficient a")],
-            "nodes",
-        ),
+        ([pod("job-1", "Pending", rank=1, unschedulable=no_room)], "nodes"),
         ([pod("job-1", rank=1, silent=True)], "send it again"),
     ):
         found = judge_job(seen("pytorchjob", job("pytorchjob", conditions=[condition("Running")]), pods))

@@ -35,8 +35,7 @@ from trainyard.jobs.volumes.checkpoint_search import (
 )
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
-from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 
 pytestmark = pytest.mark.process
 
@@ -268,11 +267,11 @@ def test_a_helper_is_made_and_removed_whatever_happens(
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [
-        ({"phase": "Failed", "reason": "Evicted"}, ServiceError, "has ended.*Evicted"),
+        ({"phase": "Failed", "reason": "Evicted"}, ServiceError, "cannot run.*Evicted"),
         (
             {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}]},
             ServiceError,
-            "cannot start: ImagePullBackOff: no",
+            "cannot run.*ImagePullBackOff",
         ),
         ({"phase": "Pending"}, WaitTimeoutError, "did not start in 0 s: no node has accepted it"),
     ],

@@ -19,9 +19,8 @@ from tests.cases import each_case
 from tests.integration import checkpoint_shapes as shapes
 
 from trainyard.programs.checkpoints import volume_agent
-from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints
-from trainyard.programs.checkpoints.found_checkpoint import CheckpointFormat as Format
-from trainyard.programs.checkpoints.found_checkpoint import FoundCheckpoint
+from trainyard.programs.checkpoints.checkpoint_formats import CheckpointFormat as Format
+from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 from trainyard.programs.checkpoints.program_checkpoints import (
     ProgramCheckpoint,
     ProgramCheckpoints,

@@ -4,11 +4,7 @@ import itertools
 import re
 from typing import Any
 
-import pytest
-from tests.cases import each_case
-
 from trainyard.cluster.verdict import Readiness
-from trainyard.plan.finding import Severity
 from trainyard.report.cluster.verdict_text import (
     summarize_verdict,
     verdict_lines,
@@ -84,38 +80,28 @@ def test_the_whole_summary_has_what_is_wrong_first_and_all_checks_folded() -> No
     ]
 
 
-@each_case("state", Readiness)
-@each_case("severity", [Severity(word) for word in MARKS])
-@each_case("count", [0, 1, 2])
-def test_each_state_and_severity_is_said_and_counted(
-    state: Readiness, severity: Severity, count: int
-) -> None:
-    given = data(*(entry(severity.value, n) for n in range(count)), verdict=state.value)
-    name = severity.value
-    many = f"{name}s" if count == 2 and name != "skipped" else name
-    counted = f"{count} {many}" if count and name != "passed" else "every check passed"
-    assert summarize_verdict(given) == f"{ANSWERS[state.value]}: {counted}."
-    text, summary = "\n".join(verdict_lines(given, width=80)), verdict_markdown(given)
-    assert text.count(f"evidence of {name}") == count
-    assert len(re.findall(rf"^{SHOWN[name]} +{name}-", text, re.M)) == count
-    assert summary.startswith(f"### {'✅' if state is Readiness.READY else '❌'} {ANSWERS[state.value]} · ")
-    wrong = name in ("error", "warning")
-    assert summary.count(f"| {MARKS[name]} |") == count * (2 if wrong else 1)
-    assert text.count(f"mend {name}") == (count if wrong else 0)
+def test_each_state_and_severity_is_said_and_counted() -> None:
+    for state, severity, count in itertools.product(Readiness, MARKS, range(3)):
+        given = data(*(entry(severity, n) for n in range(count)), verdict=state.value)
+        many = f"{severity}s" if count == 2 and severity != "skipped" else severity
+        counted = f"{count} {many}" if count and severity != "passed" else "every check passed"
+        assert summarize_verdict(given) == f"{ANSWERS[state.value]}: {counted}."
+        text, summary = "\n".join(verdict_lines(given, width=80)), verdict_markdown(given)
+        assert len(re.findall(rf"^{SHOWN[severity]} +{severity}-", text, re.M)) == count
+        assert summary.startswith(
+            f"### {'✅' if state is Readiness.READY else '❌'} {ANSWERS[state.value]} · "
+        )
+        wrong = severity in ("error", "warning")
+        assert summary.count(f"| {MARKS[severity]} |") == count * (2 if wrong else 1)
+        assert text.count(f"mend {severity}") == (count if wrong else 0)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(("error", "warning"))))
-def test_what_to_do_is_in_the_order_of_severity_whatever_the_order_of_the_checks(
-    order: tuple[str, ...],
-) -> None:
-    text = verdict_lines(data(*map(entry, order)), width=80)
-    assert [line.split()[0] for line in text[-2:]] == ["error-1", "warning-1"]
-
-
-def test_a_finding_without_a_remedy_is_no_task() -> None:
+def test_what_to_do_is_in_the_order_of_severity_and_a_finding_without_a_fix_is_no_task() -> None:
+    for order in itertools.permutations(("error", "warning")):
+        text = verdict_lines(data(*map(entry, order)), width=80)
+        assert [line.split()[0] for line in text[-2:]] == ["error-1", "warning-1"]
     given = data(entry("error", fix=""))
-    assert "what to do" not in "\n".join(verdict_lines(given, width=80))
-    assert "what to do" not in verdict_markdown(given)
+    assert "what to do" not in "\n".join([*verdict_lines(given, width=80), verdict_markdown(given)])
 
 
 def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:

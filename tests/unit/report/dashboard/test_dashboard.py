@@ -319,6 +319,8 @@ def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_ru
     for run, value in zip(runs, (0.5, 0.6), strict=True):
         run.history.last["eval/f1"] = value
     assert "| eval/f1 | 0.50 | 0.60 | +20.0 % |" in comparison_report(runs).replace("\\", "")
+    same = comparison_report([runs[0], runs[0]]).replace("\\", "")
+    assert "| eval/f1 | 0.50 | 0.50 | none |" in same and "The configurations are the same." in same
     settings = "".join(f"key_{number}: {'x' * 200}\n" for number in range(50))
     (runs[1].directory / "config.yaml").write_text(settings)
     long = comparison_report([runs[0], *[runs[1]] * 20])

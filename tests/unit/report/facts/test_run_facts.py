@@ -12,6 +12,7 @@ from tests.unit.jobs.plans import plan
 
 from trainyard.jobs.pod_template import pod_template
 from trainyard.proof import PARTS
+from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
@@ -53,22 +54,25 @@ def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
     assert read_facts(run.path).proof is None
 
 
-@pytest.mark.parametrize("finished", [None, START, "yesterday"])
-def test_a_proof_of_another_end_of_the_run_does_not_count(new_run: NewRun, finished: Any) -> None:
-    run = new_run().train().succeed().prove()
-    path = run.layout.report / "proof.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": finished}))
-    assert read_facts(run.path).proof is None
-
-
-@pytest.mark.parametrize("key", ["run_id", "finished"])
-def test_a_proof_that_does_not_name_its_run_and_end_does_not_count(new_run: NewRun, key: str) -> None:
+def test_a_proof_that_is_torn_or_of_another_run_or_end_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
     proof = json.loads(path.read_text())
-    del proof[key]
-    path.write_text(json.dumps(proof))
-    assert read_facts(run.path).proof is None
+    changes: tuple[dict[str, Any], ...] = (
+        *({"finished": value} for value in (None, START, "yesterday")),
+        *({"proven": value} for value in ("true", 1, False)),
+        *({"parts": value} for value in ([], None, [{"name": "trained", "passed": True}] * 4)),
+        {"parts": [{"name": name, "passed": 1} for name in PARTS]},
+    )
+    contents = ["", "[]", '{"proven": true', '{"proven": true, "time": "later"}']
+    contents += [json.dumps(proof | change) for change in changes]
+    for key in ("run_id", "finished", "records"):
+        contents.append(json.dumps({name: value for name, value in proof.items() if name != key}))
+    for content in contents:
+        path.write_text(content)
+        facts = read_facts(run.path)
+        assert facts.proof is None or not facts.proof.proven, content
+        assert run_headline(facts).verdict is not RunVerdict.PROVEN, content
 
 
 @pytest.mark.parametrize("outcome", [None, {}, {"status": "stopped"}, {"status": "failed"}])
@@ -89,34 +93,6 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
         str(slack_message(SUCCEEDED, facts, Surroundings("gh-99"))),
     ):
         assert "proven" not in text.lower().replace("not proven yet", "")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"proven": "true"},
-        {"proven": 1},
-        {"proven": False},
-        {"parts": []},
-        {"parts": None},
-        {"parts": [{"name": "trained", "passed": True}]},
-        {"parts": [{"name": name, "passed": 1} for name in PARTS]},
-        {"parts": [{"name": "trained", "passed": True}] * 4},
-    ],
-)
-def test_a_record_that_is_not_whole_is_never_proven(new_run: NewRun, change: dict[str, Any]) -> None:
-    run = new_run().train().succeed().prove()
-    path = run.layout.report / "proof.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    proof = read_facts(run.path).proof
-    assert proof is None or not proof.proven
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"proven": true', '{"proven": true, "time": "later"}'])
-def test_a_torn_proof_counts_as_no_proof(new_run: NewRun, content: str) -> None:
-    run = new_run().train().succeed()
-    (run.layout.report / "proof.json").write_text(content)
-    assert read_facts(run.path).proof is None
 
 
 def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
@@ -195,13 +171,6 @@ def test_a_proof_of_other_bytes_does_not_count_and_the_report_says_so(new_run: N
     assert "trainyard prove" in run_headline(facts).next_step
 
 
-def test_a_proof_without_digests_does_not_count(new_run: NewRun) -> None:
-    run = new_run().train().succeed().prove()
-    path = run.layout.report / "proof.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "records"}))
-    assert run_headline(read_facts(run.path)).verdict is not RunVerdict.PROVEN
-
-
 def test_a_grace_period_that_is_too_short_is_a_trouble_of_the_run(new_run: NewRun) -> None:
     run = new_run().train()
     append_event(run.layout.events_file, "grace_too_short", grace_seconds=30, needed_seconds=42.3)
@@ -222,3 +191,15 @@ def test_a_pod_with_a_part_of_a_machine_reaches_the_limit_of_the_cost_later(tmp_
         (tmp_path / "run.json").write_text(json.dumps(run))
         price = read_facts(tmp_path, environment={}).price
         assert price is not None and price.usd_per_hour == pytest.approx(55.04 * share)
+
+
+def test_the_machine_of_a_program_is_the_one_that_the_observer_saw(new_run: NewRun) -> None:
+    run = new_run().train(20).succeed()
+    record = read_run(run.layout.run_file) | {"hardware": {"world_size": 2}}
+    for gpus, device in ((["L4", "L4"], "2 × L4"), (None, ""), ("damaged", "")):
+        seen = {"torch": "2.13.0", "host": "gpu-box", "gpus": gpus}
+        write_json_atomically(run.layout.run_file, record | {"observed": {"machine": seen}})
+        facts = read_facts(run.path)
+        assert facts.machine["device_name"] == device
+        assert (" · on 2 × L4" in markdown_report(facts)) is bool(device)
+        assert "gpu-box" in html_report([facts]) and "torch 2.13.0" in html_report([facts])

@@ -12,6 +12,7 @@ import pytest
 from trainyard.proof import PARTS
 from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.markdown import markdown_report
+from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.terminal.closing_lines import closing_lines, is_copied, proof_lines, sample_lines
 
@@ -41,57 +42,39 @@ def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
     assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
 
 
+def proof_of(run: Any) -> ProofRecord:
+    proof = read_facts(run.path).proof
+    assert proof is not None
+    return proof
+
+
 def test_a_proof_is_a_block_of_five_lines(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove().path).proof
-    assert proof is not None
-    phases = [(phase, status) for phase, _, status in proof_lines(proof.parts, one_line=False)]
-    names = PARTS
-    assert phases == [("proven", ""), *((f"  {name}", "") for name in names)]
-    logged = list(proof_lines(proof.parts, one_line=True))
-    assert [(phase, status) for phase, _, status in logged] == [(f"proven {name}", "ok") for name in names]
+    parts = proof_of(new_run().train().succeed().prove()).parts
+    phases = [(phase, status) for phase, _, status in proof_lines(parts, one_line=False)]
+    assert phases == [("proven", ""), *((f"  {name}", "") for name in PARTS)]
+    too_short = [replace(part, is_judged=part.name != "learned") for part in parts]
+    for judged, learned in ((parts, ("proven learned", "ok")), (too_short, ("learned", ""))):
+        logged = [(phase, status) for phase, _, status in proof_lines(judged, one_line=True)]
+        others = ((f"proven {name}", "ok") for name in PARTS[2:])
+        assert logged == [("proven trained", "ok"), learned, *others]
 
 
-def test_what_was_too_short_to_judge_is_not_called_proven(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove().path).proof
-    assert proof is not None
-    parts = [replace(part, is_judged=part.name != "learned") for part in proof.parts]
-    logged = [(phase, status) for phase, _, status in proof_lines(parts, one_line=True)]
-    assert logged[1] == ("learned", "")
-    assert logged[0] == ("proven trained", "ok")
-
-
-def test_failing_parts_come_first_with_their_next_steps(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    lines = list(proof_lines(proof.parts, one_line=False))
-    assert lines[0][0] == "not proven"
-    assert lines[0][1].startswith("stored: 5 of 6 objects")
-    assert lines[0][2] == "failed"
-    assert lines[1][0] == "next"
-    assert [phase for phase, _, _ in lines[2:]] == ["  trained", "  learned", "  network", "  repeatable"]
-
-
-def test_the_first_next_step_is_left_to_the_last_lines_if_they_follow(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    lines = [phase for phase, _, _ in proof_lines(proof.parts, one_line=False, closing_follows=True)]
-    assert lines == ["not proven", "  trained", "  learned", "  network", "  repeatable"]
-
-
-def test_a_next_step_that_two_parts_share_is_printed_once(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    both = [replace(part, passed=False, next_step="make resume") for part in proof.parts[:2]]
+def test_failing_parts_come_first_with_their_next_steps_once(new_run: NewRun) -> None:
+    """The first next step is left to the last lines if they follow."""
+    parts = proof_of(new_run().train().succeed().prove(failing="stored")).parts
+    lines = list(proof_lines(parts, one_line=False))
+    assert (lines[0][0], lines[0][1][:24], lines[0][2]) == (
+        "not proven",
+        "stored: 5 of 6 objects v",
+        "failed",
+    )
+    rest = ["  trained", "  learned", "  network", "  repeatable"]
+    assert [phase for phase, _, _ in lines[1:]] == ["next", *rest]
+    closing = proof_lines(parts, one_line=False, closing_follows=True)
+    assert [phase for phase, _, _ in closing] == ["not proven", *rest]
+    both = [replace(part, passed=False, next_step="make resume") for part in parts[:2]]
     phases = [phase for phase, _, _ in proof_lines(both, one_line=True)]
     assert phases == ["not proven", "next", "not proven"]
-
-
-def test_why_a_training_failed_and_what_to_do_are_not_said_again(new_run: NewRun) -> None:
-    proof = read_facts(new_run().train().succeed().prove(failing="stored").path).proof
-    assert proof is not None
-    failing = [replace(proof.parts[0], passed=False, evidence="failed at step 2: it broke", next_step="fix")]
-    lines = list(proof_lines(failing, one_line=True, closing_follows=True, shown_reason="it broke"))
-    assert lines == [("not proven", f"{failing[0].name}: failed at step 2", "failed")]
 
 
 def last_lines(run: Any) -> dict[str, str]:
@@ -164,11 +147,15 @@ def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
     assert lines[-1][1].endswith("--resume auto")
 
 
-def test_the_last_lines_of_a_judged_run_do_not_repeat_the_verdict(new_run: NewRun) -> None:
-    run = new_run().train(10).end("failed", 1, "Step 11: loss nan is not finite.").prove(failing="trained")
-    lines = last_lines(run)
-    assert list(lines) == ["checkpoint", "report", "next"]
-    assert lines["checkpoint"] == "none was saved"
+def test_a_failure_ends_with_three_lines_what_where_and_what_to_do(new_run: NewRun) -> None:
+    run = new_run().train(110).end("failed", 1, "Step 111: loss nan is not finite.")
+    for judged in (False, True):
+        if judged:
+            run.prove(failing="trained")
+        lines = list(closing_lines(read_facts(run.path)))
+        assert [phase for phase, _, _ in lines] == ["report", "failed", "error", "next"]
+        assert lines[1][1] == "in step 111 of 600, exit code 1 · checkpoint: step 100 is complete, 43.1 kB"
+        assert lines[2][1] == "loss nan is not finite."
 
 
 def finish_run(run: Any, bits: float | None, **changes: Any) -> Any:

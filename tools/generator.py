@@ -37,7 +37,6 @@ def run_generator(
     choice.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is not current")
     choice.add_argument("--dry-run", action="store_true", help="write nothing, print the paths")
     args = parser.parse_args(argv)
-    output.configure_logging(args.log_level)
     contents = {args.root / path: text for path, text in texts().items()}
     stale = [path for path, text in contents.items() if not path.is_file() or path.read_text("utf-8") != text]
     names = {path: path.relative_to(args.root).as_posix() for path in stale}
