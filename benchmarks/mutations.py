@@ -104,10 +104,10 @@ def _changed(node: ast.AST) -> str | None:
     return None
 
 
-def chosen_changes(house: Path, of_group: int) -> list[Change]:
+def chosen_changes(house: Path, groups: Sequence[str], of_group: int) -> list[Change]:
     """Return the changes of a campaign, by group."""
     found = []
-    for names, _ in GROUPS.values():
+    for names, _ in map(GROUPS.__getitem__, groups):
         paths = [house / "src/trainyard" / name for name in names]
         files = [
             each for path in paths for each in ([path] if path.is_file() else sorted(path.rglob("*.py")))
@@ -121,9 +121,9 @@ def chosen_changes(house: Path, of_group: int) -> list[Change]:
     return found
 
 
-def covering_tests(copy: Path, jobs: str) -> CoverageData:
-    """Run the tests of every group once; return which test executed which line."""
-    folders = {f"tests/unit/{each}" for _, tests in GROUPS.values() for each in tests}
+def covering_tests(copy: Path, groups: Sequence[str], jobs: str) -> CoverageData:
+    """Run the tests of the groups once; return which test executed which line."""
+    folders = {f"tests/unit/{each}" for group in groups for each in GROUPS[group][1]}
     options = ["-n", jobs, "--cov=src/trainyard", "--cov-context=test", "--cov-report="]
     done = run_tests(copy, [*options, *sorted(each for each in folders if (copy / each).exists())])
     if done.returncode:
@@ -168,6 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--before", type=Path, help="the output of an earlier campaign")
+    every = "a group of files; may be repeated; default: all"
+    parser.add_argument("--group", choices=GROUPS, action="append", help=every)
     parser.add_argument("--of-group", type=int, default=22, help="changes of each group (default: 22)")
     parser.add_argument("--jobs", default="2", help="processes of pytest while coverage is measured")
     args = parser.parse_args(argv)
@@ -176,13 +178,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         copy = Path(name) / "trainyard"
         left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__")
         shutil.copytree(HOUSE, copy, ignore=left_out)
-        changes = chosen_changes(copy, args.of_group if args.before is None else 1_000_000)
+        changes = chosen_changes(
+            copy, args.group or list(GROUPS), args.of_group if args.before is None else 1_000_000
+        )
         if args.before is not None:
             lines = [each.split("\t") for each in args.before.read_text().splitlines()]
             noticed = [line[1] for line in lines if line[0] == "noticed"]
             counts["gone"] = len(set(noticed) - {change.name for change in changes})
             changes = [change for change in changes if change.name in noticed]
-        data = covering_tests(copy, args.jobs)
+        data = covering_tests(copy, args.group or list(GROUPS), args.jobs)
         for change in changes:
             verdict, _, test = verdict_of(copy, change, data).partition("\t")
             counts[verdict] += 1

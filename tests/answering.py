@@ -1,6 +1,7 @@
 """Servers of the tests' own on the loopback interface: each request is answered by a function; and Slack."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,35 +12,46 @@ from typing import Any
 Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[Any, ...]]
 """Method, path, body and headers of a request -> status, content and perhaps headers.
 
-A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content."""
+A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content.
+Status 0 hangs up without an answer."""
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Lets `serve` answer each request; keeps connections open, sends at once, and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
+
+    def serve(self) -> None:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self.serve()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = do_GET  # noqa: N815 - names of the base class
+
+    def send_whole(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Send an answer with its length."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that went away is not an error
+            super().handle_error(request, client_address)
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Serve while the block runs; yield the address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            try:
-                body = json.loads(raw) if raw else None
-            except ValueError:
-                body = raw
-            status, content, *headers = answer(self.command, self.path, body, dict(self.headers))
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            data = b"" if content is None else data
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **(headers[0] if headers else {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = do_GET  # noqa: N815 - names of the base class
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
@@ -48,6 +60,30 @@ def answering(answer: Answer) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[str]:
+    """Serve while the block runs, a connection for each request; yield the address."""
+
+    class Handler(QuietHandler):
+        protocol_version = "HTTP/1.0"
+
+        def serve(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            try:
+                body = json.loads(raw) if raw else None
+            except ValueError:
+                body = raw
+            status, content, *headers = answer(self.command, self.path, body, dict(self.headers))
+            if not status:
+                self.close_connection = True
+                return
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_whole(status, b"" if content is None else data, headers[0] if headers else None)
+
+    with serving(Handler) as address:
+        yield address
 
 
 @dataclass

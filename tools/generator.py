@@ -3,22 +3,14 @@
 The generators make the texts. A file that is current is not written again.
 """
 
-import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ExitCode
-
-_LINE_CHARACTERS = 110
-_WORD = re.compile(r"(?:<[^<>]*>|\S)+")
-"""A placeholder such as `<run id>` may hold a space."""
-_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")
-"""Matches flags, paths, variables and keys."""
 
 
 def run_generator(
@@ -53,32 +45,3 @@ def run_generator(
     if not stale:
         output.announce("generated", "everything is current", "ok")
     return ExitCode.DONE
-
-
-def mark_code(text: str) -> str:
-    """Return the text on one line, with backticks around words that look like code."""
-    return " ".join(_as_code(word) for word in _WORD.findall(text))
-
-
-def _as_code(word: str) -> str:
-    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
-    if match is None or "`" in word or not _CODE.search(match[2]):
-        return word
-    before, code, after = match.groups()
-    if code.count("(") > code.count(")") and ")" in after:  # a call: its bracket is code
-        inside, _, after = after.partition(")")
-        code = f"{code}{inside})"
-    elif code.count('"') % 2 and after.startswith('"'):
-        code, after = f'{code}"', after[1:]
-    return f"{before}`{code}`{after}"
-
-
-def wrap_markdown(text: str) -> str:
-    """Return a paragraph or a list item in lines that fit a screen."""
-    return textwrap.fill(
-        text,
-        _LINE_CHARACTERS,
-        subsequent_indent="  " if text.startswith("- ") else "",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -91,6 +91,8 @@ and combinations that cannot be trained are errors (exit code 2). Secrets come f
 
 Each key has its default, then its other values; \\* must be given. A key whose default is `null` takes text
 if nothing else is named."""
+# Longer lists of choices, recipes and kinds of jobs, are tables of another page.
+_MOST_CHOICES = 5
 # A shorter description of a section says no more than its heading.
 _TELLING_WORDS = 8
 _TYPES = {"array": "list", "boolean": "bool", "integer": "int", "object": "mapping", "string": "text"}
@@ -221,7 +223,10 @@ def _sections() -> Iterator[str]:
             default = "={}"
         needed = "" if default else "\\*"
         values = _values(fragment, default)
-        text = f"- `{key}{default}`{needed}{values}: {fragment.get('description', '')}"
+        about = fragment.get("description", "")
+        if len(fragment.get("enum", ())) > _MOST_CHOICES:
+            about = "see [jobs](jobs.md)."
+        text = f"- `{key}{default}`{needed}{values}: {about}"
         yield textwrap.fill(
             text, _LINE_CHARACTERS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
         )

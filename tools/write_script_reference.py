@@ -13,6 +13,7 @@ Example: tools/write_script_reference.py --check
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,9 @@ from trainyard.commands import COMMANDS, GROUPS, INTERNAL, module_name
 from trainyard.errors import ExitCode
 
 REFERENCE = Path("docs/scripts.md")
+_LINE_CHARACTERS = 110
+_WORD = re.compile(r"(?:<[^<>]*>|\S)+")  # a placeholder such as `<run id>` may hold a space
+_CODE = re.compile(r"--\w|[/_*<|=$]|[A-Za-z]\.[a-z]")  # flags, paths, variables and keys
 _ROOT = Path(__file__).resolve().parent.parent
 _MEANINGS = {
     ExitCode.DONE: "done",
@@ -71,11 +75,11 @@ def generated() -> dict[Path, str]:
     codes = "\n".join(f"| {int(code)} | {_MEANINGS[code]} |" for code in ExitCode)
     groups = ["\n".join(_group(title, list(names))) for title, names in GROUPS.items()]
     internal = ", ".join(f"`trainyard {words}`" for words in INTERNAL)
-    files = _FILES_TITLE + generator.wrap_markdown(f"{', '.join(list_files())}.")
+    files = _FILES_TITLE + _wrap_markdown(f"{', '.join(list_files())}.")
     parts = [
         _INTRODUCTION + codes,
         *groups,
-        _INTERNAL_TITLE + generator.wrap_markdown(f"{internal}."),
+        _INTERNAL_TITLE + _wrap_markdown(f"{internal}."),
         files,
         "",
     ]
@@ -86,7 +90,7 @@ def _group(title: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a heading, and a list of the commands with what each does."""
     yield f"\n## {title}\n"
     for words in names:
-        yield generator.wrap_markdown(f"- `trainyard {words}`: {generator.mark_code(purpose_of(words))}")
+        yield _wrap_markdown(f"- `trainyard {words}`: {_mark_code(purpose_of(words))}")
 
 
 def purpose_of(words: str) -> str:
@@ -101,6 +105,35 @@ def list_files() -> Iterator[str]:
         module = re.search(r"trainyard\.commands\.(\w+)", path.read_text(encoding="utf-8"))
         words = next(words for words in COMMANDS if module and module_name(words) == module[1])
         yield f"`{path.name}` (`trainyard {words}`)"
+
+
+def _mark_code(text: str) -> str:
+    """Return the text on one line, with backticks around words that look like code."""
+    return " ".join(_as_code(word) for word in _WORD.findall(text))
+
+
+def _as_code(word: str) -> str:
+    match = re.fullmatch(r"([(\"']*)(.*?)([)\"',.:;]*)", word)
+    if match is None or "`" in word or not _CODE.search(match[2]):
+        return word
+    before, code, after = match.groups()
+    if code.count("(") > code.count(")") and ")" in after:  # a call: its bracket is code
+        inside, _, after = after.partition(")")
+        code = f"{code}{inside})"
+    elif code.count('"') % 2 and after.startswith('"'):
+        code, after = f'{code}"', after[1:]
+    return f"{before}`{code}`{after}"
+
+
+def _wrap_markdown(text: str) -> str:
+    """Return a paragraph or a list item in lines that fit a screen."""
+    return textwrap.fill(
+        text,
+        _LINE_CHARACTERS,
+        subsequent_indent="  " if text.startswith("- ") else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 if __name__ == "__main__":

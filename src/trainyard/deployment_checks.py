@@ -48,12 +48,11 @@ from trainyard.gateways.time_limit import within
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import Setup, WantedSetup
-from trainyard.github.setup_step import describe_steps
+from trainyard.github.setup_step import FINISHED, SetupStep, SetupVerdict
 from trainyard.jobs.job_spec import JobSpec
-from trainyard.machine.checklist import items_of_setup
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
-from trainyard.programs.inputs import find_lock
+from trainyard.programs.inputs import find_lock, open_requirement
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, read_run
@@ -80,22 +79,38 @@ AREAS = (
 )
 
 
-def query_readiness(
-    config: Path | None,
-    changes: Sequence[str] = (),
-    *,
-    run_dir: Path | None = None,
-    store: str | None = None,
-    run_number: int | None = None,
-    timeout: float = SECONDS,
-    writes: bool = True,
-) -> Answers:
+@dataclass(frozen=True)
+class Deployment:
+    """The run, or the deployment of runs, whose needs are checked."""
+
+    config: Path | None = None
+    """None in the folder of a program that has no configuration, which needs none."""
+    changes: Sequence[str] = ()
+    store: str | None = None
+    run_dir: Path | None = None
+    run_number: int | None = None
+    dry_run: bool = False
+    """Whether nothing is written into the store."""
+    skipped: tuple[str, ...] = ()
+    """Areas of the checklist that are not checked, and listed as not used."""
+
+    def read_config(self) -> "Config":
+        """Return the configuration. Raises ConfigError if it cannot be used."""
+        if self.config is None:  # the defaults of a program
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "trainyard.yaml")
+                file.write_text('recipe: command\nprogram: {command: ["true"]}\n')
+                return load_config(file).config
+        return load_config(self.config, self.changes).config
+
+
+def query_readiness(wanted: Deployment, *, timeout: float = SECONDS) -> Answers:
     """Return the facts about the store, the run number, the role and the signing key that are judged.
 
-    Raises ConfigError if neither `store` nor the configuration names a store.
+    Raises ConfigError if neither `wanted` nor its configuration names a store.
     """
-    url, encryption = _store_of(config, changes, store)
-    run_id, may_be_stored = _run_of(run_dir)
+    url, encryption = _store_of(wanted)
+    run_id, may_be_stored = _run_of(wanted.run_dir)
 
     def open_limited(**limits: float) -> "Store":
         options: dict[str, Any] = {"attempts": ATTEMPTS, "part_bytes": PART_BYTES, **limits}
@@ -104,7 +119,12 @@ def query_readiness(
     def query() -> "StoreAnswer":
         quick = partial(open_limited, call_seconds=CALL_SECONDS)
         return query_store(
-            quick, run_id, run_number, may_be_stored=may_be_stored, writes=writes, for_files=open_limited
+            quick,
+            run_id,
+            wanted.run_number,
+            may_be_stored=may_be_stored,
+            writes=not wanted.dry_run,
+            for_files=open_limited,
         )
 
     role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
@@ -118,8 +138,8 @@ def query_readiness(
         run_id,
         again=f"{trainyard_command('doctor')} --store",
         is_address=names_a_store(url),
-        is_here=run_dir is not None and identity_in(run_dir) is not None,
-        written=writes,
+        is_here=wanted.run_dir is not None and identity_in(wanted.run_dir) is not None,
+        written=not wanted.dry_run,
         role=role,
         role_problem=role_problem,
         **facts,
@@ -127,17 +147,15 @@ def query_readiness(
     )
 
 
-def _store_of(config: Path | None, changes: Sequence[str], url: str | None) -> tuple[str, str]:
-    """Return `url`, or else the store of the configuration, and the encryption of its objects."""
-    encryption = "AES256"
-    if config:
-        artifacts = load_config(config, changes).config.artifacts
-        encryption, url = artifacts.encryption, url or artifacts.store
+def _store_of(wanted: Deployment) -> tuple[str, str]:
+    """Return the store, else that of the configuration, and the encryption of its objects."""
+    artifacts = wanted.read_config().artifacts
+    url = wanted.store or artifacts.store
     if not url:
         raise ConfigError(
             "No store: give --store (make train STORE=…), or set artifacts.store in the configuration."
         )
-    return url, encryption
+    return url, artifacts.encryption
 
 
 def _run_of(directory: Path | None) -> tuple[str, bool]:
@@ -174,29 +192,6 @@ def _query_signer(seconds: float) -> dict[str, Any]:
     return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
 
 
-@dataclass(frozen=True)
-class Checklist:
-    """The configuration, store and run directory of a deployment to check."""
-
-    config: Path | None
-    """None in the folder of a program that has no configuration, which needs none."""
-    overrides: Sequence[str] = ()
-    store: str | None = None
-    run_dir: Path | None = None
-    dry_run: bool = False
-    skipped: tuple[str, ...] = ()
-    """Areas that are not checked, and listed as not used."""
-
-    def read_config(self) -> "Config":
-        """Return the configuration. Raises ConfigError if it cannot be used."""
-        if self.config is None:  # the defaults of a program
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder, "trainyard.yaml")
-                file.write_text('recipe: command\nprogram: {command: ["true"]}\n')
-                return load_config(file).config
-        return load_config(self.config, self.overrides).config
-
-
 def default_config() -> Path | None:
     """Return the configuration of the folder: a program's, or in a checkout that of our trainer."""
     if (own := Path("trainyard.yaml")).is_file():
@@ -205,7 +200,7 @@ def default_config() -> Path | None:
     return file if file.is_file() and Path.cwd().is_relative_to(REPOSITORY_ROOT) else None
 
 
-def collect_items(wanted: Checklist) -> list[Finding]:
+def collect_items(wanted: Deployment) -> list[Finding]:
     """Return the items of all areas, in the order of `AREAS`. An area has a time limit."""
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "machine": lambda: machine_items(wanted),
@@ -239,7 +234,7 @@ def collect_items(wanted: Checklist) -> list[Finding]:
         return [replace(item, area=area) for area, items in zip(AREAS, found, strict=True) for item in items]
 
 
-def machine_items(wanted: Checklist) -> list[Finding]:
+def machine_items(wanted: Deployment) -> list[Finding]:
     """Return items: can this machine run the configuration?"""
     folder = wanted.run_dir or Path("runs")
     if wanted.config is None:
@@ -247,27 +242,20 @@ def machine_items(wanted: Checklist) -> list[Finding]:
         gpus = f"{len(names)} × {names[0]}" if names else "no GPU"
         text = f"{gpus}, {free_bytes(folder) / 1e9:,.0f} GB free; its program decides what it needs"
         return [Finding("machine", Severity.PASSED, text)]
-    findings, line = find_on_machine(wanted.config, wanted.overrides, run_dir=folder, store=wanted.store)
+    findings, line = find_on_machine(wanted.config, wanted.changes, run_dir=folder, store=wanted.store)
     return [*findings] or [Finding("machine", Severity.PASSED, line)]
 
 
-def store_items(wanted: Checklist) -> list[Finding]:
+def store_items(wanted: Deployment) -> list[Finding]:
     """Return items: can a run be stored?"""
     config = wanted.read_config()
     if config.kind is not RunKind.TRAINER and not (wanted.store or config.artifacts.store):
         text = f"none is named, so runs are stored in {local_store()}, on this machine only"
         return [Finding("store", Severity.PASSED, text)]
-    answers = query_readiness(
-        wanted.config,
-        wanted.overrides,
-        run_dir=wanted.run_dir,
-        store=wanted.store,
-        writes=not wanted.dry_run,
-    )
-    return list(judge_readiness(answers))
+    return list(judge_readiness(query_readiness(wanted)))
 
 
-def configuration_items(wanted: Checklist) -> Iterator[Finding]:
+def configuration_items(wanted: Deployment) -> Iterator[Finding]:
     if wanted.config is None:
         text = "none is needed: trainyard run COMMAND; trainyard init program writes one"
         yield Finding("trainyard.yaml", Severity.UNUSED, text)
@@ -305,13 +293,14 @@ def code_items(folder: Path) -> Iterator[Finding]:
         yield Finding("commit", Severity.WARNING, text, "git push")
 
 
-def program_items(wanted: Checklist, folder: Path) -> Iterator[Finding]:
+def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
     """Yield items about a program: what its runs cannot be proven without, as their start reports it."""
     config = wanted.read_config()
     if config.kind is RunKind.TRAINER:
         return
     lock = folder / config.program.lock if config.program.lock else find_lock(folder)
-    known = {"lock": lock is not None and lock.is_file(), "data": config.program.data is not None}
+    is_pinned = lock is not None and lock.is_file() and not open_requirement(lock)
+    known = {"lock": is_pinned, "data": config.program.data is not None}
     for name, is_known in known.items():
         if is_known:
             yield Finding(name, Severity.PASSED, "the configuration or the repository names it")
@@ -371,10 +360,18 @@ def github_items() -> list[Finding]:
     ask = GitHub(name, token_of_login(host), server=server_of(host)).ask
     repository = get_repository(ask, host, name)
     steps = Setup(ask, repository, WantedSetup()).steps()
-    return items_of_setup(describe_steps(list(steps), host, repository.name))
+    return [item_of_setup(step, host) for step in steps]
 
 
-def cluster_items(wanted: Checklist, environment: Mapping[str, str]) -> list[Finding]:
+def item_of_setup(step: SetupStep, host: str) -> Finding:
+    """Return the item of a step of the set-up of GitHub."""
+    states = dict.fromkeys(FINISHED, Severity.PASSED) | {SetupVerdict.REFUSED: Severity.SKIPPED}
+    calls = [change.command_line(host) for change in step.changes]
+    fix = "\n".join([*calls, *(todo.command for todo in step.todo)])
+    return Finding(step.name, states.get(step.verdict, Severity.ERROR), step.text, fix)
+
+
+def cluster_items(wanted: Deployment, environment: Mapping[str, str]) -> list[Finding]:
     """Return items: is the cluster of TRAINYARD_EKS_CLUSTER, or else of KUBECONFIG, ready?"""
     name = environment.get("TRAINYARD_EKS_CLUSTER", "")
     if not name and not environment.get("KUBECONFIG"):
@@ -401,7 +398,7 @@ def image_items(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield within_limit("ecr", query, fix=f"aws ecr create-repository --repository-name {name}")
 
 
-def tracker_items(wanted: Checklist) -> Iterator[Finding]:
+def tracker_items(wanted: Deployment) -> Iterator[Finding]:
     """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
     try:
         is_wanted = wanted.read_config().monitoring.wandb.enabled

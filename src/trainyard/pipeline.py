@@ -32,6 +32,7 @@ from trainyard.commands.step_fetch_checkpoint import fetch_checkpoint
 from trainyard.commands.store_sync import follow_run, store_run
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter
+from trainyard.deployment_checks import Deployment
 from trainyard.errors import ExitCode, StoppedError, TrainyardError
 from trainyard.gateways.github import in_actions, log_group
 from trainyard.gateways.gpu_lock import with_gpu_lock
@@ -64,7 +65,10 @@ class Step:
         """Return the name and the values that are set, as JSON has them."""
         given: dict[str, Any] = {}
         for name, value in self.values.items():
-            given |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {name: value}
+            if is_dataclass(value) and not isinstance(value, type):
+                given |= {field: each for field, each in asdict(value).items() if each is not False}
+            else:
+                given[name] = value
         found = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
         return {"step": self.name} | {name: v for name, v in found.items() if v not in (None, "", (), [])}
 
@@ -149,10 +153,10 @@ class Pipeline:
         return Step("machine", check_environment, {**self._configuration, **where})
 
     def check_store(self) -> Step:
-        given = {"config": self.config, "changes": tuple(self.changes)}
         # A run that is taken from the store by its number has no id yet that the number could belong to.
         number = None if self.run_id == "" else self.run_number
-        return Step("readiness", check_readiness, {**given, **self.stored, "run_number": number})
+        wanted = Deployment(self.config, tuple(self.changes), **{**self.stored, "run_number": number})
+        return Step("readiness", check_readiness, {"wanted": wanted})
 
     def prepare(self) -> list[Step]:
         """Return the step that prepares the data; nothing for another program, which prepares its own."""

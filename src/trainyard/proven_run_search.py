@@ -21,7 +21,7 @@ from trainyard.config.load import config_sha256
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts
-from trainyard.gateways.github import Level, annotate, append_summary, in_actions, set_output, workflow_file
+from trainyard.gateways.github import Level, annotate, append_summary, in_actions, workflow_file
 from trainyard.programs.inputs import fingerprint_of_data
 from trainyard.proof.stored_runs import prove_stored, restored_records
 from trainyard.report.dashboard.markdown import fence_code
@@ -44,30 +44,24 @@ def find_proven_run(
 ) -> tuple[int | None, str, tuple[str, ...]]:
     """Find a proven run that is the same, report it, and return its number, or why not, and its evidence.
 
-    In a step of GitHub the output `run_number` is set; for such a run there is a notice and a part of the job
-    summary.
+    In a step of GitHub there is a notice and a part of the job summary for such a run.
     """
     config = load_with_weights(file, changes).config
     git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
-    there = open_store(store)
-    number: int | None = None
-    evidence: tuple[str, ...] = ()
+    there, number, evidence = open_store(store), None, tuple[str, ...]()
     why_not = incomparable(config, git)
     if not why_not:
+        why_not = f"the store has no proven run of commit {str(git['commit'])[:12]}, this config and data"
         try:
             with terminal.show_live(PhaseDisplay("proven before", "reading the newest manifests")):
                 number, evidence = find_run(config, str(git["commit"]), there, runs)
         except (TrainyardError, OSError) as error:
             why_not = f"the store could not be searched: {error}"
-    reason = ""
     if number is None:
-        none = f"the store has no proven run of commit {str(git.get('commit'))[:12]}, this config and data"
-        reason = why_not or none
-        output.announce("proven before", f"no: {reason}")
+        output.announce("proven before", f"no: {why_not}")
     else:
         report(number, evidence, store=store, config=file, changes=changes)
-    set_output("run_number", "" if number is None else str(number))
-    return number, reason, evidence
+    return number, "" if number else why_not, evidence
 
 
 def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
@@ -92,7 +86,8 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
         if not isinstance(git, Mapping) or (git.get("commit"), git.get("dirty")) != (commit, False):
             continue
         try:
-            evidence = proof_of(store, number, config)
+            with restored_records(store, number) as directory:
+                evidence = judge(directory, store, number, config)
         except ServiceError:
             raise
         except TrainyardError as error:
@@ -103,14 +98,11 @@ def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[
     return None, ()
 
 
-def proof_of(store: "Store", number: int, config: "Config") -> tuple[str, ...]:
-    """Return the evidence of each part of a run's proof if the run is the same and proven; else nothing."""
-    with restored_records(store, number) as directory:
-        return judge(directory, store, number, config)
-
-
 def judge(directory: RunDirectory, store: "Store", number: int, config: "Config") -> tuple[str, ...]:
-    """Return the evidence of the proof of the run whose records are in `directory`; nothing without one."""
+    """Return the evidence of each part of a run's proof if the run is the same and proven; else nothing.
+
+    `directory` has the records of the run.
+    """
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     run = read_run(directory.run_file)

@@ -117,7 +117,9 @@ def choose_directory(
         if answer is Answer.REFUSE:
             raise other_inputs(directory, found)
         if answer is not Answer.BESIDE:
-            return replace(choice, parent=_recorded_parent(directory, run))
+            recorded = () if directory.checkpoint_steps() else _places_of_parent(run)
+            kept = (each for each in recorded if (each / MANIFEST_NAME).is_file())
+            return replace(choice, parent=next(kept, None))
         if number == 1:
             choice = replace(choice, differences=found)
         if number == 1 or parents & _places_of_parent(run):
@@ -142,13 +144,6 @@ def _newest_without_nan(directory: RunDirectory) -> int | None:
         [f"The checkpoint of step {newest} has NaN in its tensors: the new run begins {place}."]
     )
     return good
-
-
-def _recorded_parent(directory: RunDirectory, run: Mapping[str, Any]) -> Path | None:
-    """Return the checkpoint that a run began from, if it has no own one to continue from."""
-    if directory.checkpoint_steps():
-        return None
-    return next((each for each in _places_of_parent(run) if (each / MANIFEST_NAME).is_file()), None)
 
 
 def _places_of_parent(run: Mapping[str, Any]) -> set[Path]:

@@ -93,9 +93,8 @@ class TrainingElsewhere:
             if self.plan["segment"] == "1":
                 steps.run(self.notice("started", plan=str(self.plan["expected"])))
             code = steps.run(Step("train", self.follows_job, {"training": self}))
-            is_running = self.is_running(code)
-            if is_running:
-                return code
+            if code == ExitCode.STOPPED and (self.run_dir / "running").exists():
+                return code  # the next segment follows it
             failure = steps.run(Step("restore", self.restore_records, {}))
             if not code:
                 failure = failure or steps.run(
@@ -103,23 +102,10 @@ class TrainingElsewhere:
                 )
             if (self.run_dir / "run.json").is_file():
                 steps.run(Step("report", write_report, {"run_dir": self.run_dir}))
-            event = (
-                "succeeded"
-                if not code and not failure
-                else "stopped"
-                if code == ExitCode.STOPPED
-                else "failed"
-            )
+            is_stopped, has_failed = code == ExitCode.STOPPED, bool(code or failure)
+            event = "stopped" if is_stopped else "failed" if has_failed else "succeeded"
             steps.run(self.notice(event, reason=steps.reason if event == "failed" else ""))
             return code or failure
-
-    def is_running(self, code: int) -> bool:
-        """Return whether the job on the cluster has not ended, so that the next segment follows it."""
-        return (
-            code == ExitCode.STOPPED
-            and self.follows_job is follow_pods
-            and not (self.run_dir / "ended").exists()
-        )
 
     def restore_records(self) -> int:
         """Restore the records of the run from the store."""
@@ -200,9 +186,10 @@ def follow_pods(training: TrainingElsewhere) -> int:
     )
     if not found.state.ended or found.is_waiting:
         set_output("running", "true")
+        (training.run_dir / "running").touch()
         output.announce("job", f"{name} still trains: the next segment follows it", "ok")
         return ExitCode.STOPPED
-    (training.run_dir / "ended").touch()
+    (training.run_dir / "running").unlink(missing_ok=True)
     try:
         reader = JobReader(api)
         pods = reader.raw_pods(reader.find_job(namespace, found.state.job, kind))

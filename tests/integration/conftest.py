@@ -23,12 +23,10 @@ import boto3
 import pytest
 from tests.github_identity import ROLE, SUBJECT, GitHubIdentity, github_identity
 from tests.integration.scripted_aws import ScriptedAws
+from tests.run_directories import write_run
 
 from trainyard.command.handler import exit_code_of
-from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_identity
-from trainyard.run.records import append_event
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 SESSION_SECONDS = 30
@@ -358,32 +356,4 @@ MakeRun = Callable[..., RunDirectory]
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """Writes a run directory with checkpoints of random bytes; called again, it adds checkpoints."""
-
-    def make(
-        name: str = "run",
-        *,
-        run_id: str | None = None,
-        steps: tuple[int, ...] = (100, 200),
-        size: int = 100_000,
-        files: int = 1,
-    ) -> RunDirectory:
-        directory = RunDirectory(tmp_path / name)
-        directory.create()
-        if not directory.run_file.exists():
-            write_identity(directory.run_file, run_id or f"run-{name}", {"git": {"commit": "3f2c1ab" * 5}})
-            directory.config_file.write_text("artifacts:\n  store: null\n")
-            append_event(directory.events_file, "started")
-        for step in steps:
-            append_event(directory.metrics_file, "metrics", step=step, loss=1 / step)
-            _write_checkpoint(directory.checkpoint(step), step, size, files)
-        return directory
-
-    return make
-
-
-def _write_checkpoint(path: Path, step: int, size: int, files: int) -> None:
-    path.mkdir()
-    for number in range(files):
-        (path / f"__{number}_0.distcp").write_bytes(os.urandom(size))
-    (path / ".metadata").write_bytes(os.urandom(1000))
-    write_manifest(path, CheckpointManifest(step, "any", time.time(), describe_files(path)))
+    return lambda name="run", **more: write_run(tmp_path / name, {}, **{"size": 100_000, **more})

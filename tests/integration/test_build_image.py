@@ -361,7 +361,7 @@ def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: py
     from trainyard.errors import ConfigError
     from trainyard.gateways.aws_refusals import AwsAccount
     from trainyard.gateways.images.secret_values import read_value, secret_files
-    from trainyard.image.building.build_secrets import BuildSecret, SecretSource
+    from trainyard.image.building.build_secrets import BuildSecret
 
     for key, value in aws.environment().items():
         monkeypatch.setenv(key, value)
@@ -373,7 +373,7 @@ def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: py
         return AwsAccount(REGION)
 
     def held(place: str) -> str:
-        return read_value("--secret id=pip", SecretSource("secretsmanager", place), account)
+        return read_value("--secret id=pip", BuildSecret("pip", "secretsmanager", place), account)
 
     assert held(name) == held(arn) == text
     assert held(f"{name}:token") == held(f"{arn}:token::") == "a"
@@ -381,7 +381,7 @@ def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: py
     for place, said in wrong.items():
         with pytest.raises(ConfigError, match=said):
             held(place)
-    secret = BuildSecret("pip", SecretSource("secretsmanager", f"{name}:token"))
+    secret = BuildSecret("pip", "secretsmanager", f"{name}:token")
     with secret_files([secret], account) as files:
         assert files["pip"].read_text() == "a"
         assert files["pip"].stat().st_mode & 0o777 == 0o600

@@ -100,33 +100,41 @@ def serve_github() -> Iterator[Callable[[Answer], str]]:
 def finished_run(tmp_path: Path) -> RunDirectory:
     """A run that did all of its 20 steps, with two checkpoints, in `runs/<run id>`."""
     layout = RunDirectory(tmp_path / "runs" / RUN_ID)
+    write_finished_run(layout, finished=time.time())
+    return layout
+
+
+def write_finished_run(
+    layout: RunDirectory, *, steps: int = STEPS, saves: tuple[int, ...] = (10, STEPS), finished: float
+) -> None:
+    """Write the records and checkpoints of a run that did all of its steps; its id is its name."""
     layout.create()
-    config = load_config(ROOT / "configs" / "smoke.yaml", [f"training.max_steps={STEPS}"]).config
+    config = load_config(ROOT / "configs" / "smoke.yaml", [f"training.max_steps={steps}"]).config
     layout.config_file.write_text(dump_yaml(config))
-    write_identity(layout.run_file, RUN_ID, provenance(config_sha256(config)))
+    plan = {"steps": steps, "epochs": 0.5, "steps_per_epoch": 40}
+    write_identity(layout.run_file, layout.path.name, provenance(config_sha256(config)) | {"plan": plan})
     append_event(layout.events_file, "started", step=0)
     writer = RecordWriter(layout.metrics_file)
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096, "tokens_per_second": 41_220.5})
     writer.close()
-    saved = {step: save(layout, step) for step in (10, STEPS)}
-    append_event(layout.events_file, "finished", step=STEPS, status="succeeded")
+    saved = {step: save(layout, step) for step in saves}
+    append_event(layout.events_file, "finished", step=steps, status="succeeded")
     outcome = {
         "status": "succeeded",
         "exit_code": 0,
-        "steps": STEPS,
+        "steps": steps,
         "first_loss": 5.0,
-        "final_loss": 5.0 / STEPS,
+        "final_loss": 5.0 / steps,
     }
     more = {
         "seconds": 3.6,
-        "finished": time.time(),
+        "finished": finished,
         "sample": "def f(x):\n    return x",
         "state_sha256": {"model": HEX, "optimizer": HEX},
-        "checkpoint": {"step": STEPS, "manifest_sha256": saved[STEPS]},
+        "checkpoint": {"step": steps, "manifest_sha256": saved[steps]},
     }
     write_outcome(layout.run_file, outcome | more)
-    return layout
 
 
 @pytest.fixture
@@ -150,18 +158,18 @@ def provenance(config_digest: str) -> dict[str, Any]:
         "git": {"commit": HEX[:40], "dirty": False, "branch": "main"},
         "data": {"fingerprint": HEX},
         "hardware": {"device": "cpu", "world_size": 1},
-        "plan": {"steps": STEPS, "epochs": 0.5, "steps_per_epoch": 40},
     }
 
 
-def save(layout: RunDirectory, step: int) -> str:
-    """Writes a checkpoint and its event; returns the SHA-256 of its manifest."""
+def save(layout: RunDirectory, step: int, *, recorded: bool = True) -> str:
+    """Write a checkpoint, and its event if it is `recorded`; return the SHA-256 of its manifest."""
     path = layout.checkpoint(step)
     path.mkdir()
     (path / "state.bin").write_bytes(bytes([step]) * 5000)
-    write_manifest(path, CheckpointManifest(step, RUN_ID, time.time(), describe_files(path)))
+    write_manifest(path, CheckpointManifest(step, layout.path.name, time.time(), describe_files(path)))
     digest = sha256_of_file(path / "manifest.json")
-    append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
+    if recorded:
+        append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
     return digest
 
 

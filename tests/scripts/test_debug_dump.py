@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.scripts import test_manage_training_job
-from tests.scripts.test_manage_training_job import Cluster, failed
+from tests.scripts.test_manage_training_job import failed, show
+from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, PodLog
 
 from trainyard.commands import debug_dump, explain
 from trainyard.errors import ConfigError
 
 cluster = test_manage_training_job.cluster
+kubeconfig = test_manage_training_job.kubeconfig
 TOKEN = "ghp_" + "a1B2" * 9
 
 
@@ -62,10 +64,9 @@ def read_archive(file: Path) -> dict[str, str]:
         }
 
 
-def plant_job(cluster: Cluster) -> str:
+def plant_job(cluster: MemoryCluster) -> str:
     """Plant a failed job whose pods hold secrets of no known form, in variables, annotations and logs."""
     raw, pods = failed()
-    cluster.show(raw, pods)
     secret = "correct-horse-battery"
     for each in (raw, *pods):
         copy = json.dumps({"env": [{"name": "STUDY_PASSWORD", "value": secret}]})
@@ -80,7 +81,10 @@ def plant_job(cluster: Cluster) -> str:
             {"name": "NCCL_DEBUG", "value": "INFO"},
             {"name": "TORCH_AUTH_TOKEN", "value": secret},
         ]
-    cluster.log = f"token {TOKEN}\nmy {secret}\nKilled"
+    show(cluster, raw, pods)
+    lines = (f"token {TOKEN}", f"my {secret}", "Killed")
+    for name in cluster.logs:
+        cluster.logs[name] = PodLog([("2026-11-20T00:00:00Z", line) for line in lines])
     cluster.objects["/version"] = {"gitVersion": "v1.33.1"}
     cluster.objects["/api/v1/nodes/gpu-7"] = {
         "metadata": {"name": "gpu-7", "labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}},
@@ -90,13 +94,13 @@ def plant_job(cluster: Cluster) -> str:
 
 
 def test_a_job_has_its_cluster_pods_logs_and_events_and_no_secret(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = plant_job(cluster)
     monkeypatch.setenv("STUDY_PASSWORD", secret)
     monkeypatch.setenv("ANYTHING_AT_ALL", "of this machine")
     file = tmp_path / "dump.tar.gz"
-    place = ["--kubeconfig", str(cluster.kubeconfig)]
+    place = ["--kubeconfig", kubeconfig]
     assert debug_dump.main(["job", "--output", str(file), *place]) == 0
     texts = read_archive(file)
     assert {"status.json", "events.json", "job.json", "pods.json", "explanation.txt"} <= set(texts)
@@ -112,11 +116,13 @@ def test_a_job_has_its_cluster_pods_logs_and_events_and_no_secret(
     assert json.loads(texts["machine/environment.json"])["ANYTHING_AT_ALL"] == "(left out)"
 
 
-def test_what_the_cluster_refuses_is_named_and_the_rest_is_there(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_the_cluster_refuses_is_named_and_the_rest_is_there(
+    cluster: MemoryCluster, kubeconfig: str, tmp_path: Path
+) -> None:
     plant_job(cluster)
-    cluster.refuses = {"/api/v1/nodes/gpu-7": 403}
+    cluster.fault("GET", "/nodes/gpu-7", 403)
     file = tmp_path / "dump.tar.gz"
-    assert debug_dump.main(["job", "--output", str(file), "--kubeconfig", str(cluster.kubeconfig)]) == 0
+    assert debug_dump.main(["job", "--output", str(file), "--kubeconfig", kubeconfig]) == 0
     assert "refused" in json.loads(read_archive(file)["cluster.json"])["nodes"]["gpu-7"]
 
 
@@ -128,10 +134,12 @@ def test_what_the_cluster_refuses_is_named_and_the_rest_is_there(cluster: Cluste
         ("No_Name", "is not the name of an object in a cluster"),
     ],
 )
-def test_a_wrong_name_is_neither_a_run_nor_a_job(cluster: Cluster, name: str, why: str) -> None:
+def test_a_wrong_name_is_neither_a_run_nor_a_job(
+    cluster: MemoryCluster, kubeconfig: str, name: str, why: str
+) -> None:
     plant_job(cluster)
     with pytest.raises(ConfigError) as error:
-        debug_dump.main([name, "--kubeconfig", str(cluster.kubeconfig)])
+        debug_dump.main([name, "--kubeconfig", kubeconfig])
     assert str(error.value).startswith(f"{name} is neither a run's directory nor a job that was found.\n")
     assert why in str(error.value)
 
@@ -141,8 +149,10 @@ def test_without_a_cluster_a_wrong_name_says_so(tmp_path: Path) -> None:
         debug_dump.main(["nope", "--kubeconfig", str(tmp_path / "none")])
 
 
-def test_the_failed_job_is_explained(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_failed_job_is_explained(
+    cluster: MemoryCluster, kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     plant_job(cluster)
-    assert explain.main(["--job", "job", "--json", "--kubeconfig", str(cluster.kubeconfig)]) == 0
+    assert explain.main(["--job", "job", "--json", "--kubeconfig", kubeconfig]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["class"], bool(found["fix"]), bool(found["cause"])) == ("oom-host", True, True)

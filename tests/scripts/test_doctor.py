@@ -13,13 +13,15 @@ from tests.git_repository import git
 from trainyard.commands import doctor, notify
 from trainyard.deployment_checks import (
     AREAS,
-    Checklist,
+    Deployment,
     code_items,
+    item_of_setup,
     slack_item,
     tracker_items,
     workflow_items,
 )
 from trainyard.errors import ConfigError
+from trainyard.github.setup_step import SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.plan.finding import Severity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +88,16 @@ def test_workflows_are_checked_by_actionlint_or_it_is_listed_that_they_are_not(
     assert item.severity is expected, item
 
 
+def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen() -> None:
+    for verdict in SetupVerdict:
+        todo = Todo("here", "sudo ./svc.sh start")
+        step = SetupStep("runner", verdict, "t", (SetupChange("PUT", "x"),), todo=(todo,))
+        item = item_of_setup(step, "github.com")
+        expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN}
+        assert item.severity is expected.get(verdict.name, FAILED)
+        assert item.fix == "gh api --method PUT x\nsudo ./svc.sh start"
+
+
 WANDB_ANSWERS = {
     "known": (200, {"data": {"viewer": {"username": "anna"}}}, OK),
     "nobody": (200, {"data": {"viewer": None}}, FAILED),
@@ -110,7 +122,7 @@ def test_a_key_of_wandb_counts_only_if_wandb_knows_it(
     monkeypatch.setenv("WANDB_BASE_URL", serve_github(answer) if status else NOBODY)
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    (item,) = tracker_items(Checklist(CONFIG, ["monitoring.wandb.enabled=true"]))
+    (item,) = tracker_items(Deployment(CONFIG, ["monitoring.wandb.enabled=true"]))
     assert item.severity is expected, item
     assert "k" * 40 not in item.evidence
 
@@ -126,7 +138,7 @@ def test_wandb_is_not_asked_where_it_is_not_used(
     monkeypatch.setenv("WANDB_BASE_URL", NOBODY)
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_MODE", mode or "online")
-    (item,) = tracker_items(Checklist(CONFIG, [f"monitoring.wandb.enabled={enabled}"]))
+    (item,) = tracker_items(Deployment(CONFIG, [f"monitoring.wandb.enabled={enabled}"]))
     assert item.severity is expected, item
 
 

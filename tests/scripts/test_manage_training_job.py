@@ -4,16 +4,20 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.answering import answering
 from tests.scripts.conftest import Program
-from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
+from tests.unit.gateways.kubernetes.memory_cluster import (
+    MemoryCluster,
+    PodLog,
+    memory_cluster,
+    write_kubeconfig,
+)
 from tests.unit.jobs.state.shapes import condition, ended, event, job, pod, running
 
 Json = dict[str, Any]
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+JOB = f"{JOBS}/job"
 SPACE = "/api/v1/namespaces/team"
 OURS = {
     "app.kubernetes.io/managed-by": "trainyard",
@@ -22,64 +26,42 @@ OURS = {
 }
 
 
-class Cluster:
-    """A few objects, and the changes that were requested."""
+def show(cluster: MemoryCluster, raw: Json, pods: list[Json]) -> None:
+    """Let this be the job, and these its pods."""
+    raw["metadata"]["labels"] = OURS
+    cluster.remove(JOB)
+    owner = {"uid": cluster.put(JOB, raw)["metadata"]["uid"]}
+    for each in pods:
+        meta = each["metadata"]
+        meta |= {"labels": meta["labels"] | OURS, "ownerReferences": [owner]}
+        cluster.put(f"{SPACE}/pods/{meta['name']}", each)
+        log = PodLog([("2026-11-20T00:00:00Z", "step 41 of pytorch")])
+        cluster.logs[meta["name"], "pytorch", False] = log
 
-    def __init__(self, folder: Path) -> None:
-        self.objects: dict[str, Json] = {}
-        self.lists: dict[str, list[Json]] = {}
-        self.changes: list[tuple[str, str, Any]] = []
-        self.kubeconfig = folder / "kubeconfig"
-        self.refuses: dict[str, int] = {}
-        self.log = ""
-        """The log of every container; empty means a line that names the container."""
 
-    def show(self, raw: Json, pods: list[Json]) -> None:
-        raw["metadata"]["labels"] = OURS
-        self.objects[f"{JOBS}/job"] = raw
-        self.lists |= {JOBS: [raw], f"{SPACE}/pods": pods}
-
-    def answer(self, method: str, path: str, body: Any, _headers: Any) -> tuple[int, Any]:
-        address = urlsplit(path)
-        place, query = address.path, parse_qs(address.query)
-        if place in self.refuses:
-            return self.refuses[place], {"message": "scripted refusal"}
-        if method != "GET":
-            self.changes.append((method, place, body))
-            if method == "DELETE":
-                self.objects.pop(place, None)
-                self.lists[f"{SPACE}/pods"] = []
-            if method == "POST":
-                return 201, {**body, "metadata": {**body["metadata"], "uid": "new"}}
-            return 200, body or {}
-        if place.endswith("/log"):
-            return 200, self.log or f"step 41 of {query['container'][0]}"
-        if place == "/apis/kubeflow.org/v1":
-            return 200, {"resources": [{"name": "pytorchjobs", "kind": "PyTorchJob"}]}
-        if place in self.objects:
-            return 200, self.objects[place]
-        if place in self.lists:
-            return 200, {"metadata": {"resourceVersion": "1"}, "items": self.lists[place]}
-        return 404, {"message": "not found"}
+def put_events(cluster: MemoryCluster, *events: Json) -> None:
+    for number, each in enumerate(events):
+        cluster.put(f"{SPACE}/events/e{number}", each)
 
 
 Manage = Callable[..., Any]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    found = Cluster(tmp_path)
-    with answering(found.answer) as server:
-        write_kubeconfig(found.kubeconfig, server)
+def kubeconfig(cluster: MemoryCluster, tmp_path: Path) -> str:
+    write_kubeconfig(tmp_path / "kubeconfig", cluster.server)
+    return str(tmp_path / "kubeconfig")
+
+
+@pytest.fixture
+def cluster() -> Iterator[MemoryCluster]:
+    with memory_cluster() as found:
         yield found
 
 
 @pytest.fixture
-def manage(program: Program, cluster: Cluster) -> Manage:
-    def run(*words: str, **variables: str) -> Any:
-        return program("job", *words, "--kubeconfig", str(cluster.kubeconfig), **variables)
-
-    return run
+def manage(program: Program, kubeconfig: str) -> Manage:
+    return lambda *words, **variables: program("job", *words, "--kubeconfig", kubeconfig, **variables)
 
 
 def failed() -> tuple[Json, list[Json]]:
@@ -88,14 +70,16 @@ def failed() -> tuple[Json, list[Json]]:
     return raw, [pod("job-0"), ended(137, name="job-1", rank=1, reason="OOMKilled", text="step 41\nKilled")]
 
 
-def test_the_status_of_a_failed_job_is_told_to_people_and_machines(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(*failed())
+def test_the_status_of_a_failed_job_is_told_to_people_and_machines(
+    manage: Manage, cluster: MemoryCluster
+) -> None:
+    show(cluster, *failed())
     done = manage("status", "job", COLUMNS="80")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[0] == "job (pytorchjob) in team: Failed"
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
     record = json.loads(manage("status", "job", "--json").stdout)
-    assert record["uid"] == cluster.objects[f"{JOBS}/job"]["metadata"]["uid"]
+    assert record["uid"] == cluster.objects[JOB]["metadata"]["uid"]
     assert (record["status"], record["retries"], record["holds_resources"]) == ("Failed", 1, True)
     assert {key: record["failure"][key] for key in ("class", "rank", "exit_code")} == {
         "class": "oom-host", "rank": 1, "exit_code": 137,
@@ -103,15 +87,17 @@ def test_the_status_of_a_failed_job_is_told_to_people_and_machines(manage: Manag
     assert record["failure"]["lines"] == ["step 41", "Killed"]
 
 
-def test_a_job_that_a_quota_keeps_out_has_not_ended(program: Program, cluster: Cluster) -> None:
+def test_a_job_that_a_quota_keeps_out_has_not_ended(
+    program: Program, cluster: MemoryCluster, kubeconfig: str
+) -> None:
     quota = (
         'pods "job-1" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/gpu=8, '
         "used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=16"
     )
     refused = event("FailedCreatePod", quota, kind="Warning", involved={"kind": "PyTorchJob", "name": "job"})
-    cluster.show(job("pytorchjob", conditions=[condition("Created")]), running(1))
-    cluster.lists[f"{SPACE}/events"] = [refused]
-    done = program("explain", "--job", "job", "--kubeconfig", str(cluster.kubeconfig))
+    show(cluster, job("pytorchjob", conditions=[condition("Created")]), running(1))
+    put_events(cluster, refused)
+    done = program("explain", "--job", "job", "--kubeconfig", kubeconfig)
     assert done.stdout.startswith("quota: it has not ended; it waits: "), done.stdout + done.stderr
     assert "fix: wait until other jobs of the namespace end" in done.stdout
     assert "retry: not needed; it has not ended" in done.stdout and "why it ended" not in done.stdout
@@ -119,86 +105,85 @@ def test_a_job_that_a_quota_keeps_out_has_not_ended(program: Program, cluster: C
 
 @pytest.mark.parametrize(("says", "code"), [("Running", 0), ("Succeeded", 0), ("Failed", 1)])
 def test_the_exit_code_says_whether_the_job_has_failed(
-    says: str, code: int, manage: Manage, cluster: Cluster
+    says: str, code: int, manage: Manage, cluster: MemoryCluster
 ) -> None:
-    cluster.show(job("pytorchjob", conditions=[condition("Created"), condition(says)]), running())
+    show(cluster, job("pytorchjob", conditions=[condition("Created"), condition(says)]), running())
     assert manage("status", "job").returncode == code
 
 
-def test_jobs_are_listed_with_one_line_each(manage: Manage, cluster: Cluster) -> None:
+def test_jobs_are_listed_with_one_line_each(manage: Manage, cluster: MemoryCluster) -> None:
     assert "no jobs" in manage("ls").stdout
-    cluster.show(*failed())
+    show(cluster, *failed())
     assert manage("ls").stdout.splitlines()[1].split()[:4] == ["team", "job", "pytorchjob", "Failed"]
     assert [found["job"] for found in json.loads(manage("ls", "--json").stdout)["jobs"]] == ["job"]
 
 
-def test_logs_are_printed_and_saved(manage: Manage, cluster: Cluster, tmp_path: Path) -> None:
-    cluster.show(*failed())
-    assert manage("logs", "job").stdout == "".join(f'job-{n}/pytorch  "step 41 of pytorch"\n' for n in (0, 1))
+def test_logs_are_printed_and_saved(manage: Manage, cluster: MemoryCluster, tmp_path: Path) -> None:
+    show(cluster, *failed())
+    assert manage("logs", "job").stdout == "".join(f"job-{n}/pytorch  step 41 of pytorch\n" for n in (0, 1))
     assert manage("logs", "job", "--pod", "job-1", "--tail", "5").stdout.startswith("job-1/pytorch")
     assert manage("logs", "job", "--save", str(tmp_path / "a folder")).returncode == 0
     assert len(list((tmp_path / "a folder").glob("job-*.pytorch.log"))) == 2
 
 
-def test_events_are_listed(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(*failed())
-    cluster.lists[f"{SPACE}/events"] = [
-        event("SuccessfulCreatePod", "Created pod: job-0"),
-        event("X", involved={"name": "other"}),
-    ]
+def test_events_are_listed(manage: Manage, cluster: MemoryCluster) -> None:
+    show(cluster, *failed())
+    created = event("SuccessfulCreatePod", "Created pod: job-0")
+    put_events(cluster, created, event("X", involved={"name": "other"}))
     found = json.loads(manage("events", "job", "--json").stdout)["events"]
     assert [each["reason"] for each in found] == ["SuccessfulCreatePod"]
 
 
-def test_a_dry_run_changes_nothing(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(*failed())
-    cluster.lists[f"{SPACE}/configmaps"] = [{"metadata": {"name": "job-files"}}]
+def test_a_dry_run_changes_nothing(manage: Manage, cluster: MemoryCluster) -> None:
+    show(cluster, *failed())
+    files = f"{SPACE}/configmaps/job-files"
+    cluster.put(files, {"metadata": {"name": "job-files", "labels": OURS}})
     deleting = manage("delete", "job", "--dry-run")
     assert deleting.stdout == "would delete pytorchjobs/job\nwould delete configmaps/job-files\n"
-    cluster.show(job("pytorchjob", conditions=[condition("Running")]), running())
+    show(cluster, job("pytorchjob", conditions=[condition("Running")]), running())
     assert manage("cancel", "job", "--dry-run").stdout == "would suspend pytorchjobs/job\n"
     assert manage("resubmit", "job", "--dry-run").returncode == 2
-    cluster.show(job("pytorchjob", conditions=[condition("Failed")]), [])
-    cluster.lists[f"{SPACE}/configmaps"] = []
+    show(cluster, job("pytorchjob", conditions=[condition("Failed")]), [])
+    cluster.remove(files)
     assert manage("resubmit", "job", "--dry-run").stdout == "would create pytorchjobs/job-2\n"
-    assert cluster.changes == []
+    assert cluster.changes() == []
 
 
-def test_a_job_is_cancelled_deleted_and_sent_again(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(job("pytorchjob", conditions=[condition("Running")]), running())
+def test_a_job_is_cancelled_deleted_and_sent_again(manage: Manage, cluster: MemoryCluster) -> None:
+    show(cluster, job("pytorchjob", conditions=[condition("Running")]), running())
     assert manage("cancel", "job").stdout == "suspended pytorchjobs/job\n"
-    (method, path, body), *_ = cluster.changes
-    assert (method, path, body["spec"]) == ("PATCH", f"{JOBS}/job", {"runPolicy": {"suspend": True}})
-    cluster.show(job("pytorchjob", conditions=[condition("Failed")]), [])
+    assert cluster.changes()[0] == ("PATCH", JOB)
+    assert cluster.objects[JOB]["spec"]["runPolicy"] == {"suspend": True}
+    show(cluster, job("pytorchjob", conditions=[condition("Failed")]), [])
     assert manage("resubmit", "job").stdout == "created pytorchjobs/job-2\n"
-    made = cluster.changes[-1][2]
+    made = cluster.objects[f"{JOBS}/job-2"]
     assert made["metadata"]["labels"]["trainyard.dev/job"] == made["metadata"]["name"] == "job-2"
-    cluster.show(*failed())
+    show(cluster, *failed())
     done = manage("delete", "job", "--no-logs")
     assert (done.returncode, done.stdout) == (0, "deleted pytorchjobs/job\n")
 
 
 def test_nothing_is_deleted_while_a_log_cannot_be_saved(
-    manage: Manage, cluster: Cluster, tmp_path: Path
+    manage: Manage, cluster: MemoryCluster, tmp_path: Path
 ) -> None:
-    cluster.show(*failed())
-    cluster.refuses[f"{SPACE}/pods/job-0/log"] = 403
+    show(cluster, *failed())
+    cluster.fault("GET", "/pods/job-0/log", 403)
     done = manage("delete", "job", "--save", str(tmp_path / "logs"))
     assert done.returncode == 1
     assert "not saved: " in done.stderr
     assert "--no-logs" in done.stderr
-    assert cluster.changes == []
-    cluster.refuses.clear()
+    assert cluster.changes() == []
+    cluster.faults.clear()
     assert manage("delete", "job", "--save", str(tmp_path / "logs")).returncode == 0
 
 
-def test_a_strangers_job_is_deleted_only_if_that_is_meant(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(*failed())
-    cluster.objects[f"{JOBS}/job"]["metadata"]["labels"] = {"team": "b"}
+def test_a_strangers_job_is_deleted_only_if_that_is_meant(manage: Manage, cluster: MemoryCluster) -> None:
+    show(cluster, *failed())
+    cluster.objects[JOB]["metadata"]["labels"] = {"team": "b"}
     words = ("delete", "job", "--no-logs", "--kind", "pytorchjob")
     refused = manage(*words)
     assert refused.returncode == 2 and "add --not-ours. Nothing was deleted" in refused.stderr
-    assert cluster.changes == []
+    assert cluster.changes() == []
     assert manage(*words, "--not-ours").stdout == "deleted pytorchjobs/job\n"
 
 
@@ -216,15 +201,15 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "said"), WRONG)
 def test_wrong_usage_is_refused_with_what_is_wrong(
-    words: tuple[str, ...], said: str, manage: Manage, cluster: Cluster
+    words: tuple[str, ...], said: str, manage: Manage, cluster: MemoryCluster
 ) -> None:
-    cluster.show(*failed())
+    show(cluster, *failed())
     done = manage(*words)
     assert done.returncode == 2
     assert said in done.stderr
 
 
-def test_a_refusal_of_the_cluster_is_told(manage: Manage, cluster: Cluster) -> None:
-    cluster.show(*failed())
-    cluster.refuses[f"{JOBS}/job"] = 403
+def test_a_refusal_of_the_cluster_is_told(manage: Manage, cluster: MemoryCluster) -> None:
+    show(cluster, *failed())
+    cluster.fault("GET", "/pytorchjobs/job", 403)
     assert manage("status", "job", "--kind", "pytorchjob").returncode == 4

@@ -9,7 +9,7 @@ import pytest
 from trainyard.gateways.images.local_builder import ImageFacts
 from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
 from trainyard.image.context.build_context import content_tag
-from trainyard.image.release.tag_strategy import is_own_build, without_origin
+from trainyard.image.release.tag_strategy import facts_of_own_build
 
 CONTENT, COMMIT = "c" * 64, "a1" * 20
 OWN = f"fsdp:{content_tag(CONTENT)}"
@@ -32,8 +32,8 @@ def test_a_derived_image_gets_no_tag_of_the_content_and_commit_that_it_inherits(
     here: dict[str, ImageFacts], own: bool, script: Any
 ) -> None:
     builder: Any = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
-    assert is_own_build("fsdp:latest", builder, image("one")) is own
+    facts = facts_of_own_build("fsdp:latest", builder, image("one"))
     args = script.parse_args(["--image", "fsdp:latest", "--repository", "fsdp", "--version", ""])
-    names = [tag.name for tag in script.tags_of(args, image("one"), own=own)]
+    names = [tag.name for tag in script.tags_of(args, facts)]
     assert (content_tag(CONTENT) in names, f"git-{COMMIT[:12]}-{CONTENT[:8]}" in names) == (own, own)
-    assert CONTENT_LABEL not in without_origin(image("one").labels)
+    assert (CONTENT_LABEL in facts.labels) is own

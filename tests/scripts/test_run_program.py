@@ -195,26 +195,6 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
         )
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "cannot be read"),
-        ("{}", "recipe is missing"),
-        (
-            '{"recipe": "pretrain", "command": [], "torchrun": true, "steps": 1, "checkpoints": "", '
-            '"environment": {}, "nodes": 1}',
-            "'pretrain' is not one of deepspeed",
-        ),
-    ],
-)
-def test_what_is_no_program_is_refused(content: str, said: str, world: World, program: Program) -> None:
-    words = world.words()
-    (world.folder / "program.json").write_text(content)
-    done = program("pod", *words)
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
 def test_torchrun_starts_it_on_one_of_two_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     path = world.sheet()
     sheet = {**json.loads(path.read_text()), "recipe": "megatron", "torchrun": True, "command": ["train.py"]}

@@ -26,10 +26,7 @@ REPOSITORY_ROOT = find_repository_root()
 
 def find_shipped_files() -> Path:
     """Return the folder with buildspec.yml, docker/ and infrastructure/: of the checkout, or installed."""
-    installed = (
-        Path(sys.prefix),
-        Path(__file__).resolve().parents[2],
-    )  # the latter of `pip install --target`
+    installed = (Path(sys.prefix), Path(__file__).resolve().parents[2])  # the latter: `pip install --target`
     places = (REPOSITORY_ROOT, *(folder / "share" / "trainyard" for folder in installed))
     return next((one for one in places if (one / "buildspec.yml").is_file()), REPOSITORY_ROOT)
 

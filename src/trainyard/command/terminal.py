@@ -162,11 +162,7 @@ class _LiveLine:
         self._lock = threading.RLock()
         self._is_up = False
         streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-        self._above = {
-            name: _LineRedirection(self, stream)
-            for name, stream in streams.items()
-            if stream and stream.isatty()
-        }
+        self._above = {name: _LineRedirection(self, s) for name, s in streams.items() if s and s.isatty()}
         self._console = _console(sys.stderr)
         self._live = Live(
             console=self._console,

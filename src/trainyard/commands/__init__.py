@@ -87,7 +87,6 @@ INTERNAL = (
     "step notify",
     "step notify-image",
     "step plan",
-    "step prune-runs",
     "step ray",
     "step wait",
     "step watch-runners",

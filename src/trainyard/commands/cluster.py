@@ -6,7 +6,8 @@ can use. `list` lists the EKS and HyperPod clusters of the account. `fix` plans 
 carries out those that only add something missing, and prints the others as commands. Nothing else changes a
 cluster: jobs and pods are sent as dry runs. The aws CLI is not needed. See docs/clusters.md.
 
-Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; --config
+Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster; ECR for --image-uri; the section
+            cluster of --config
 Writes:     with fix --apply the missing objects; in GitHub Actions the verdict in the job summary
 Exit codes: 0 ready; 1 not ready, or not all is fixed; 2 wrong usage or kubeconfig; 4 the cluster or AWS
             cannot be reached or refuses the credentials; 5 the objects of fix are not served in time
@@ -23,7 +24,7 @@ from trainyard.cluster.fix import plan_fix, steps_record
 from trainyard.cluster.hyperpod import hyperpod_record, measured_use
 from trainyard.cluster.server_side_apply import apply_all
 from trainyard.cluster.verdict import usage_record, verdict_record
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.cluster_options import (
     add_cluster_options,
     add_plan_options,
@@ -59,16 +60,10 @@ COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, reads_config=True, needs_config=False)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     add_cluster_options(parser)
     add_plan_options(parser)
-    parser.add_argument(
-        "--config", type=arguments.path, metavar="FILE", help="a configuration; its section cluster is read"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
     parser.add_argument(
         "--prometheus", metavar="URL", help="with nodes: Prometheus workspace that has the GPUs' utilisation"
     )

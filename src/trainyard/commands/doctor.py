@@ -39,7 +39,7 @@ from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
     SECONDS,
-    Checklist,
+    Deployment,
     collect_items,
     default_config,
     query_readiness,
@@ -55,11 +55,7 @@ from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help="the configuration")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    parser = script_parser(__doc__, reads_config=True, needs_config=False)
     parser.add_argument(
         "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
     )
@@ -89,46 +85,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.run_dir is not None and not (args.store or args.config or args.run_dir.exists()):
         raise ConfigError(f"{args.run_dir}: there is no such run, and the checklist needs none")
-    if args.all:
-        given = (args.config or default_config(), args.set, args.store, args.run_dir)
-        wanted = Checklist(*given, dry_run=args.dry_run, skipped=tuple(args.skip))
-        return check_all(wanted, sign_off=args.sign_off, as_json=args.json)
-    return check_readiness(
-        args.config,
+    wanted = Deployment(
+        args.config or (default_config() if args.all else None),
         args.set,
-        run_dir=args.run_dir,
         store=args.store,
+        run_dir=args.run_dir,
         run_number=parse_run_number(args.run_number),
-        timeout=args.timeout,
         dry_run=args.dry_run,
-        as_json=args.json,
+        skipped=tuple(args.skip),
     )
+    if args.all:
+        return check_all(wanted, sign_off=args.sign_off, as_json=args.json)
+    return check_readiness(wanted, timeout=args.timeout, as_json=args.json)
 
 
-def check_readiness(
-    config: Path | None,
-    changes: Sequence[str] = (),
-    *,
-    run_dir: Path | None = None,
-    store: str | None = None,
-    run_number: int | None = None,
-    timeout: float = SECONDS,
-    dry_run: bool = False,
-    as_json: bool = False,
-) -> int:
+def check_readiness(wanted: Deployment, *, timeout: float = SECONDS, as_json: bool = False) -> int:
     """Check the store, the run number, the role and the signing key, and report what was found.
 
     Raises CheckFailedError, with every failed check and its fix, if the run must not start.
     """
-    answers = query_readiness(
-        config,
-        changes,
-        run_dir=run_dir,
-        store=store,
-        run_number=run_number,
-        timeout=timeout,
-        writes=not dry_run,
-    )
+    answers = query_readiness(wanted, timeout=timeout)
     findings = judge_readiness(answers)
     worst = worst_severity(findings)
     if as_json:
@@ -144,7 +120,7 @@ def check_readiness(
     return ExitCode.DONE
 
 
-def check_all(wanted: Checklist, *, sign_off: Path | None = None, as_json: bool = False) -> int:
+def check_all(wanted: Deployment, *, sign_off: Path | None = None, as_json: bool = False) -> int:
     """Print the checklist, and write the page to sign; return 1 if an item failed."""
     items = collect_items(wanted)
     data = {"ready": is_ready(items), "items": [*map(item_record, items)]}

@@ -367,8 +367,7 @@ def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) ->
     """Return the given logins, and logins to the ECR registries of the bases and the cache."""
     account = partial(AwsAccount, args.region)
     given = [
-        Login(one.id, *login_of(one.id, read_value(f"--login {one.id}", one.source, account)))
-        for one in args.logins
+        Login(one.id, *login_of(one.id, read_value(f"--login {one.id}", one, account))) for one in args.logins
     ]
     names = [*(base for base in request.bases if base != "scratch"), *([cache] if cache else [])]
     hosts = {parse_reference(name).host for name in names} - {login.host for login in given}

@@ -20,7 +20,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +41,9 @@ from trainyard.image.release.release_order import ReleasePlace, judge_scan, rele
 from trainyard.image.release.tag_strategy import (
     Tag,
     check_tags,
+    facts_of_own_build,
     find_image_source,
-    is_own_build,
     tags_for,
-    without_origin,
 )
 from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_named_text
@@ -123,10 +121,8 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     for repository in args.repository:
         require_repository(repository)
     builder = find_builder(args.program)
-    facts = builder.inspect(args.image)
-    own = is_own_build(args.image, builder, facts)
-    tags = tags_of(args, facts, own=own)
-    facts = facts if own else replace(facts, labels=without_origin(facts.labels))
+    facts = facts_of_own_build(args.image, builder, builder.inspect(args.image))
+    tags = tags_of(args, facts)
     if args.dry_run:
         plan: dict[str, Any] = {"image": args.image, "repositories": args.repository}
         plan |= {"places": [args.registry] if args.registry else args.region}
@@ -154,14 +150,13 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     return report(args, [one.record() for one in found]), ExitCode.DONE
 
 
-def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> list[Tag]:
+def tags_of(args: argparse.Namespace, facts: "ImageFacts") -> list[Tag]:
     content, labelled = facts.labels.get(CONTENT_LABEL, ""), facts.labels.get(COMMIT_LABEL, "")
-    if own and args.commit and labelled not in ("", args.commit):
+    if args.commit and labelled not in ("", args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.image} was built from commit {labelled}. Omit it.")
     commit, dirty, versions = find_image_source(
         content=content,
         labelled=labelled,
-        inherited=not own,
         commit=args.commit,
         version=args.version,
         git=git_facts(Path()),
@@ -172,7 +167,7 @@ def tags_of(args: argparse.Namespace, facts: "ImageFacts", *, own: bool) -> list
         commit=commit,
         dirty=dirty,
         versions=versions,
-        content=content_tag(content) if content and own else "",
+        content=content_tag(content) if content else "",
         image_id=facts.image_id,
     )
     # Tags that the user names move where the repository lets them.

@@ -101,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         mode = "dry run" if args.dry_run else "set-up"
         print(f"account {number} · {aws.region} · stack {stack.name} · {mode}\n", flush=True)
     found = stack.find()
-    before = stored_resources(stack) if found else {OURS: None}
+    before: Json = {OURS: None}
+    if found:  # the template with which the stack was made
+        stored = stack.call("get_template", StackName=stack.name)["TemplateBody"]
+        before = (read_template(stored) if isinstance(stored, str) else stored)["Resources"]
     if OURS not in before:
         raise ConfigError(
             f"Stack {stack.name} exists and belongs to something else: its template has no {OURS}. "
@@ -110,9 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     values = {name: str(rule["Default"]) for name, rule in parameters().items()}
     values |= {each["ParameterKey"]: each["ParameterValue"] for each in (found or {}).get("Parameters", ())}
     values |= given
-    provider = f"arn:{partition}:iam::{number}:oidc-provider/{ISSUER}"
     if values["Subjects"] and not args.no_provider and not (found and makes_provider(stack)):
-        values["CreateProvider"] = str(not has_provider(aws, provider)).lower()
+        provider = f"arn:{partition}:iam::{number}:oidc-provider/{ISSUER}"
+        absent = ("NoSuchEntity", "NoSuchEntityException")
+        call = "get_open_id_connect_provider"
+        existing = aws.call("iam", call, absent=absent, OpenIDConnectProviderArn=provider)
+        values["CreateProvider"] = str(existing is None).lower()  # an account can have only one
     account = {"AWS::AccountId": number, "AWS::Region": aws.region, "AWS::Partition": partition}
     body = write_template({**values, **account}, [*more_repositories(before), *args.more_repository])
     changes = deploy(stack, body, values, new=found is None, dry_run=args.dry_run)
@@ -188,13 +194,6 @@ def write_template(values: Mapping[str, str], more: Iterable[str]) -> str:
     return json.dumps(written)
 
 
-def stored_resources(stack: CloudFormationStack) -> Json:
-    """Return the resources of the template with which the stack was made."""
-    found = stack.call("get_template", StackName=stack.name)["TemplateBody"]
-    resources: Json = (read_template(found) if isinstance(found, str) else found)["Resources"]
-    return resources
-
-
 def more_repositories(resources: Json) -> list[str]:
     """Return the names of the further repositories in a written template."""
     return [
@@ -209,13 +208,6 @@ def makes_provider(stack: CloudFormationStack) -> bool:
     found = stack.call("list_stack_resources", StackName=stack.name)["StackResourceSummaries"]
     kept = [each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"]
     return "GitHubProvider" in {each["LogicalResourceId"] for each in kept}
-
-
-def has_provider(aws: AwsAccount, arn: str) -> bool:
-    """Return whether the account has GitHub's OIDC provider: there can be only one."""
-    absent = ("NoSuchEntity", "NoSuchEntityException")
-    call = "get_open_id_connect_provider"
-    return aws.call("iam", call, absent=absent, OpenIDConnectProviderArn=arn) is not None
 
 
 def deploy(

@@ -9,7 +9,7 @@ docs/runbooks/jobs.md. The job of that name which Trainyard made is meant; --kin
 
 Reads:      the kubeconfig, or AWS for --cluster; the API of the cluster
 Writes:     with logs --save and with delete, files of logs; cancel, delete, resubmit, retry change the
-            cluster; with status in GitHub Actions the outputs state, ended, exit_code, reason, the summary
+            cluster; with status in GitHub Actions the outputs status, ended, exit_code, reason, the summary
 Exit codes: 0 done; 1 the job failed, or no longer exists; 2 wrong usage or no such job; 4 the cluster cannot
             be reached or refuses; 5 not ended, or not deleted, in time; 75 it stopped with a good checkpoint
 Example:    trainyard job status llama-2 --namespace team-a --wait --timeout 8h

@@ -436,7 +436,7 @@ def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
     if plan.program.name != any_program.NAME or config.program.lock or not is_here or find_lock(folder):
         return []
     return [
-        f"program.lock: not set, and {folder} has no uv.lock, requirements.txt or the like. If the image has "
+        f"program.lock: not set, and {folder} has no file that pins each package. If the image has "
         "none either, the job trains to its end and is not proven (repeatable: not on record: lock)"
     ]
 

@@ -38,7 +38,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    place = surroundings(args)
+    instance = find_instance(args.instance_type) if args.instance_type else None
+    efa, gpus = (instance.efa, instance.gpus) if instance else (None, None)
+    place = VariableScope(instance=instance, nodes=args.num_nodes, efa=efa, gpus=gpus)
     try:
         files = [
             read_environment_file(str(path), read_text(path, most=MOST_YAML_BYTES), place)
@@ -58,17 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")
     return ExitCode.NO if bad else ExitCode.DONE
-
-
-def surroundings(args: argparse.Namespace) -> VariableScope:
-    """Return the instance type and the number of nodes from the command line."""
-    instance = find_instance(args.instance_type) if args.instance_type else None
-    return VariableScope(
-        instance=instance,
-        nodes=args.num_nodes,
-        efa=instance.efa if instance else None,
-        gpus=instance.gpus if instance else None,
-    )
 
 
 def lines_of(findings: Sequence[Finding], read: Mapping[str, int]) -> list[str]:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
@@ -56,8 +56,9 @@ from trainyard.jobs.pod_exit_codes import (
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
+from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import grace_needed, read_run
+from trainyard.run.identity import grace_needed
 from trainyard.run.launch_environment import AGENT, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
@@ -182,7 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def require_own_run(run_dir: Path) -> None:
     """Raise ConfigError, whose exit code is final, if the directory has the run of another job."""
-    theirs, ours = str(record_of(run_dir).get("owner", "")), os.environ.get("TRAINYARD_OWNER", "")
+    recorded, ours = read_record(run_dir / "run.json"), os.environ.get("TRAINYARD_OWNER", "")
+    theirs = str(recorded.get("owner", ""))
     parts = zip(("namespace", "creator", "command"), theirs.split("/"), ours.split("/"), strict=False)
     others = [f"{name} {before}" for name, before, now in parts if before and now and before != now]
     if others:
@@ -198,7 +200,7 @@ def require_own_run(run_dir: Path) -> None:
 
 def require_same_inputs_of_finished(pod: Pod) -> None:
     """Raise ConfigError if the directory has a finished run with other inputs, which stays as it is."""
-    recorded = record_of(pod.run_dir)
+    recorded = read_record(pod.run_dir / "run.json")
     if recorded and recorded_run(recorded).has_succeeded and (found := differences_of(pod.order)):
         raise other_inputs(RunDirectory(pod.run_dir), found)
 
@@ -231,7 +233,7 @@ def run(pod: Pod, *, apart: bool) -> int:
 
 def has_failed(pod: Pod) -> bool:
     """Return whether this pod stores a run whose failure is on record."""
-    outcome = record_of(pod.run_dir).get("outcome", {})
+    outcome = read_record(pod.run_dir / "run.json").get("outcome", {})
     is_stored_here = bool(pod.store) and pod.stores_failed and is_first_node(os.environ)
     return is_stored_here and outcome.get("status") == "failed"
 
@@ -287,7 +289,7 @@ def finish(pod: Pod, steps: StepRunner, following: Sequence[Step]) -> int:
 def failing_parts(pod: Pod) -> list[tuple[str, str]]:
     """Return the failing parts of the proof with their evidence; empty without a current proof."""
     with suppress(OSError, TrainyardError):
-        proof = read_proof(RunDirectory(pod.run_dir), record_of(pod.run_dir))
+        proof = read_proof(RunDirectory(pod.run_dir), read_record(pod.run_dir / "run.json"))
         required = pod.required_parts
         return (
             [(part.name, part.evidence) for part in proof.failing if part.name in required] if proof else []
@@ -402,17 +404,9 @@ def node_of(run_dir: Path) -> "NodeFolder | None":
     return None
 
 
-def record_of(run_dir: Path) -> dict[str, Any]:
-    """Return the content of `run.json`; empty when it is missing or damaged."""
-    try:
-        return read_run(run_dir / "run.json")
-    except (OSError, TrainyardError):
-        return {}
-
-
 def wait_for_outcome(run_dir: Path) -> None:
     """Wait until the main process, which may be in another pod, has written how the run ended."""
     deadline = time.monotonic() + OUTCOME_SECONDS
     with describe_wait(f"the main process to write the outcome into {run_dir}/run.json", OUTCOME_SECONDS):
-        while time.monotonic() < deadline and "outcome" not in record_of(run_dir):
+        while time.monotonic() < deadline and "outcome" not in read_record(run_dir / "run.json"):
             time.sleep(0.5)

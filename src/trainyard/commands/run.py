@@ -213,7 +213,9 @@ def start(request: RunRequest, *, prints: bool = True) -> tuple[Path, int]:
 @contextmanager
 def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     """Yield the pipeline of a request that is about to run. Raises ConfigError as `pipeline_of`."""
-    require_command(request.command)
+    first = request.command[0] if request.command else ""
+    if first and os.sep not in first and shutil.which(first) is None:
+        raise ConfigError(f"{first}: there is no such command. Nothing was started.")
     pipeline = pipeline_of(request, changes_nothing=False)
     # Error messages suggest this command again, because it also stores and proves.
     words = ["--store", request.store] if request.store else []
@@ -222,12 +224,6 @@ def pipeline_to_run(request: RunRequest) -> Iterator[Pipeline]:
     with hold_places(pipeline):
         place_configuration(pipeline, is_own_command=bool(request.command))
         yield pipeline
-
-
-def require_command(command: Sequence[str]) -> None:
-    """Raise ConfigError if there is no such command; nothing was made yet."""
-    if command and os.sep not in command[0] and shutil.which(command[0]) is None:
-        raise ConfigError(f"{command[0]}: there is no such command. Nothing was started.")
 
 
 def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:
@@ -323,7 +319,8 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
     if store:
         require_address(store)
     wants_slack = config.notifications.slack.enabled
-    notifies = wants_slack and (bool(request.lineage) or has_slack())
+    has_slack = any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))
+    notifies = wants_slack and (bool(request.lineage) or has_slack)
     if wants_slack and not notifies and config.recipe in RECIPES:
         output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
     pipeline = Pipeline(
@@ -402,8 +399,3 @@ def load_given(file: Path, changes: Sequence[str], *, is_own_command: bool) -> "
     with tempfile.TemporaryDirectory() as folder:
         (empty := Path(folder) / "command.yaml").write_text("recipe: command\n")
         return load_config(empty, changes).config
-
-
-def has_slack() -> bool:
-    """Return whether there is a webhook or a token to post with."""
-    return any(os.environ.get(name) for name in ("SLACK_WEBHOOK_URL", "SLACK_BOT_TOKEN"))

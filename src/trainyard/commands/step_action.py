@@ -32,12 +32,14 @@ from typing import Any
 
 from trainyard.artifacts.gathering import gather_records
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.command import arguments, output
+from trainyard.artifacts.record.sync_report import size_text
+from trainyard.artifacts.retention.run_directories import RunProof, plan_removal, remove_directories
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.command import arguments, output, terminal
 from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Posted
 from trainyard.commands.run import RunRequest, pipeline_of, pipeline_to_run, show_plan
-from trainyard.commands.step_prune_runs import prune_runs
 from trainyard.config.kind import RunKind
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_session import REGION, ROLE, credential_variables
@@ -57,9 +59,11 @@ from trainyard.github.target import Target
 from trainyard.github.variables import read_json
 from trainyard.pipeline import Pipeline, Step, StepRunner, finish, is_over, run_pipeline
 from trainyard.proven_run_search import find_proven_run
+from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.quantities import format_count, format_size
 from trainyard.report.facts.run_facts import read_record
 from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
+from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 from trainyard.training_elsewhere import training_elsewhere
 
@@ -306,9 +310,34 @@ def keep_records(run_dir: Path, to: Path) -> int:
 
 
 def prune(run_dir: Path, *, store: str, keep: str) -> int:
-    """Remove old proven, stored runs beside `run_dir`, but not the newest `keep`."""
+    """Remove old runs beside `run_dir` that are proven and stored, and report it; the newest `keep` stay.
+
+    A run goes if it is a workflow's run (`gh-NUMBER`), its proof is of its present records, nothing uses it,
+    its copy in the store verifies, and the store has each of its checkpoints. Everything else in the folder
+    stays: runs that failed, stopped or were not proven, other folders, links, and what cannot be read.
+    """
     newest = arguments.parse(arguments.positive, keep, "TRAINYARD_KEEP_RUNS")
-    return prune_runs(run_dir.parent, store=store, keep_last=newest, current=run_dir, apply=True)
+    with terminal.show_live(PhaseDisplay("old runs", "reading the runs")):
+        plan = plan_removal(
+            run_dir.parent, open_store(store), keep_last=newest, current=run_dir, proof_of=proof_of
+        )
+        problems = [problem for _, problem in remove_directories(plan) if problem]
+    words = {True: "kept", False: "removed"}
+    output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
+    output.print_remarks(problems)
+    removals = [each for each in plan if not each.keep]
+    size = size_text(sum(each.size for each in removals))
+    text = f"{len(removals) - len(problems)} of {len(plan)}, {size}, removed"
+    output.announce("old runs", text, "failed" if problems else "ok")
+    return ExitCode.NO if problems else ExitCode.DONE
+
+
+def proof_of(directory: RunDirectory, run: Json) -> RunProof | None:
+    """Return where the proven run is stored; None without a proof of its present records."""
+    proof = read_proof(directory, run)
+    if proof is None or not proof.proven or proof.run_number is None or proof.store is None:
+        return None
+    return RunProof(proof.run_number, proof.store)
 
 
 def end_of(plan: Json, run_dir: Path, code: int, steps: StepRunner) -> dict[str, str]:

@@ -76,10 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def _is_on(job: Mapping[str, Any], runner: str) -> bool:
-    return bool(runner) and job.get("runner_name") == runner and job.get("status") == "in_progress"
-
-
 def wait_for_start(
     api: "GitHub",
     run: str,
@@ -99,8 +95,9 @@ def wait_for_start(
             str(each["name"]): each
             for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
         }
-        callers = (key.rpartition(" / ")[0] for key, each in jobs.items() if _is_on(each, runner))
-        caller = next(callers, "")
+        here = {"runner_name": runner, "status": "in_progress"}.items()
+        callers = (key.rpartition(" / ")[0] for key, each in jobs.items() if here <= each.items())
+        caller = next(callers, "") if runner else ""
         named = [key for key in jobs if key.rpartition(" / ")[2] == name]
         own = f"{caller} / {name}" if caller else next(iter(named), "")
         job: Mapping[str, Any] = jobs.get(own, {})

@@ -35,8 +35,7 @@ from trainyard.jobs.follow.pod_readings import PodReader
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.state.job_state import State
 from trainyard.program_training import is_alive
-from trainyard.report.facts.live_status import LiveStatus
-from trainyard.report.facts.live_status_metrics import status_samples
+from trainyard.report.facts.live_status import LiveStatus, status_samples
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.facts.status import Status
 from trainyard.report.terminal.watch_text import status_line, status_lines

@@ -90,7 +90,8 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
             reasons.append(own or reason)
             fix = _rerun(needs) if is_cancelled else texts.fix
             fixes.append(fix if has_run or own or not cause else _fix_of(cause, _rerun(needs)))
-            by_person |= is_cancelled and _is_by_person(cause)
+            person = BY_PERSON.search(cause) if is_cancelled else None
+            by_person |= person is not None and not person["what"].endswith("[bot]")
     if not reasons:
         return None
     return JobEnd("; ".join(reasons), next_command(fixes[0].format(run=run), attempt), by_person)
@@ -146,11 +147,6 @@ def _is_due(needs: Json, attempt: str, name: str) -> bool:
             "failure",
         )
     return name == "train" and outputs_of(needs, "plan").get("trains") == "true"
-
-
-def _is_by_person(message: str) -> bool:
-    match = BY_PERSON.search(message)
-    return match is not None and not match["what"].endswith("[bot]")
 
 
 def _rerun(needs: Json) -> str:

@@ -46,12 +46,14 @@ def read_release(root: Path, tag: str) -> Release:
     named = _TAG.fullmatch(tag)
     if named is None:
         raise ConfigError(f"{tag[:80]!r} is not the tag of a release, such as v1.2.3, v1.2.3rc1 or v1")
-    project, version = _project_version(root / "pyproject.toml"), named[1]
+    project = str(tomllib.loads(_text(root / "pyproject.toml")).get("project", {}).get("version"))
+    library = re.search(r'^__version__ = "([^"]+)"$', _text(root / "src/trainyard/__init__.py"), re.M)
+    version = named[1]
     if project.partition(".")[0] == version:
         version = project
     places = {
         "pyproject.toml": project,
-        "src/trainyard/__init__.py": _library_version(root / "src" / "trainyard" / "__init__.py"),
+        "src/trainyard/__init__.py": library[1] if library else "nothing",
     }
     problems = [
         f"{place} says {found}, the tag {version}" for place, found in places.items() if found != version
@@ -68,15 +70,6 @@ def read_release(root: Path, tag: str) -> Release:
     if problems:
         raise CheckFailedError("\n".join([*problems, f"Nothing was released as {tag}."]))
     return Release(version, notes)
-
-
-def _project_version(path: Path) -> str:
-    return str(tomllib.loads(_text(path)).get("project", {}).get("version"))
-
-
-def _library_version(path: Path) -> str:
-    found = re.search(r'^__version__ = "([^"]+)"$', _text(path), re.M)
-    return found[1] if found else "nothing"
 
 
 def _text(path: Path) -> str:

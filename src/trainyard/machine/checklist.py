@@ -6,26 +6,10 @@ findings, steps, checks ──> Finding, Finding, … ──> rows of 80 columns
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from trainyard.plan.finding import Finding, Severity
 
 _AREA, _VERDICT = 14, 12
-_DONE = ("ok", "done")
-
-
-def items_of_setup(found: Mapping[str, Any]) -> list[Finding]:
-    """Return an item for each step of the set-up of GitHub."""
-    items = []
-    for step in found["steps"]:
-        state = Severity.ERROR
-        if step["verdict"] in _DONE:
-            state = Severity.PASSED
-        elif step["verdict"] in ("not reached", "refused"):
-            state = Severity.SKIPPED
-        fix = [*step["calls"], *(todo["command"] for todo in step["todo"])]
-        items.append(Finding(step["name"], state, step["text"], "\n".join(fix)))
-    return items
 
 
 def item_record(item: Finding) -> dict[str, str]:

@@ -113,12 +113,6 @@ def failure(check: str, found: str, fix: str) -> Finding:
     return Finding.error(found, fix, check)
 
 
-def _record_of(finding: Finding) -> dict[str, str | None]:
-    """Return the finding as plain data."""
-    words = {"check": finding.subject, "verdict": finding.severity.verdict}
-    return {**words, "found": finding.evidence, "fix": finding.fix or None}
-
-
 def judge_machine(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
     """The findings of all checks, in the order in which they are shown."""
     return (
@@ -137,7 +131,10 @@ def judge_machine(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
 def findings_record(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return the worst verdict and the findings as plain data."""
     found = [*findings]
-    return {"verdict": worst_severity(found).verdict, "findings": [*map(_record_of, found)]}
+    keys = ("check", "verdict", "found", "fix")
+    rows = [(each.subject, each.severity.verdict, each.evidence, each.fix or None) for each in found]
+    records = [dict(zip(keys, row, strict=True)) for row in rows]
+    return {"verdict": worst_severity(found).verdict, "findings": records}
 
 
 def worst_severity(findings: Iterable[Finding]) -> Severity:

@@ -10,10 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 
-# Searched in this order. The first ones pin every package; the last ones may not.
+# Searched in this order. The tools of the first ones pin every package; people write the last ones.
 _PINNED = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "conda-lock.yml", "pylock.toml")
 LOCKS = (*_PINNED, "requirements.lock", "requirements.txt", "environment.yml", "environment.yaml")
 # Endings of what programs write, and of data: a file that is named and has one of them is not hashed by name.
@@ -57,14 +59,43 @@ def _words_for_shell(command: Sequence[str]) -> list[str]:
 
 
 def find_lock(directory: Path) -> Path | None:
-    """Return the lock in `directory` or the nearest folder above it, up to the root of its repository."""
+    """Return the lock in `directory` or the nearest folder above it, up to the root of its repository.
+
+    A file that leaves the version of a package open is none.
+    """
     for folder in (directory, *directory.parents):
         for name in LOCKS:
-            if (folder / name).is_file():
+            if (folder / name).is_file() and not open_requirement(folder / name):
                 return folder / name
         if (folder / ".git").exists():
             return None
     return None
+
+
+def open_requirement(lock: Path, *, included_by: frozenset[Path] = frozenset()) -> str:
+    """Return the first requirement in the file that several versions fulfil; empty if there is none.
+
+    Read are the lines of pip and conda, and included files. URLs, paths, and conda's own pip are not judged.
+    """
+    if lock.name in _PINNED:
+        return ""
+    text = lock.read_text("utf-8", "replace").replace("\\\n", " ")
+    if lock.suffix in (".yml", ".yaml"):
+        text = re.sub(r"(?<=[\w.])=(?=\d)", "==", text.partition("dependencies:")[2])
+        text = re.sub(r"^\s*-\s*(?:pip$)?", "", text, flags=re.MULTILINE)
+    for line in text.splitlines():
+        words = re.split(r"(?:^|\s)#|\s--", line)[0].strip()
+        if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S+)", words):
+            other, above = (lock.parent / included[1]).resolve(), included_by | {lock.resolve()}
+            words = (
+                "" if other in above or not other.is_file() else open_requirement(other, included_by=above)
+            )
+        with suppress(InvalidRequirement):
+            found = Requirement(words)
+            exact = (one.operator in ("==", "===") and one.version[-1:] != "*" for one in found.specifier)
+            if not found.url and not any(exact):
+                return words
+    return ""
 
 
 def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:

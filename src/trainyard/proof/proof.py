@@ -179,8 +179,8 @@ class Proof:
             | ({} if p.is_judged else {"is_judged": False})
             for p in self.parts
         ]
-        shown = {"compared_with": self.compared_with, "figures": [each.to_json() for each in self.figures]}
-        return {"proven": self.proven, "parts": parts, **shown, "time": now, **self.judged}
+        own = {"compared_with": self.compared_with, "figures": [each.to_json() for each in self.figures]}
+        return {"schema_version": 1, "proven": self.proven, "parts": parts, **own, "time": now, **self.judged}
 
 
 def prove(

@@ -52,7 +52,8 @@ FIXES_OF_PROGRAMS = {
     "commit": "run it in a git repository with at least one commit, or in an image that was built from one; "
     "a container needs git before the checkout",
     "a clean working tree": "commit the changes, or ignore files that do not matter in .gitignore",
-    "lock": "name the file that pins its packages in program.lock",
+    "lock": "name a file that pins each package to one version in program.lock; "
+    "pip freeze > requirements.lock writes one",
     "data": "name the files that it reads in program.data, or set that to [] if it reads none",
 }
 

@@ -1,16 +1,15 @@
 """A small API server on loopback: answers from recorded objects, and misbehaves where a test plants it."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.answering import answering
 from tests.unit.cluster.generated import State
 
 Json = dict[str, Any]
@@ -75,123 +74,64 @@ class Recorded:
         )
         return path
 
-
-@contextmanager
-def serving(state: State) -> Iterator[Recorded]:
-    recorded = Recorded(state)
-
-    class Handler(_Handler):
-        server_state = recorded
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    recorded.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield recorded
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_state: Recorded
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self._answer("GET", None)
-
-    def do_POST(self) -> None:
-        self._answer("POST", self._body())
-
-    def do_PATCH(self) -> None:
-        self._answer("PATCH", self._body())
-
-    def _body(self) -> Json:
-        found: Json = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        return found
-
-    def _answer(self, method: str, body: Json | None) -> None:
-        recorded = self.server_state
-        address = urlsplit(self.path)
-        recorded.requests.append(f"{method} {self.path}")
-        for bad in recorded.misbehaviours:
-            if bad.meets(method, address.path):
-                bad.times -= 1
-                time.sleep(bad.delay)
-                if bad.status:
-                    body = bad.body or _status(bad.status, "told so")
-                    self._send(bad.status, bad.text or body, bad.headers)
-                else:
-                    self.close_connection = True
-                return
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if token not in recorded.tokens:
-            self._send(401, _status(401, "Unauthorized"))
-            return
+    def answer(
+        self, method: str, path: str, body: Json | None, headers: Mapping[str, str]
+    ) -> tuple[Any, ...]:
+        self.requests.append(f"{method} {path}")
+        address = urlsplit(path)
+        bad = next((bad for bad in self.misbehaviours if bad.meets(method, address.path)), None)
+        if bad is not None:
+            bad.times -= 1
+            time.sleep(bad.delay)
+            return bad.status, bad.text.encode() or bad.body or _status(bad.status, "told so"), bad.headers
+        if headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            return 401, _status(401, "Unauthorized")
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
-        self._send(
-            *(
-                _read(recorded, address.path, query)
-                if body is None
-                else self._write(address.path, query, body)
-            )
-        )
+        return self._read(address.path, query) if body is None else self._write(address.path, query, body)
 
     def _write(self, path: str, query: Mapping[str, str], body: Json) -> tuple[int, Json]:
-        recorded = self.server_state
         if path.endswith("/selfsubjectreviews"):
             return 404, {}
         if path.endswith("selfsubjectaccessreviews"):
             asked = body["spec"]["resourceAttributes"]
-            allowed = (asked["verb"], asked["resource"]) not in recorded.refused
+            allowed = (asked["verb"], asked["resource"]) not in self.refused
             return 201, {**body, "status": {"allowed": allowed}}
         space, inside, _ = path.partition("/namespaces/")[2].partition("/")
-        if inside and space not in recorded.state.get("/api/v1/namespaces", {}):
+        if inside and space not in self.state.get("/api/v1/namespaces", {}):
             return 404, _status(404, f'namespaces "{space}" not found')
         account = body.get("spec", {}).get("serviceAccountName")
-        if account and account not in recorded.state.get(f"/api/v1/namespaces/{space}/serviceaccounts", {}):
+        if account and account not in self.state.get(f"/api/v1/namespaces/{space}/serviceaccounts", {}):
             missing = f'looking up service account {space}/{account}: serviceaccount "{account}" not found'
             return 403, _status(403, f'pods "{body["metadata"]["name"]}" is forbidden: error {missing}')
         if "dryRun" not in query:
-            recorded.created.append(body)
+            self.created.append(body)
         return 201, {**body, "metadata": {"uid": "u-1", **body.get("metadata", {})}}
 
-    def _send(self, status: int, body: Json | str, headers: Mapping[str, str] | None = None) -> None:
-        content = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    def _read(self, path: str, query: Mapping[str, str]) -> tuple[int, Json]:
+        if path == "/version":
+            return 200, {"gitVersion": "v1.34.4", "major": "1", "minor": "34"}
+        if path == "/apis":
+            return 200, {"groups": [_group(name, versions) for name, versions in self.groups.items()]}
+        if path.removeprefix("/apis/") in self.resources:
+            names = self.resources[path.removeprefix("/apis/")]
+            return 200, {"resources": [{"name": name, "kind": name} for name in names]}
+        parent, _, name = path.rpartition("/")
+        if name in self.state.get(parent, {}):
+            return 200, self.state[parent][name]
+        items = _objects_at(self.state, path)
+        if items is None:
+            return 404, _status(404, "the server could not find the requested resource")
+        start, limit = int(query.get("continue", 0)), int(query.get("limit", 10**9))
+        end = start + limit
+        metadata = {"resourceVersion": "7", **({"continue": str(end)} if end < len(items) else {})}
+        return 200, {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start:end]}
 
 
-def _read(recorded: Recorded, path: str, query: Mapping[str, str]) -> tuple[int, Json]:
-    if path == "/version":
-        return 200, {"gitVersion": "v1.34.4", "major": "1", "minor": "34"}
-    if path == "/apis":
-        return 200, {"groups": [_group(name, versions) for name, versions in recorded.groups.items()]}
-    if path.removeprefix("/apis/") in recorded.resources:
-        names = recorded.resources[path.removeprefix("/apis/")]
-        return 200, {"resources": [{"name": name, "kind": name} for name in names]}
-    parent, _, name = path.rpartition("/")
-    if name in recorded.state.get(parent, {}):
-        return 200, recorded.state[parent][name]
-    items = _objects_at(recorded.state, path)
-    if items is None:
-        return 404, _status(404, "the server could not find the requested resource")
-    start, limit = int(query.get("continue", 0)), int(query.get("limit", 10**9))
-    end = start + limit
-    metadata = {"resourceVersion": "7", **({"continue": str(end)} if end < len(items) else {})}
-    return 200, {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items[start:end]}
+@contextmanager
+def serving(state: State) -> Iterator[Recorded]:
+    recorded = Recorded(state)
+    with answering(recorded.answer) as recorded.url:
+        yield recorded
 
 
 _COLLECTIONS = {

@@ -129,23 +129,18 @@ def test_the_option_of_a_program_asks_for_no_json(
         assert bool(capsys.readouterr().out) is has_output
 
 
-def test_a_run_is_a_position_or_an_option() -> None:
-    for name, words in (
-        ("prove", []),
-        ("evaluate", []),
-        ("export", ["--to", "x"]),
-        ("explain", []),
-        ("watch", []),
-        ("doctor", []),
-        ("notify", ["started"]),
-        ("store_sync", []),
-        ("store_verify", []),
-    ):
+def test_a_run_is_a_position_or_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "its-id").mkdir(parents=True)
+    for words, place in (("its-id", "runs/its-id"), ("./its-id", "its-id"), ("none", "none")):
+        assert import_module("trainyard.commands.explain").parse_args([words]).run_dir == Path(place), words
+    more = {"export": ["--to", "x"], "notify": ["started"]}
+    for name in ("prove", "evaluate", "explain", "watch", "doctor", "store_sync", "store_verify", *more):
         parse = import_module(f"trainyard.commands.{name}").parse_args
         for run_ in (["r"], ["--run-dir", "r"]):
-            assert parse([*words, *run_]).run_dir == Path("r"), name
+            assert parse([*more.get(name, ()), *run_]).run_dir == Path("r"), name
         with pytest.raises(UsageExit):
-            parse([*words, "r", "--run-dir", "r"])
+            parse([*more.get(name, ()), "r", "--run-dir", "r"])
     verify = store_verify.parse_args(["7", "--store", "file:///s"])
     assert (verify.run_number, verify.run_dir) == ("7", None)
 
@@ -161,3 +156,12 @@ def test_a_program_that_does_not_exist_is_wrong_usage_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     assert exit_code_of(partial(run.main, ["pyhton", "x.py"])) is ExitCode.USAGE
     assert [*tmp_path.iterdir()] == []
+
+
+def test_help_is_filled_anew_where_the_terminal_is_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    doc = f"Do it.\n\n    a ─> b\n    c\n\n{'one ' * 26}one\ntwo\n\nReads:      {'it ' * 9}\n            so"
+    monkeypatch.setenv("COLUMNS", "200")
+    assert doc in script_parser(doc).format_help()
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = script_parser(doc).format_help().splitlines()
+    assert "    c" in lines and "two" not in lines and max(map(len, lines)) < 60

@@ -1,13 +1,12 @@
 """What EC2 answers about the end of an instance, from a server that speaks as its metadata service does."""
 
-import http.server
 import json
-import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.answering import answering
 
 from trainyard.gateways import instance_notices
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, explain_logs
@@ -36,33 +35,16 @@ def test_each_notice_that_is_due_is_a_fact_and_says_that_a_retry_helps(
 ) -> None:
     given: dict[str, str | None] = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self, text: str | None) -> None:
-            self.send_response(404 if text is None else 200)
-            body = (text or "").encode()
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_PUT(self) -> None:
-            self.answer("secret")
-
-        def do_GET(self) -> None:
-            is_known = self.headers["X-aws-ec2-metadata-token"] == "secret"
-            self.answer(given.get(self.path) if is_known else None)
-
-        def log_message(self, *_: Any) -> None:
-            pass
+    def answer(method: str, path: str, _body: object, headers: Mapping[str, str]) -> tuple[int, bytes | None]:
+        is_known = headers.get("X-aws-ec2-metadata-token") == "secret"
+        text = "secret" if method == "PUT" else given.get(path) if is_known else None
+        return (404, None) if text is None else (200, text.encode())
 
     vendor = tmp_path / "sys_vendor"
     vendor.write_text("Amazon EC2\n")
     monkeypatch.setattr(instance_notices, "_VENDOR", vendor)
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with answering(answer) as address:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         for name, (spot, planned, begins) in ANSWERS.items():
             given["/latest/meta-data/spot/instance-action"] = spot
@@ -75,4 +57,3 @@ def test_each_notice_that_is_due_is_a_fact_and_says_that_a_retry_helps(
         given["/latest/meta-data/spot/instance-action"] = SPOT
         vendor.write_text("Another\n")
         assert instance_notices.instance_notices() == (), "elsewhere nobody is asked"
-        server.shutdown()

@@ -6,7 +6,6 @@ from tests.cases import each_case
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_secrets import (
     BuildSecret,
-    SecretSource,
     build_variables_of_secrets,
     login_of,
     mounted_secrets,
@@ -30,10 +29,10 @@ WRONG_LOGINS = ("", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"
 @each_case("form", ["id={id},{kind}={place}", "type=file,id={id},{kind}={place}", "{kind}={place},id={id}"])
 def test_a_secret_has_an_id_and_one_place(kind: str, form: str) -> None:
     text = form.format(id="pip", kind=kind, place=PLACES[kind])
-    assert parse_secret(text) == BuildSecret("pip", SecretSource(kind, PLACES[kind]))
-    assert parse_secret("id=pip,source=/a") == BuildSecret("pip", SecretSource("src", "/a"))
-    assert parse_secret("id=PIP_TOKEN") == BuildSecret("PIP_TOKEN", SecretSource("env", "PIP_TOKEN"))
-    assert parse_secret(f"id=pip,secretsmanager={ARN}").source.place == ARN
+    assert parse_secret(text) == BuildSecret("pip", kind, PLACES[kind])
+    assert parse_secret("id=pip,source=/a") == BuildSecret("pip", "src", "/a")
+    assert parse_secret("id=PIP_TOKEN") == BuildSecret("PIP_TOKEN", "env", "PIP_TOKEN")
+    assert parse_secret(f"id=pip,secretsmanager={ARN}").place == ARN
 
 
 @each_case("text", WRONG)
@@ -45,8 +44,8 @@ def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str
 
 
 def test_a_login_names_where_its_value_is() -> None:
-    assert parse_login("nvcr.io=env:NGC") == BuildSecret("nvcr.io", SecretSource("env", "NGC"))
-    assert parse_login(f"127.0.0.1:5000=secretsmanager:{ARN}").source.place == ARN
+    assert parse_login("nvcr.io=env:NGC") == BuildSecret("nvcr.io", "env", "NGC")
+    assert parse_login(f"127.0.0.1:5000=secretsmanager:{ARN}").place == ARN
     for text in WRONG_LOGINS:
         with pytest.raises(ConfigError) as refusal:
             parse_login(text)
@@ -88,17 +87,17 @@ def test_ids_are_those_that_the_dockerfile_mounts() -> None:
 @pytest.mark.parametrize("login", [True, False])
 def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values(login: bool) -> None:
     def variables(kind: str, place: str, project: str = "trainyard") -> tuple[dict[str, str], dict[str, str]]:
-        one = BuildSecret("nvcr.io" if login else "pip", SecretSource(kind, place))
+        one = BuildSecret("nvcr.io" if login else "pip", kind, place)
         return build_variables_of_secrets([] if login else [one], [one] if login else [], project=project)
 
     for place in (PLACES["secretsmanager"], ARN, "trainyard/pip:token"):
         plain, named = variables("secretsmanager", place)
         if login:
             assert plain == {"REGISTRY_LOGINS": "nvcr.io=env:REGISTRY_LOGIN_1"}
-            assert parse_login(plain["REGISTRY_LOGINS"]).source.place in named
+            assert parse_login(plain["REGISTRY_LOGINS"]).place in named
         else:
             assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
-            assert parse_secret(plain["BUILD_SECRETS"]).source.place in named
+            assert parse_secret(plain["BUILD_SECRETS"]).place in named
         assert list(named.values()) == [place]
         with pytest.raises(ConfigError, match="names begin with lab/"):
             variables("secretsmanager", place, "lab")

@@ -8,7 +8,6 @@ import re
 from datetime import date, timedelta
 from pathlib import Path
 
-import pytest
 from tests.cases import each_case
 
 from trainyard.image.conflict.base_choice import choose_base
@@ -107,17 +106,14 @@ def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
         assert (found[0].file, found[0].line) == ("lock.txt", 1)
 
 
-@pytest.mark.parametrize("table", sorted(one.stem for one in FACTS.glob("*.yaml")))
-def test_every_fact_has_a_source_and_a_date(table: str) -> None:
-    assert all(row["source"] and date.fromisoformat(row["date"]) for row in rows(table))
-
-
-@pytest.mark.parametrize(("table", "key"), RENEWED)
-def test_a_family_of_rows_past_its_date_is_named(table: str, key: str) -> None:
-    newest = date.fromisoformat(max(row["date"] for row in rows_with(table, key)))
-    name = f"{table} ({key})"
-    assert name not in old_tables(newest + timedelta(days=MOST_DAYS))
-    assert name in old_tables(newest + timedelta(days=MOST_DAYS + 1))
+def test_every_fact_has_a_source_and_a_date_and_a_family_past_its_date_is_named() -> None:
+    for table in (one.stem for one in FACTS.glob("*.yaml")):
+        assert all(row["source"] and date.fromisoformat(row["date"]) for row in rows(table)), table
+    for table, key in RENEWED:
+        newest = date.fromisoformat(max(row["date"] for row in rows_with(table, key)))
+        name = f"{table} ({key})"
+        assert name not in old_tables(newest + timedelta(days=MOST_DAYS))
+        assert name in old_tables(newest + timedelta(days=MOST_DAYS + 1))
 
 
 def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
@@ -125,22 +121,21 @@ def test_every_gpu_of_the_catalogue_has_an_architecture() -> None:
     assert used <= set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("major", [int(row["cuda"]) for row in rows_with("cuda", "driver")])
-def test_cuda_wants_a_driver_that_is_new_enough(major: int) -> None:
-    lock = f"torch==2.99.0\ncuda-toolkit=={major}.0\n"
-    needed = oldest_driver((major,))
-    for driver, fits in ((needed, True), ((needed[0] + 1,), True), ((needed[0] - 1, 99), False)):
-        assert ("driver" in rules(CLEAN, lock, TargetMachine(driver=driver))) == (not fits)
-    assert "driver" not in rules(CLEAN, lock)
+def test_cuda_wants_a_driver_that_is_new_enough() -> None:
+    for major in (int(row["cuda"]) for row in rows_with("cuda", "driver")):
+        lock, needed = f"torch==2.99.0\ncuda-toolkit=={major}.0\n", oldest_driver((major,))
+        for driver, fits in ((needed, True), ((needed[0] + 1,), True), ((needed[0] - 1, 99), False)):
+            assert ("driver" in rules(CLEAN, lock, TargetMachine(driver=driver))) == (not fits), major
+        assert "driver" not in rules(CLEAN, lock)
 
 
-@pytest.mark.parametrize("kind", ["training", "megatron", "verl"])
-def test_the_locks_of_this_repository_hold_no_conflict(kind: str) -> None:
-    text = (ROOT / f"requirements-{kind}.txt").read_text()
+def test_the_locks_of_this_repository_hold_no_conflict() -> None:
     base = CLEAN.replace("3.11", "3.12")
-    assert [f for f in findings(base, text) if f.severity == "error"] == []
-    torch = declared(base, text).torch
-    assert torch and torch.version[:2] in TORCH, "the table has no row for the torch of the lock"
+    for kind in ("training", "megatron", "verl"):
+        text = (ROOT / f"requirements-{kind}.txt").read_text()
+        assert [f for f in findings(base, text) if f.severity == "error"] == []
+        torch = declared(base, text).torch
+        assert torch and torch.version[:2] in TORCH, "the table has no row for the torch of the lock"
 
 
 def test_two_cuda_majors_in_one_environment_are_an_error() -> None:
@@ -159,16 +154,15 @@ def test_replacing_the_torch_of_ngc_is_an_error(tag: str, torch: str) -> None:
         assert [f.severity for f in found] == ["error"]
 
 
-@pytest.mark.parametrize(
-    ("base", "severity"),
-    [("12.4.1-devel-ubuntu22.04", "error"), ("12.4.1-runtime-ubuntu22.04", "warning"), ("13.0.1-devel", "")],
-)
-def test_another_cuda_in_the_base_breaks_what_is_compiled_there(base: str, severity: str) -> None:
-    text = f"FROM nvidia/cuda:{base}{DIGEST}\nUSER 1\n"
+def test_another_cuda_in_the_base_breaks_what_is_compiled_there() -> None:
     lock = "torch==2.13.0\ncuda-toolkit==13.0.3\nflash-attn==2.8.3\n"
-    assert [f.severity for f in findings(text, lock) if f.rule == "base-cuda"] == (
-        [severity] if severity else []
-    )
+    for base, severities in (
+        ("12.4.1-devel-ubuntu22.04", ["error"]),
+        ("12.4.1-runtime-ubuntu22.04", ["warning"]),
+        ("13.0.1-devel", []),
+    ):
+        text = f"FROM nvidia/cuda:{base}{DIGEST}\nUSER 1\n"
+        assert [f.severity for f in findings(text, lock) if f.rule == "base-cuda"] == severities
 
 
 @each_case(
@@ -214,20 +208,16 @@ def test_the_name_of_a_base_image_tells_its_versions(
 EFA = f"{CLEAN}RUN curl -O https://x/aws-efa-installer-%s.tar.gz && make -C aws-ofi-nccl-%s\nUSER 1\n"
 
 
-@pytest.mark.parametrize(
-    ("installer", "plugin", "says"),
-    [
+def test_p5_wants_a_recent_efa() -> None:
+    machine = TargetMachine("sm_90", efa=True, rdma=True, family="p5")
+    for installer, plugin, says in (
         ("1.28.0", "1.9.1", True),
         ("1.29.0", "1.7.2", True),
         ("1.38.0", "1.14.0", False),
         ("1.9.5", "1.9", True),
-    ],
-)
-def test_p5_wants_a_recent_efa(installer: str, plugin: str, says: bool) -> None:
-    text = EFA % (installer, plugin)
-    machine = TargetMachine("sm_90", efa=True, rdma=True, family="p5")
-    assert ("efa-versions" in rules(text, "", machine)) == says
-    assert "efa-missing" not in rules(text, "", machine)
+    ):
+        found = rules(EFA % (installer, plugin), "", machine)
+        assert (("efa-versions" in found), ("efa-missing" in found)) == (says, False), installer
     assert "efa-missing" in rules(CLEAN, "", machine)
     assert "efa-missing" not in rules(CLEAN, "", TargetMachine("sm_86", efa=False, family="g5"))
 
@@ -269,26 +259,21 @@ def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: b
         assert judged and [(f.severity, f.evidence) for f in found] == [(judged.severity, judged.evidence)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT", "NCCL_P2P_DISABLE"),
-        "CUDA_LAUNCH_BLOCKING",
-    ],
-)
-def test_what_is_only_to_consider_is_not_changed(name: str) -> None:
+def test_what_is_only_to_consider_is_not_changed() -> None:
     """With an older plugin, another network or a script that reads it, the variable is right."""
-    text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
-    assert [f.severity for f in findings(text)] == ["warning"]
-    assert fix(text, findings, file="Dockerfile") == text
+    names = ("FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT", "NCCL_P2P_DISABLE")
+    for name in (*names, "CUDA_LAUNCH_BLOCKING"):
+        text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
+        assert [f.severity for f in findings(text)] == ["warning"], name
+        assert fix(text, findings, file="Dockerfile") == text
 
 
-@pytest.mark.parametrize(("efa", "has"), [(None, False), (None, True), (False, False), (True, False)])
-def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband(efa: bool | None, has: bool) -> None:
-    plugin = "RUN make -C aws-ofi-nccl-1.14.0\n" if has else ""
-    text = f"FROM scratch\nENV RDMAV_FORK_SAFE=1\n{plugin}USER 1\n"
-    found = [f.severity for f in findings(text, "", TargetMachine(efa=efa)) if f.rule == "environment"]
-    assert found == ["error" if efa or has else "warning"]
+def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband() -> None:
+    for efa, has in ((None, False), (None, True), (False, False), (True, False)):
+        plugin = "RUN make -C aws-ofi-nccl-1.14.0\n" if has else ""
+        text = f"FROM scratch\nENV RDMAV_FORK_SAFE=1\n{plugin}USER 1\n"
+        found = [f.severity for f in findings(text, "", TargetMachine(efa=efa)) if f.rule == "environment"]
+        assert found == ["error" if efa or has else "warning"]
 
 
 def test_each_habit_that_harms_is_named_with_its_line() -> None:
@@ -406,23 +391,18 @@ def test_the_architectures_of_extensions_include_the_machines() -> None:
         assert ("arch-list" in rules(text, "", TargetMachine(architecture))) == says, (listed, architecture)
 
 
-@pytest.mark.parametrize(
-    ("package", "efa", "proposed"),
-    [
+def test_a_base_with_torch_is_proposed_only_where_something_needs_it() -> None:
+    for package, efa, proposed in (
         ("requests", True, "python:"),
         ("numpy", True, "python:"),
         ("transformers", True, "763104351884.dkr.ecr."),
         ("megatron-core", True, "nvcr.io/nvidia/pytorch:2"),
         ("megatron-core", False, "nvcr.io/nvidia/pytorch:2"),
         ("transformers", False, "python:"),
-    ],
-)
-def test_a_base_with_torch_is_proposed_only_where_something_needs_it(
-    package: str, efa: bool, proposed: str
-) -> None:
-    image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=efa)
-    assert image.startswith(proposed)
-    assert not re.search(r"YY|VERSION|REGION|\.x", image)
+    ):
+        image, _ = choose_base(declared(f"{CLEAN}RUN pip install {package}==1.0\n"), efa=efa)
+        assert image.startswith(proposed), package
+        assert not re.search(r"YY|VERSION|REGION|\.x", image)
 
 
 @each_case(

@@ -54,20 +54,13 @@ def test_a_here_string_of_the_shell_is_no_here_document() -> None:
     assert [i.name for i in parsed.instructions] == ["FROM", "RUN", "USER"]
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "expected"),
-    [
-        ("$A", {"A": "1"}, "1"),
-        ("${A}", {"A": "1"}, "1"),
-        ("${A:-2}", {}, "2"),
-        ("${A:-2}", {"A": "1"}, "1"),
-        ("${A:+x}", {"A": "1"}, "x"),
-        ("${A:+x}", {}, ""),
-        ("$B/x", {"A": "1"}, "$B/x"),
-    ],
-)
-def test_variables_are_filled_in(text: str, values: dict[str, str], expected: str) -> None:
-    assert expand(text, values) == expected
+def test_variables_are_filled_in() -> None:
+    one = {"A": "1"}
+    for text, values, expected in (
+        *(("$A", one, "1"), ("${A}", one, "1"), ("${A:-2}", {}, "2"), ("${A:-2}", one, "1")),
+        *(("${A:+x}", one, "x"), ("${A:+x}", {}, ""), ("$B/x", one, "$B/x")),
+    ):
+        assert expand(text, values) == expected
 
 
 def test_given_arguments_go_before_defaults() -> None:
@@ -104,32 +97,26 @@ def test_an_image_that_is_only_read_from_is_a_base_too(line: str, expected: list
     assert len(parsed.bases) == 2 + len(expected) + (PINNED in line)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_both_forms_of_env() -> None:
+    for line, expected in (
         ("ENV A=1 B=2", {"A": "1", "B": "2"}),
         ('ENV A="x y" B=2', {"A": "x y", "B": "2"}),
         ("ENV A some words", {"A": "some words"}),
-    ],
-)
-def test_both_forms_of_env(line: str, expected: dict[str, str]) -> None:
-    assert pairs_of(parse_dockerfile(f"FROM a\n{line}\n", "D").instructions[1]) == expected
+    ):
+        assert pairs_of(parse_dockerfile(f"FROM a\n{line}\n", "D").instructions[1]) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_what_is_no_dockerfile_is_refused_with_its_line() -> None:
+    for text, says in (
         ("", "no FROM"),
         ("RUN x\n", "no FROM"),
         ("FROM a\nINSTALL x\n", "D:2: 'INSTALL'"),
         ("FROM a b c\n", "D:1: FROM takes"),
         ("{}\n", "D:1: '{}'"),
-    ],
-)
-def test_what_is_no_dockerfile_is_refused_with_its_line(text: str, says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_dockerfile(text, "D")
-    assert says in str(caught.value)
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_dockerfile(text, "D")
+        assert says in str(caught.value)
 
 
 def test_an_argument_without_a_default_keeps_that_of_an_earlier_one() -> None:
@@ -149,11 +136,11 @@ def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "verl", "megatron"])
-def test_the_locks_of_our_own_images_are_found(kind: str) -> None:
-    text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
-    own = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}[kind]
-    assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
+def test_the_locks_of_our_own_images_are_found() -> None:
+    images = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}
+    for kind, own in images.items():
+        text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
+        assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
 
 
 @each_case("line", ["FROM ${BASE}", "FROM $BASE", "FROM base-${X}", "FROM r.io/a:${X}-${Y}"])

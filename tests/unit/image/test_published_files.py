@@ -2,11 +2,10 @@
 
 import base64
 import hashlib
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.answering import answering
 
 from trainyard.commands.image_lint import find_uv
 from trainyard.errors import ConfigError
@@ -80,32 +79,21 @@ def test_a_file_is_allowed_with_a_reason() -> None:
             parse_allowed([word])
 
 
-class Index(BaseHTTPRequestHandler):
+def answer_of_index(_method: str, path: str, *_: object) -> tuple[int, bytes, dict[str, str]]:
     """An index with one wheel and one source, and names that it refuses with their status."""
-
-    def do_GET(self) -> None:
-        name = self.path.strip("/").rpartition("/")[2]
-        file = {"wheel": "wheel-1.0-py3-none-any.whl", "source": "source-1.0.tar.gz"}.get(name)
-        body = f'<a href="{file}">{file}</a>'.encode() if file else b""
-        self.send_response(200 if file else int(name.removeprefix("answers-")))
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    name = path.strip("/").rpartition("/")[2]
+    file = {"wheel": "wheel-1.0-py3-none-any.whl", "source": "source-1.0.tar.gz"}.get(name)
+    body = f'<a href="{file}">{file}</a>'.encode() if file else b""
+    return 200 if file else int(name.removeprefix("answers-")), body, {"Content-Type": "text/html"}
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple")
+    with answering(answer_of_index) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         monkeypatch.setenv("UV_NO_CACHE", "1")
         monkeypatch.delenv("UV_OFFLINE", raising=False)
         yield
-        server.shutdown()
 
 
 def test_a_version_that_an_index_lacks_is_told_from_an_index_that_cannot_be_read(served: None) -> None:

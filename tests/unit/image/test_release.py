@@ -110,8 +110,6 @@ CLEAN, CHANGED = {"commit": LATER, "dirty": False}, {"commit": LATER, "dirty": T
         ({"content": "c", "git": {}}, ("", True, ())),
         ({"content": "c", "commit": COMMIT, "git": {}}, (COMMIT, False, ())),
         ({"content": "c", "commit": LATER}, (LATER, False, ("v1.3.0",))),
-        ({"content": "c", "labelled": LATER, "inherited": True}, ("", True, ())),
-        ({"content": "c", "inherited": True, "commit": COMMIT}, (COMMIT, False, ())),
         ({}, ("", True, ())),
         ({"labelled": COMMIT}, ("", True, ())),
         ({"labelled": LATER}, ("", True, ())),
@@ -126,7 +124,6 @@ def test_an_image_is_named_by_the_commit_it_was_built_from(
     usual: dict[str, Any] = {
         "content": "",
         "labelled": "",
-        "inherited": False,
         "commit": "",
         "version": "",
         "git": CLEAN,

@@ -4,26 +4,15 @@ from itertools import product
 
 from tests.cases import each_case
 
-from trainyard.github.setup_step import SetupVerdict
 from trainyard.machine.checklist import (
     checklist_rows,
     conclusion,
     is_ready,
-    items_of_setup,
     sign_off_page,
 )
 from trainyard.plan.finding import Finding, Severity
 
 FAILED, DEGRADED, UNKNOWN, UNUSED, OK = (each for each in Severity if each is not Severity.INFO)
-
-
-@each_case("verdict", [each for each in SetupVerdict if each is not SetupVerdict.CHANGE])
-def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen(verdict: SetupVerdict) -> None:
-    step = {"name": "runner", "verdict": str(verdict), "text": "t", "calls": ["gh api x"]}
-    (item,) = items_of_setup({"steps": [{**step, "todo": [{"command": "sudo ./svc.sh start"}]}]})
-    expected = {"OK": OK, "DONE": OK, "REFUSED": UNKNOWN, "UNREACHED": UNKNOWN}
-    assert item.severity is expected.get(verdict.name, FAILED)
-    assert item.fix == "gh api x\nsudo ./svc.sh start"
 
 
 @each_case("states", list(product((FAILED, DEGRADED, UNKNOWN, UNUSED, OK), repeat=2)))

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from trainyard.programs.inputs import named_files
+from trainyard.programs.inputs import find_lock, named_files, open_requirement
 
 
 def test_the_files_that_a_command_names_are_its_inputs_but_for_what_programs_write(tmp_path: Path) -> None:
@@ -26,3 +26,43 @@ def test_a_text_for_a_shell_names_what_it_reads_and_not_what_it_writes(tmp_path:
     assert named_files(["bash", "-c", "cat 'last.txt"], tmp_path) == []
     assert [path.name for path in named_files(["bash", "train.sh", "-c"], tmp_path)] == ["train.sh"]
     assert named_files(["python", "-c", "open('last.txt')"], tmp_path) == []
+
+
+def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
+    conda = "name: a\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pip\n  - {}\n"
+    pinned = [
+        *(
+            "a==1",
+            "a[b]==1.2 ; python_version > '3'",
+            "a===1",
+            "a==1 \\\n    --hash=sha256:00 # via b",
+            "./a",
+        ),
+        *("a @ https://b/c.whl", "git+https://b/c@d", "--index-url https://b", "# a", "", "-r none.txt"),
+    ]
+    left_open = (
+        "a",
+        "a>=1",
+        "a~=1.2",
+        "a==1.*",
+        "a[b]",
+        "a<2 # c",
+        "a!=1",
+        "-r open.txt",
+        "--requirement=open.txt",
+    )
+    (tmp_path / "open.txt").write_text("-r requirements.txt\nb\n")
+    for words in (*pinned, *left_open):
+        for name, text in (
+            ("requirements.txt", f"first==1\n{words}\n"),
+            ("environment.yml", conda.format(words)),
+        ):
+            if name == "environment.yml" and not words[:1].isalpha():
+                continue
+            (tmp_path / name).write_text(text)
+            (tmp_path / ".git").mkdir(exist_ok=True)
+            assert (open_requirement(tmp_path / name) == "") is (words in pinned), (name, words)
+            assert (find_lock(tmp_path) == tmp_path / name) is (words in pinned), (name, words)
+            (tmp_path / name).unlink()
+    (tmp_path / "uv.lock").write_text("a")
+    assert find_lock(tmp_path) == tmp_path / "uv.lock"

@@ -111,7 +111,7 @@ def _inspect(
     verification = verify_run(store, number, depth=depth, run_directory=directory, progress=progress)
     checkpoints, on_disk = _stored_checkpoints(store, manifest), _manifests_of(directory)
     damaged: tuple[Path, ...] = ()
-    if verification.store_whole and not verification.ok:
+    if verification.store_complete and not verification.ok:
         damaged = tuple(
             directory.checkpoint(step)
             for step, digest in on_disk.items()

@@ -54,7 +54,7 @@ class Verification(Verdict):
     run_id: str
     """Empty when there is no manifest."""
     manifest_key: str
-    store_whole: bool = False
+    store_complete: bool = False
     """Whether the store itself has no problem; any problems are then on the disk."""
     notes: tuple[str, ...] = ()
     """Remarks that are not problems: objects still being uploaded or removed while the run was going."""
@@ -103,7 +103,7 @@ def verify_run(
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     problems += _compare_configuration(store, manifest) + _compare_id(store, manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
-    store_whole = not problems and not wrong
+    store_complete = not problems and not wrong
     disk = None
     if run_directory is not None:
         disk = compare_disk(run_directory, manifest, store=store.url, progress=progress)
@@ -116,7 +116,7 @@ def verify_run(
         problems=(*problems, *(wrong[name] for name in sorted(wrong))),
         run_id=manifest.run_id,
         manifest_key=key,
-        store_whole=store_whole,
+        store_complete=store_complete,
         notes=(*(f"{key}: {notes[key]}" for key in sorted(notes)), *_notes_of(manifest)),
         depth=str(depth),
         seed=seed,

@@ -15,24 +15,24 @@ from trainyard.errors import ConfigError
 from trainyard.gateways.aws_refusals import AwsAccount
 
 if TYPE_CHECKING:
-    from trainyard.image.building.build_secrets import BuildSecret, SecretSource
+    from trainyard.image.building.build_secrets import BuildSecret
 
 
-def read_value(what: str, source: "SecretSource", aws: Callable[[], AwsAccount]) -> str:
+def read_value(what: str, secret: "BuildSecret", aws: Callable[[], AwsAccount]) -> str:
     """Return a value. Raises ConfigError if there is none, ServiceError if AWS refuses."""
-    if source.kind == "src":
+    if secret.kind == "src":
         try:
-            return Path(source.place).read_text(encoding="utf-8")
+            return Path(secret.place).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise ConfigError(f"{what}: {source.place}: {reason}") from None
-    if source.kind == "env":
-        if not os.environ.get(source.place):
-            raise ConfigError(f"{what}: the variable {source.place} is not set")
-        return os.environ[source.place]
+            raise ConfigError(f"{what}: {secret.place}: {reason}") from None
+    if secret.kind == "env":
+        if not os.environ.get(secret.place):
+            raise ConfigError(f"{what}: the variable {secret.place} is not set")
+        return os.environ[secret.place]
     # NAME[:KEY[:STAGE[:VERSION]]], as CodeBuild reads it; an ARN has six colons of its own.
-    is_arn = source.place.startswith("arn:")
-    words = source.place.split(":")
+    is_arn = secret.place.startswith("arn:")
+    words = secret.place.split(":")
     name = ":".join(words[:7]) if is_arn else words[0]
     key = next(iter(words[7:] if is_arn else words[1:]), "")
     answer = aws().call(
@@ -59,9 +59,9 @@ def secret_files(
     with tempfile.TemporaryDirectory(prefix="trainyard-secrets-") as folder:
         found: dict[str, Path] = {}
         for number, secret in enumerate(secrets):
-            value = read_value(f"--secret id={secret.id}", secret.source, aws)
-            if secret.source.kind == "src":
-                found[secret.id] = Path(secret.source.place).absolute()
+            value = read_value(f"--secret id={secret.id}", secret, aws)
+            if secret.kind == "src":
+                found[secret.id] = Path(secret.place).absolute()
                 continue
             path = Path(folder, str(number))
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

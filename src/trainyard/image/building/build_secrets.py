@@ -25,22 +25,17 @@ _LOGIN_FORM = "write it as HOST=env:VARIABLE or HOST=secretsmanager:NAME"
 
 
 @dataclass(frozen=True)
-class SecretSource:
-    """The place of a value: a file, a variable of the environment, or a secret of AWS Secrets Manager."""
-
-    kind: str
-    """`src`, `env` or `secretsmanager`."""
-    place: str
-
-
-@dataclass(frozen=True)
 class BuildSecret:
     """A secret that a RUN of the Dockerfile mounts, or a login for the registry of a base image."""
 
     id: str
     """The id of the mount, or the host of the registry."""
-    source: SecretSource
-    """The value of a login is `user:password`, or JSON with both."""
+    kind: str
+    """The place of its value: `src`, a file; `env`, a variable; or `secretsmanager`, a secret of AWS.
+
+    The value of a login is `user:password`, or JSON with both.
+    """
+    place: str
 
 
 def parse_secret(text: str) -> BuildSecret:
@@ -51,7 +46,7 @@ def parse_secret(text: str) -> BuildSecret:
     if not _ID.fullmatch(name) or len(facts) > 1:
         raise ConfigError(f"--secret: {_FORM}")
     kind, place = next(iter(facts.items()), ("env", name))  # as docker reads `id=NAME` alone
-    return BuildSecret(name, _source(f"--secret id={name}", kind, place, _FORM))
+    return _checked(BuildSecret(name, kind, place), f"--secret id={name}", _FORM)
 
 
 def parse_login(text: str) -> BuildSecret:
@@ -60,16 +55,16 @@ def parse_login(text: str) -> BuildSecret:
     kind, colon, place = rest.partition(":")
     if not _HOST.fullmatch(host) or not colon:
         raise ConfigError(f"--login: {_LOGIN_FORM}")
-    return BuildSecret(host, _source(f"--login {host}", kind, place, _LOGIN_FORM))
+    return _checked(BuildSecret(host, kind, place), f"--login {host}", _LOGIN_FORM)
 
 
-def _source(what: str, kind: str, place: str, form: str) -> SecretSource:
+def _checked(secret: BuildSecret, what: str, form: str) -> BuildSecret:
     patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
-    if kind not in patterns:
+    if secret.kind not in patterns:
         raise ConfigError(f"{what}: the source of its value is unknown; {form}")
-    if not patterns[kind].fullmatch(place):
-        raise ConfigError(f"{what}: no valid name for {kind}. Give a name, never the value: {form}")
-    return SecretSource(kind, place)
+    if not patterns[secret.kind].fullmatch(secret.place):
+        raise ConfigError(f"{what}: no valid name for {secret.kind}. Give a name, never the value: {form}")
+    return secret
 
 
 def mounted_secrets(dockerfile: str) -> dict[str, bool]:
@@ -116,26 +111,26 @@ def build_variables_of_secrets(
     ):
         words = []
         for number, one in enumerate(given, start=1):
-            named[f"{variable}_{number}"] = _name_in_aws(f"{option}{one.id}", one.source, project)
+            named[f"{variable}_{number}"] = _name_in_aws(f"{option}{one.id}", one, project)
             words.append(form.format(one.id, f"{variable}_{number}"))
         plain |= {f"{variable}S": " ".join(words)} if words else {}
     return plain, named
 
 
-def _name_in_aws(what: str, source: SecretSource, project: str) -> str:
-    if source.kind != "secretsmanager":
+def _name_in_aws(what: str, secret: BuildSecret, project: str) -> str:
+    if secret.kind != "secretsmanager":
         raise ConfigError(
             f"{what}: the build in AWS has no file and no variable of this machine. Store the value in AWS "
             f"Secrets Manager under a name that begins with {project}/, and give that name "
             "(secretsmanager); or use --builder local"
         )
     # The statement ReadBuildSecrets of infrastructure/cloudformation.yaml.
-    if not source.place.rpartition(":secret:")[2].startswith(f"{project}/"):
+    if not secret.place.rpartition(":secret:")[2].startswith(f"{project}/"):
         raise ConfigError(
             f"{what}: the role of the build reads only secrets whose names begin with {project}/. Store it "
             "under such a name"
         )
-    return source.place
+    return secret.place
 
 
 def login_of(host: str, value: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ set as well.
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
@@ -57,7 +57,6 @@ def find_image_source(
     *,
     content: str,
     labelled: str,
-    inherited: bool,
     commit: str,
     version: str,
     git: Mapping[str, Any],
@@ -68,9 +67,9 @@ def find_image_source(
     `content` and `labelled` are its labels of content and commit. `commit` and `version` are given by the
     user. `git` has the facts of the current checkout, and `at_head` returns its tags, which are used only if
     the image is known to be of the commit there: `image build` writes no commit into an image of a changed
-    tree, the labels may be `inherited` from a base image, and another program may have built it elsewhere.
+    tree, and another program may have built it elsewhere.
     """
-    found = commit or (labelled if content and not inherited else "")
+    found = commit or (labelled if content else "")
     tags = tuple(at_head()) if not version and found and found == git.get("commit") else ()
     return found, not found and not (version and not content), (version,) if version else tags
 
@@ -157,23 +156,17 @@ def _of_version(found: Sequence["re.Match[str]"], dirty: bool) -> list[Tag]:
     return [Tag(f"{core}{pre}", moves=False, needed=True)]
 
 
-def is_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> bool:
-    """Return whether `image build` built exactly this image on this machine, so that its labels are its own.
+def facts_of_own_build(image: str, here: "LocalBuilder", facts: "ImageFacts") -> "ImageFacts":
+    """Return the facts of an image, without labels of its source that it may have inherited.
 
     An image derived FROM one of ours inherits the labels. The tag of the content distinguishes them.
     """
     content = facts.labels.get(CONTENT_LABEL, "")
     if not content:
-        return True  # it has no label of ours
+        return facts  # it has no label of ours
     name = f"{parse_reference(image).name}:{content_tag(content)}"
     if here.has(name) and here.inspect(name).image_id == facts.image_id:
-        return True
+        return facts
     _logger.warning("%s is not the image built here as %s: its labels are not used", image, name)
-    return False
-
-
-def without_origin(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels without those that name the source of an image."""
-    return {
-        key: text for key, text in labels.items() if key not in (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
-    }
+    origin = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL)
+    return replace(facts, labels={key: text for key, text in facts.labels.items() if key not in origin})

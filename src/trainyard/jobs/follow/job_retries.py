@@ -210,8 +210,8 @@ class RetryLoop:
                 why=last.signature,
             )
             version = (job.raw.get("metadata") or {})["resourceVersion"]
-            notes = {RETRY_CLAIM: claim.to_json()}
-            body = {"metadata": {"resourceVersion": version, "annotations": notes}}
+            claimed = {RETRY_CLAIM: claim.to_json()}
+            body = {"metadata": {"resourceVersion": version, "annotations": claimed}}
             status, answer = self._api.merge(job.path, body)
             if status == 200:
                 text = f"{job.name} is sent again as {claim.next_name}: {decided.why}"

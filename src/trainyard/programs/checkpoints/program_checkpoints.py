@@ -93,11 +93,11 @@ class ProgramCheckpoint:
         return 0.0
 
     @property
-    def order(self) -> tuple[bool, int, bool, bool, float]:
+    def order(self) -> tuple[int, bool, bool, float]:
         """Return what a newer one has more of: the step decides, if it is known, and no time of a file."""
         found = self.found
         step = -1 if found.step is None else found.step
-        return step >= 0, step, found.source.proves, not found.is_weights_alone, self.written_at
+        return step, found.source.proves, not found.is_weights_alone, self.written_at
 
     def files(self) -> dict[str, tuple[int, float]]:
         """Name relative to `base` -> size and time of the last change."""
@@ -283,7 +283,10 @@ class UnitFinder:
                     groups.setdefault((path.parent, of_file[path].step), []).append(path.name)
         for (folder, step), names in groups.items():
             is_alone = sum(other == folder for other, _ in groups) == 1
-            lacks, lost = _lacking(folder, step, events), _overwritten(folder, step, events, of_file)
+            lacks = _lacking(folder, step, events)
+            own = (each.path for each in events if each.step == step and each.path.parent == folder)
+            # Saved at this step, and again at another one.
+            lost = next((path.name for path in own if path in of_file and of_file[path].step != step), "")
             for made in self.of_files(folder, names, is_one=step is not None, more=is_alone):
                 each = replace(_with_event(made, of_file), lacks=lacks)
                 found.append(each.partial(f"{lost} of its save was written again") if lost else each)
@@ -333,24 +336,11 @@ def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:
     base = event.path if event.path.is_dir() else event.path.parent
     for name, facts in event.files.items():
         path, wanted = base / name, tuple(facts[2:])
-        with contextlib.suppress(OSError):
-            if not wanted or inode_of(path) == wanted:
-                yield path
-                continue
-        if not path.exists():
+        if not wanted or inode_of(path) == wanted:
+            yield path
+        elif not path.exists():
             near = itertools.chain(path.parent.glob("*"), path.parent.parent.glob("*/*"))
             yield from (each for each in itertools.islice(near, _MOST_FILES) if inode_of(each) == wanted)
-
-
-def _overwritten(
-    folder: Path,
-    step: int | None,
-    events: Iterable[WrittenCheckpoint],
-    of_file: dict[Path, WrittenCheckpoint],
-) -> str:
-    """Return the name of a file that was saved into a folder at `step`, and again at another one."""
-    saved = (each.path for each in events if each.step == step and each.path.parent == folder)
-    return next((path.name for path in saved if path in of_file and of_file[path].step != step), "")
 
 
 def _lacking(folder: Path, step: int | None, events: Collection[WrittenCheckpoint]) -> str:

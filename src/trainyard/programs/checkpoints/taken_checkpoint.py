@@ -126,17 +126,14 @@ def _is_taken(checkpoint: ProgramCheckpoint, target: Path, run_id: str) -> bool:
 
     The program may have written other bytes in an earlier segment.
     """
-    try:
+    with suppress(CheckpointError, OSError):
         sizes = {file.path: file.size for file in read_manifest(target).files}
-        if sizes != {name: size for name, (size, _) in checkpoint.files().items()}:
-            return False
-        taken = verify_checkpoint(target, run_id=run_id)
-        same = all(sha256_of_file(checkpoint.base / file.path) == file.sha256 for file in taken.files)
-        if same:
-            checkpoint.require_unchanged()
-        return same
-    except (CheckpointError, OSError):
-        return False
+        if sizes == {name: size for name, (size, _) in checkpoint.files().items()}:
+            taken = verify_checkpoint(target, run_id=run_id).files
+            if all(sha256_of_file(checkpoint.base / file.path) == file.sha256 for file in taken):
+                checkpoint.require_unchanged()
+                return True
+    return False
 
 
 def _copy_file(source: Path, target: Path) -> None:

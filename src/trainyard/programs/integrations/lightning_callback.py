@@ -16,7 +16,6 @@ import math
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +40,6 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
 
     def __init__(self) -> None:
         self._stop = trainyard.StopRequest()
-        self._has_ended = False
         self._steps: int | None = None
         self._last_step = 0
         self._pending: int | None = None
@@ -60,8 +58,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainyard.has_run():
             return
-        self._has_ended, self._pending = False, None
-        self._last_step = trainer.global_step
+        self._last_step, self._pending = trainer.global_step, None
         self._known = {path: trainyard.files_of(path) for path in _checkpoints(trainer)}
         with contextlib.suppress(Exception):
             planned = trainer.estimated_stepping_batches
@@ -95,12 +92,13 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         self._report_checkpoints(trainer)
-        self._end(trainer)
+        trainyard.end(trainer.global_step, self._steps)
+        self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Report no end: training did not end by itself, and a pending checkpoint may be incomplete."""
-        self._pending, self._has_ended = None, True
-        self._end(trainer)
+        self._pending = None
+        self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._worker_signals is not None:
@@ -116,13 +114,10 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
         trainer.save_checkpoint(path)  # ends with a barrier
         self._pending = None
         trainyard.checkpoint(path, step=trainer.global_step)
-        self._end(trainer)
-        raise SystemExit(STOPPED)
+        trainyard.end(trainer.global_step, self._steps)
+        raise SystemExit(STOPPED)  # for which Lightning calls `on_exception`
 
-    def _end(self, trainer: Any) -> None:
-        if not self._has_ended:
-            trainyard.end(trainer.global_step, self._steps)
-        self._has_ended = True
+    def _close(self) -> None:
         with contextlib.suppress(ValueError):  # another thread than the main one sets no handler
             self._stop.close()
 
@@ -138,7 +133,7 @@ class TrainyardCallback(Callback):  # type: ignore[misc]  # Lightning is not fol
                     trainyard.checkpoint(path, step=step)
 
     def _handle_signal(self) -> None:
-        if threading.current_thread() is threading.main_thread():
+        with contextlib.suppress(ValueError):  # as in `_close`
             signal.signal(signal.SIGTERM, self._previous)
             self._stop.install(anew=True)
 

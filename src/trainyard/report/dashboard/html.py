@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.report.dashboard.chart import draw_chart
-from trainyard.report.dashboard.panels import draw_panels, panel_groups, script_data
+from trainyard.report.dashboard.panels import draw_chart, draw_panels, panel_groups, script_data
 from trainyard.report.dashboard.run_comparison import compare_runs, run_labels
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import changes_from_defaults, config_changes, format_setting
@@ -23,7 +22,7 @@ from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
 from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.history import AXES, finite_or_none
-from trainyard.report.facts.log_tail import log_tail
+from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.program_cards import program_cards
 from trainyard.report.facts.quantities import (
@@ -36,8 +35,6 @@ from trainyard.report.facts.quantities import (
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
-from trainyard.report.facts.status import Status
-from trainyard.run.failure import read_failure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -111,7 +108,7 @@ def _environment() -> "Environment":
         "chart": draw_chart,
         "cards": lambda run: program_cards(run.directory),
         "links": run_links,
-        "failure_log": _failure_log,
+        "failure_log": failure_log,
         "restore": restore_newest,
         "from_green": lambda run: config_changes(run.directory),
         "from_defaults": lambda run: changes_from_defaults(run.directory),
@@ -126,14 +123,6 @@ def _environment() -> "Environment":
         "markup": Markup,
     }
     return environment
-
-
-def _failure_log(run: RunFacts) -> tuple[str, str]:
-    """Return the name and the last lines of the log of a run that failed; empty for any other."""
-    if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
-        return "", ""
-    failure = read_failure(run.outcome)
-    return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
 
 
 def _allowed(scripts: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from trainyard.report.facts.config_changes import (
 from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
+from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.quantities import format_count, format_size, loss_or_empty
 from trainyard.report.facts.run_facts import RunFacts
@@ -39,7 +40,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|~#&@])")
 
 def markdown_report(facts: RunFacts) -> str:
     """The complete summary, ending in a newline; far below GitHub's limit of 1 MiB."""
-    head, trouble = run_headline(facts), degradation(facts)
+    head, trouble, (log_name, log) = run_headline(facts), degradation(facts), failure_log(facts)
     past_alerts = [] if facts.state.going else alert_lines(facts)
     markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
@@ -50,6 +51,7 @@ def markdown_report(facts: RunFacts) -> str:
         " · ".join(brief_figures(facts, markup)),
         _links(facts),
         _proof_table(facts),
+        _details(f"The end of {escape(log_name)}", fence_code(log)) if log else "",
         _figure_table(facts),
         _curve(facts),
         _checkpoints(facts),

@@ -1,7 +1,7 @@
 """The charts of the report: every figure of the runs, in groups, thinned to what a page can hold.
 
-One panel is drawn twice from the same points: as SVG for paper and for browsers without scripts (`chart`),
-and by uPlot in the browser.
+One panel is drawn twice from the same points: as SVG for paper and for browsers without scripts, and by uPlot
+in the browser. Colours come from the style sheet.
 """
 
 import re
@@ -14,12 +14,15 @@ from typing import Any
 from trainyard.report.facts.curve import Point, average_curve, thin_curve
 from trainyard.report.facts.event_words import axis_marks
 from trainyard.report.facts.history import STEP_PARTS
+from trainyard.report.facts.quantities import format_scaled
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.source_words import source_in_words
 
 _PAGE_BUCKETS, _MOST_BUCKETS, _LEAST_BUCKETS = 4000, 400, 60
 """Most buckets of all curves of a page, so that more runs do not make it larger; and of one curve."""
 _AXIS_POINTS = 100
+WIDTH, HEIGHT = 480, 200
+_MARGIN = 3
 _MOST_DOTS = 40
 MAIN, MACHINE, OTHER = "", "machine", "other"
 """The groups of figures without a prefix of their own."""
@@ -152,10 +155,7 @@ def panel_groups(drawn: Sequence[DrawnPanel]) -> list[tuple[str, list[tuple[int,
 def script_data(runs: Sequence[RunFacts], panels: Sequence[DrawnPanel]) -> dict[str, Any]:
     """Everything that the page's script draws."""
     return {
-        "runs": [
-            {"axes": _axes(run), "marks": [[mark.step, mark.words] for mark in axis_marks(run)]}
-            for run in runs
-        ],
+        "runs": [{"axes": _axes(run), "marks": axis_marks(run)} for run in runs],
         "panels": [panel.to_json() for panel in panels],
     }
 
@@ -216,3 +216,36 @@ def _lines(
     means = average_curve(curve, buckets) if len(points) < len(curve) else []
     points, means = ([Point(each.step, each.value * scale) for each in part] for part in (points, means))
     return [Series(place, figure, name, label, points, means, style)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart in CSS pixels, with the texts at the ends of its axes."""
+
+    lines: Sequence[tuple[Series, str]]
+    """Each line as the `points` of SVG's polyline."""
+    low: str
+    high: str
+    first: str
+    last: str
+
+
+def draw_chart(drawn: DrawnPanel) -> Chart:
+    """The chart of a panel over the steps. Places are whole pixels, so that a long curve has few points."""
+    unit, _, from_zero = drawn.panel.scale
+    points = [point for line in drawn.series for point in line.points]
+    values = [point.value for point in points] + ([0.0] if from_zero else [])
+    low, high = min(values), max(values)
+    first, last = min(point.step for point in points), max(point.step for point in points)
+
+    def place(step: float, value: float) -> str:
+        across = (step - first) / (last - first) if last > first else 0.5
+        up = (value - low) / (high - low) if high - low > 1e-9 * abs(high) else 0.5
+        return f"{across * WIDTH:.0f},{HEIGHT - _MARGIN - up * (HEIGHT - 2 * _MARGIN):.0f}"
+
+    lines = [
+        (line, " ".join(dict.fromkeys(place(point.step, point.value) for point in line.points)))
+        for line in drawn.series
+    ]
+    ends = f"{low:.4g}{unit}", f"{high:.4g}{unit}"
+    return Chart(lines, *ends, format_scaled(first), format_scaled(last))

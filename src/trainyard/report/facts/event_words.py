@@ -28,26 +28,18 @@ class EventLine:
     details: str
 
 
-@dataclass(frozen=True)
-class AxisMark:
-    """An event at its step."""
-
-    step: float
-    words: str
-
-
 def event_lines(run: RunFacts) -> list[EventLine]:
     """The last events, oldest first; consecutive equal ones share a line."""
     groups = [list(group) for _, group in groupby(run.events, key=lambda event: event.get("event"))]
     return [_line(group) for group in groups[-_MOST_LINES:]]
 
 
-def axis_marks(run: RunFacts) -> list[AxisMark]:
-    """The last events that are worth a mark, in the order of their steps."""
+def axis_marks(run: RunFacts) -> list[tuple[float, str]]:
+    """The last events that are worth a mark, as step and words, in the order of their steps."""
     notable = [event for event in run.events if event.get("event") not in _ROUTINE][-_MOST_MARKS:]
     found = ((_step(event, run), event) for event in notable)
-    marks = [AxisMark(step, _name(event)) for step, event in found if step is not None]
-    return sorted(marks, key=lambda mark: mark.step)
+    marks = [(step, _name(event)) for step, event in found if step is not None]
+    return sorted(marks, key=lambda mark: mark[0])
 
 
 def _line(group: Sequence[Mapping[str, Any]]) -> EventLine:

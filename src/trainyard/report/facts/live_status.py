@@ -1,19 +1,20 @@
-"""The status of a run while it trains, or at its end: the record of `trainyard watch --json`.
+"""The status of a run while it trains, or at its end: the record of `trainyard watch --json`, and Prometheus.
 
-    RunFacts, readings of its machines, state of its job, health --LiveStatus--> record
+    RunFacts, readings of its machines, state of its job, health --LiveStatus--> record --> samples
 
 Unknown figures are None. A fact that should be known but is not is listed in `unknown`, and is never healthy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
+from trainyard.run.prometheus_text import Sample
 from trainyard.run.rank_times import RankTime
-from trainyard.watch.health import Alert
+from trainyard.watch.health import Alert, HealthRule
 
 if TYPE_CHECKING:
     from trainyard.gateways.node_reading import NodeReading
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 _LOSS_STEPS = 100
 """The loss is compared with the loss of this many steps earlier."""
 _GOOD = (Status.SUCCEEDED, Status.STOPPED)
+_PARTS = ("training", "start", "recompute", "saves", "idle")
+_GPU = {
+    "utilization_percent": "gpu_utilization",
+    "memory_used_bytes": "gpu_memory_used_bytes",
+    "temperature_celsius": "gpu_celsius",
+    "power_watts": "gpu_power_watts",
+    "sm_clock_mhz": "gpu_sm_clock_mhz",
+    "ecc_uncorrected": "gpu_ecc_uncorrected",
+}
+"""The names of a reading -> those of the figures, which differ from the names in rows."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +211,42 @@ def network_of(facts: RunFacts) -> dict[str, Any]:
     if size is not None and facts.nodes == 1:
         return {"verdict": "single-node", "evidence": "one machine: no network is used"}
     return {"verdict": "unknown", "evidence": ""}
+
+
+def status_samples(status: LiveStatus) -> list[Sample]:
+    """Return the figures of a status; unknown ones are absent."""
+    record = status.record()
+    name = str(record["run"] or (record["job"] or {}).get("job") or "")
+    return [
+        Sample(figure, float(value), {"run": name, **labels})
+        for figure, value, labels in _sampled_figures(record)
+    ]
+
+
+def _sampled_figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float, dict[str, str]]]:
+    yield "healthy", record["health"] == "healthy", {}
+    yield "unknown_parts", len(record["unknown"]), {}
+    rules = [alert["rule"] for alert in record["alerts"]]
+    for rule in HealthRule:
+        yield "alerts", rules.count(rule.value), {"rule": rule.value}
+    for figure, key in (
+        ("cost_usd", "usd"),
+        ("cost_usd_expected", "usd_expected"),
+        ("planned_steps", "steps"),
+    ):
+        if record.get(key) is not None:
+            yield figure, record[key], {}
+    if checkpoint := record.get("checkpoint"):
+        yield "checkpoint_step", checkpoint["step"], {}
+        yield "checkpoint_age_seconds", checkpoint["age_seconds"], {}
+    for part in _PARTS if record.get("goodput") else ():
+        yield "time_seconds", record["goodput"][part], {"part": part}
+    for node in record["nodes"]:
+        place = {"node": node["node"] or ""}
+        for direction in ("sent", "received"):
+            if (rate := node[f"{direction}_bytes_per_second"]) is not None:
+                yield "network_bytes_per_second", rate, {**place, "direction": direction}
+        for gpu in node["gpus"]:
+            for key, figure in _GPU.items():
+                if gpu[key] is not None:
+                    yield figure, gpu[key], {**place, "gpu": str(gpu["index"])}

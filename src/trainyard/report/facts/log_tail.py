@@ -1,4 +1,4 @@
-"""The last lines of a program's log, for the page of a run that failed. Secrets in them are masked."""
+"""The last lines of a program's log, for the reports of a run that failed. Secrets in them are masked."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import DamagedFileError
+from trainyard.report.facts.run_facts import RunFacts
+from trainyard.report.facts.status import Status
 from trainyard.run.directory import RunDirectory
+from trainyard.run.failure import read_failure
 from trainyard.run.untrusted_files import open_regular
 
 _LINES, _BYTES = 50, 64_000
@@ -15,6 +18,14 @@ _LINES, _BYTES = 50, 64_000
 def program_logs(directory: Path) -> list[Path]:
     """Return the logs of the program, one of each node, by their names."""
     return sorted(RunDirectory(directory).logs.glob("node-*.log"))
+
+
+def failure_log(run: RunFacts) -> tuple[str, str]:
+    """Return the name and the last lines of the log of a run that failed; empty for any other."""
+    if run.state.status not in (Status.FAILED, Status.INTERRUPTED):
+        return "", ""
+    failure = read_failure(run.outcome)
+    return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
 
 
 def log_tail(directory: Path, error: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:

@@ -62,6 +62,7 @@ class FigureRecord:
 class ProofRecord:
     """The content of `report/proof.json`."""
 
+    schema_version: Count = 1
     parts: tuple[PartRecord, ...] = ()
     claimed: Annotated[Truth, Field(alias="proven")] = False
     run_number: Count | None = None

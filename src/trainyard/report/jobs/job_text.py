@@ -15,6 +15,7 @@ Json = Mapping[str, Any]
 _COMMAND = "job"
 _LABEL = 12
 _MOST_LINES = 10
+_NOT_STARTED = ("image-pull", "configuration", "quota", "unschedulable")
 _PAST = {"create": "created", "delete": "deleted", "suspend": "suspended", "deactivate": "deactivated"}
 
 
@@ -54,10 +55,9 @@ def _next_words(data: Json) -> tuple[str, ...]:
         return ("retry", job)
     if data["status"] == "Failed" and data["failure"]["class"] == "cancelled":
         return ("resubmit", job)
-    if data["status"] == "Failed" and _has_not_started(data["failure"]):
-        return ("events", job)
     if data["status"] == "Failed":
-        return ("logs", job, "--previous", "--tail", "50")
+        has_started = data["failure"]["class"] not in _NOT_STARTED or data["failure"]["exit_code"] is not None
+        return ("logs", job, "--previous", "--tail", "50") if has_started else ("events", job)
     if data["holds_resources"]:
         return ("delete", job)
     if data["waiting"]:
@@ -65,11 +65,6 @@ def _next_words(data: Json) -> tuple[str, ...]:
     if data["status"] == "Succeeded":
         return ("logs", job, "--tail", "20")
     return () if data["status"] == "Unknown" else ("status", job, "--wait")
-
-
-def _has_not_started(failure: Json) -> bool:
-    never_ran = ("image-pull", "configuration", "quota", "unschedulable")
-    return failure["class"] in never_ran and failure["exit_code"] is None
 
 
 def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:

@@ -100,7 +100,7 @@ def test_a_damaged_copy_on_disk_is_told_from_a_damaged_store(
         write_manifest(path, CheckpointManifest(20, RUN_ID, time.time(), describe_files(path)))
     found = look(store, stored)
     assert found.verification is not None
-    assert found.verification.store_whole
+    assert found.verification.store_complete
     assert not found.verification.ok
     assert found.damaged == (path,)
 

@@ -53,24 +53,21 @@ def test_which_tags_are_set_once_is_what_ecr_says(
     assert {tag for tag in ("1.2.3", "latest", "latest-2", "dev-1-x") if is_fixed(tag)} == fixed
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_a_registry_of_ecr_is_entered_with_its_token_and_no_other(server: Server) -> None:
+    for host in (
+        "ghcr.io",
+        "127.0.0.1:5000",
+        "1.dkr.ecr.us-west-2.amazonaws.com",
+        "x.amazonaws.com.evil.example",
+    ):
+        assert login_to(host) is None
+    assert server.calls == []
+    for host in (
         "123456789012.dkr.ecr.us-west-2.amazonaws.com",
         "123456789012.dkr.ecr-fips.us-east-1.amazonaws.com",
         "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
-    ],
-)
-def test_a_registry_of_ecr_is_entered_with_its_token(server: Server, host: str) -> None:
-    assert login_to(host) == Login(server.host, "AWS", "password")
-
-
-@pytest.mark.parametrize(
-    "host", ["ghcr.io", "127.0.0.1:5000", "1.dkr.ecr.us-west-2.amazonaws.com", "x.amazonaws.com.evil.example"]
-)
-def test_any_other_registry_gets_no_login_of_ours(server: Server, host: str) -> None:
-    assert login_to(host) is None
-    assert server.calls == []
+    ):
+        assert login_to(host) == Login(server.host, "AWS", "password")
 
 
 ENDED = [("COMPLETE", None), ("FAILED", None), ("UNSUPPORTED_IMAGE", None), ("ACTIVE", 1.0)]
@@ -194,17 +191,11 @@ def test_the_newest_image_is_named_by_its_digest(server: Server) -> None:
             newest_image("trainer")
 
 
-OLD = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}
-
-
-@pytest.mark.parametrize("tags", [["build-2"], ["sha256-2"], ["buildcache"], ["build-2", "cache-main"], []])
-def test_an_image_that_was_never_released_is_not_the_newest(tags: list[str]) -> None:
-    later = {"imageDigest": "new", "imagePushedAt": "2026-02-02", "imageTags": tags}
-    assert newest_digest([later, OLD]) == "old"
-    assert newest_digest([later]) is None
-
-
-@pytest.mark.parametrize("tags", [["1.2.3"], ["build-2", "content-a"], ["latest", "cache"]])
-def test_the_released_image_that_was_pushed_last_is_the_newest(tags: list[str]) -> None:
-    later = {"imageDigest": "new", "imagePushedAt": "2026-02-02", "imageTags": tags}
-    assert newest_digest([later, OLD]) == "new"
+def test_the_released_image_that_was_pushed_last_is_the_newest() -> None:
+    old = {"imageDigest": "old", "imagePushedAt": "2026-01-01", "imageTags": ["build-1", "git-a"]}
+    later = {"imageDigest": "new", "imagePushedAt": "2026-02-02"}
+    for tags in (["1.2.3"], ["build-2", "content-a"], ["latest", "cache"]):
+        assert newest_digest([later | {"imageTags": tags}, old]) == "new"
+    for tags in (["build-2"], ["sha256-2"], ["buildcache"], ["build-2", "cache-main"], []):
+        assert newest_digest([later | {"imageTags": tags}, old]) == "old"
+        assert newest_digest([later | {"imageTags": tags}]) is None

@@ -8,7 +8,6 @@ finalizer is removed, and the time from which a log is requested counts in full 
 """
 
 import copy
-import http.server
 import itertools
 import json
 import re
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.answering import QuietHandler, serving
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
@@ -352,14 +353,12 @@ def _merged(old: Any, patch: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     """Speaks HTTP for the cluster of its server."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     cluster: MemoryCluster
 
-    def do_GET(self) -> None:
+    def serve(self) -> None:
         split = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(split.query).items()}
         size = int(self.headers.get("Content-Length") or 0)
@@ -381,8 +380,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._log(request)
         else:
             self._whole(*self.cluster.answer(request))
-
-    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
 
     def _log(self, request: Request) -> None:
         pod = request.path.split("/")[-2]
@@ -417,12 +414,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return
 
     def _whole(self, status: int, body: Json) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_whole(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
     def _send_parts(self, parts: Iterator[bytes]) -> None:
         self.send_response(200)
@@ -440,32 +432,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with suppress(OSError):
             self.connection.shutdown(2)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        pass
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is not an error."""
-
 
 @contextmanager
 def memory_cluster() -> Iterator[MemoryCluster]:
     """A cluster on loopback."""
     cluster = MemoryCluster()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"cluster": cluster}))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    cluster.server = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield cluster
-    finally:
-        cluster.is_closed = True
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(type("Handler", (_Handler,), {"cluster": cluster})) as cluster.server:
+        try:
+            yield cluster
+        finally:
+            cluster.is_closed = True
 
 
 def write_kubeconfig(path: Path, server: str, namespace: str = "team") -> None:

@@ -4,15 +4,15 @@ Each request takes the next entry of the script for its path; the last entry sta
 sent all of its lines ends, breaks off or stays silent, as its entry defines.
 """
 
-import http.server
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests import answering
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
@@ -64,11 +64,8 @@ class Script:
 def serving(script: Script) -> Iterator[Script]:
     """Answer by the script, on loopback."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
-
-        def do_GET(self) -> None:
+    class Handler(answering.QuietHandler):
+        def serve(self) -> None:
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
             mine = script.of(urlsplit(self.path).path)
             if not script.token(self.headers.get("Authorization", "")):
@@ -83,11 +80,7 @@ def serving(script: Script) -> Iterator[Script]:
             self._stream(answer)
 
         def _whole(self, status: int, body: Json) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.send_whole(status, json.dumps(body).encode())
 
         def _stream(self, answer: Answer) -> None:
             self.send_response(200)
@@ -110,24 +103,8 @@ def serving(script: Script) -> Iterator[Script]:
         def _chunk(self, data: bytes) -> None:
             self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            pass
-
-    class Quiet(http.server.ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A watcher that went away is not an error."""
-
-    server = Quiet(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    script.server = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with answering.serving(Handler) as script.server:
         yield script
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def listed(*names: str, version: str = "10") -> Answer:

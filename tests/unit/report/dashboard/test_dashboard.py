@@ -75,13 +75,8 @@ def test_the_report_has_every_line_of_document_004(new_run: NewRun) -> None:
     run = new_run().train(340, gpu=True).prove(failing="stored", after=60.0)
     text = report(run.path, now=START + 130)
     labels = (
-        *(
-            "Status: RUNNING",
-            "Timestamp: 2026-",
-            "Run Number: 7",
-            "Git SHA: 0123456",
-            "Current Epoch: 0.85 / 1.5",
-        ),
+        *("Status: RUNNING", "Timestamp: 2026-", "Run Number: 7", "Git SHA: 0123456"),
+        "Current Epoch: 0.85 / 1.5",
         *("Training Loss: 1.1", "Validation Loss: 1.5", "Learning Rate: 1.37e-03", "Total Steps: 340 / 600"),
         *("Step in Epoch: 340 / 400", "GPU Memory: 22.1 GB / 24.0 GB (92 %)", "GPU Utilization: 94 %"),
         *("Temperature: 72 °C", "Throughput: 88.9 samples/sec", "Tokens/sec: 23.1 k", "Time Remaining: 0:47"),
@@ -145,45 +140,33 @@ def test_the_metrics_file_of_a_run_can_replace_its_directory(new_run: NewRun) ->
     assert "Training Loss" in report(run.layout.metrics_file), "the outcome still knows"
 
 
-@pytest.mark.parametrize("name", ["", "notes.txt", "metrics.json", "passwd", "folder/metrics.jsonl"])
-def test_an_existing_path_that_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
+def test_what_is_no_run_is_refused_and_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for file in ("notes.txt", "metrics.json", "passwd"):
         (tmp_path / file).write_text("root:x:0:0:root\n")
-    with pytest.raises(ConfigError, match=r"is not a run directory|is neither a run directory|no such run"):
-        TrainingDashboard(str(tmp_path / name))
+    for name in ("", "notes.txt", "metrics.json", "passwd", "folder/metrics.jsonl"):
+        with pytest.raises(
+            ConfigError, match=r"is not a run directory|is neither a run directory|no such run"
+        ):
+            TrainingDashboard(str(tmp_path / name))
+    for name in ("missing", "missing/metrics.jsonl", "missing.jsonl"):
+        with pytest.raises(ConfigError, match=r"missing.*: no such run directory or metrics file"):
+            TrainingDashboard(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["missing", "missing/metrics.jsonl", "missing.jsonl"])
-def test_a_missing_path_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"missing.*: no such run directory or metrics file"):
-        TrainingDashboard(str(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", '{"outcome": 3, "git": [], "plan": null, "ci": "x"}']
-)
-def test_a_malformed_record_of_a_run_is_tolerated(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
+def test_a_malformed_record_of_a_run_is_tolerated(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "time": 1.0}\n')
-    dashboard = TrainingDashboard(str(tmp_path))
-    for form in Format:
-        assert render_dashboards([dashboard], form)
+    for content in ("", "{", "[]", "3", '{"outcome": 3, "git": [], "plan": null, "ci": "x"}'):
+        (tmp_path / "run.json").write_text(content)
+        for form in Format:
+            assert render_dashboards([TrainingDashboard(str(tmp_path))], form)
 
 
 @each_case("value", ["NaN", "Infinity", "-Infinity", '"1.0"', "true", "null", "[]", "1" + "0" * 400])
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> None:
     keys = (
-        "loss",
-        "val_loss",
-        "learning_rate",
-        "tokens_per_second",
-        "mfu",
-        "step_seconds",
-        "backward_seconds",
-        "gpu_memory_bytes",
-        "time",
-        "epoch",
+        *("loss", "val_loss", "learning_rate", "tokens_per_second", "mfu", "step_seconds", "time", "epoch"),
+        *("backward_seconds", "gpu_memory_bytes"),
     )
     row = ", ".join(f'"{key}": {value}' for key in keys)
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, {row}}}\n{{"step": {value}, "loss": 1.5}}\n')
@@ -203,23 +186,8 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path, value: str) -> 
 def test_any_numbers_in_any_rows_give_every_report(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     names = (*AXES, "loss", "val_loss", "reward", "learning_rate", "mfu", "gpu_memory_bytes", "eval/f1")
-    values: tuple[Any, ...] = (
-        0,
-        1e308,
-        -1e308,
-        5e-324,
-        -1,
-        1e-300,
-        10**30,
-        0.1,
-        None,
-        "x",
-        math.nan,
-        math.inf,
-        True,
-        [],
-        {},
-    )
+    numbers = (0, 1e308, -1e308, 5e-324, -1, 1e-300, 10**30, 0.1, math.nan, math.inf)
+    values: tuple[Any, ...] = (*numbers, None, "x", True, [], {})
     rows = [{name: draw.choice(values) for name in names if draw.random() < 0.7} for _ in range(6 * seed + 1)]
     if seed % 2:
         rows = [row | {"step": number} for number, row in enumerate(rows)]
@@ -259,12 +227,8 @@ def flatten(value: Any) -> list[Any]:
 
 def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:
     dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
-    starts = {
-        "r.json": '{\n  "schema_version": 1',
-        "r.md": "### ",
-        "r.HTML": "<!DOCTYPE html>",
-        "r.txt": "TRAINING PROGRESS",
-    }
+    starts = {"r.json": '{\n  "schema_version": 1', "r.md": "### ", "r.txt": "TRAINING PROGRESS"}
+    starts |= {"r.HTML": "<!DOCTYPE html>"}
     for name, start in starts.items():
         dashboard.save_report(str(tmp_path / "new" / name))
         assert (tmp_path / "new" / name).read_text().startswith(start)
@@ -361,9 +325,11 @@ def test_markup_in_the_text_of_a_run_stays_text(new_run: NewRun) -> None:
     hostile = "</details><script>alert(1)</script> | `x` ## [a](b)\n```\n# heading"
     run = new_run().train(10).end("failed", 1, hostile, sample="```\n" + hostile)
     run.layout.config_file.write_text("a: |\n  ````\n  <b>\n")
+    (run.layout.logs / "node-0.log").write_text(hostile)
     text = TrainingDashboard(str(run.path)).generate_markdown_report()
     outside = "".join(part for index, part in enumerate(split_at_fences(text)) if index % 2 == 0)
     assert "<script>" not in outside
+    assert "<summary>The end of node-0.log</summary>" in outside and f"````\n{hostile}\n````" in text
     assert "\n# heading" not in outside
     assert r"\<script\>" in outside
     assert text.count("<details>") == outside.count("</details>") + outside.count(r"\</details\>") - 1

@@ -62,28 +62,11 @@ def page_of(run: Any, *, now: float | None = None) -> Page:
 def test_a_proven_run_shows_everything(new_run: NewRun) -> None:
     page = page_of(new_run().train(gpu=True).succeed().prove())
     words = (
-        *(
-            "Trained and proven",
-            "run 7",
-            "600 of 600 steps",
-            "one process: no network was used",
-            "GPU memory",
-            "60 % backward",
-        ),
-        *(
-            *("Loss", "Learning rate", "Gradient norm", "Tokens per second", "MFU", "Time of a step"),
-            *("GPU memory", "GPU use", "GPU temperature"),
-            "What the model writes",
-            "def _parse_args",
-            "Checkpoints",
-        ),
-        *(
-            "Where it came from",
-            "Python 3.11 standard library",
-            "checkpoint saved",
-            "Differs from the defaults",
-            "All 4 lines",
-        ),
+        *("Trained and proven", "run 7", "600 of 600 steps", "one process: no network was used"),
+        *("GPU memory", "60 % backward", "Loss", "Learning rate", "Gradient norm", "Tokens per second"),
+        *("MFU", "Time of a step", "GPU use", "GPU temperature", "What the model writes", "def _parse_args"),
+        *("Checkpoints", "Where it came from", "Python 3.11 standard library", "checkpoint saved"),
+        *("Differs from the defaults", "All 4 lines"),
     )
     assert [word for word in words if word not in page.words] == []
     assert len(page.tags_named("svg")) == len(page.tags_named("figure")) == 12

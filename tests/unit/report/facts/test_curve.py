@@ -36,13 +36,10 @@ def test_means_cover_every_row_once() -> None:
     assert [point.step for point in points] == [5.5 + 10 * index for index in range(10)]
 
 
-def test_a_sparkline_runs_from_high_to_low() -> None:
+def test_a_sparkline_runs_from_high_to_low_and_equal_values_are_flat_whatever_their_means_round_to() -> None:
     assert sparkline(curve([8, 7, 6, 5, 4, 3, 2, 1]), 8) == "█▇▆▅▄▃▂▁"
     assert sparkline(curve([2, 2, 2]), 8) == "▁▁▁"
     assert sparkline(curve([2]), 8) == ""
-
-
-def test_equal_values_are_a_flat_line_whatever_their_means_round_to() -> None:
     for count in (3, 40, 1000, 12_345):
         assert set(sparkline(curve([0.1] * count))) == {"▁"}
 

@@ -20,6 +20,6 @@ def test_the_end_of_a_run_is_named_by_how_it_ended(new_run: NewRun, status: str,
     run = new_run().train(40)
     append_event(run.layout.events_file, "finished", step=40, status=status, reason="why", time=START + 50)
     facts = read_facts(run.path)
-    assert axis_marks(facts)[-1].words == words
+    assert axis_marks(facts)[-1][1] == words
     last = event_lines(facts)[-1]
     assert (last.words, last.details) == (words, "why")

@@ -63,23 +63,15 @@ def test_the_advice_has_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> N
     assert any(line.startswith("It fits on one RTX PRO 6000 Server, $ 3.36 an hour") for line in text)
 
 
-def test_unknown_figures_are_called_unknown(plan: Callable[..., dict[str, Any]]) -> None:
-    text = "\n".join(
-        plan_text_lines(
-            plan("smoke", "training.max_steps=null", "training.epochs=2", on=gpu("Some GPU", 2**36))
-        )
-    )
+def test_unknown_figures_are_called_unknown_and_a_run_without_a_length_still_has_a_speed(
+    plan: Callable[..., dict[str, Any]],
+) -> None:
+    open_end = ("training.max_steps=null", "training.epochs=2")
+    text = "\n".join(plan_text_lines(plan("smoke", *open_end, on=gpu("Some GPU", 2**36))))
     assert "its length is not known" in text
     assert "no peak is on record for Some GPU" in text
-    assert "cost" not in text
-    assert "$" not in text
-
-
-def test_a_run_without_a_length_still_has_a_speed(plan: Callable[..., dict[str, Any]]) -> None:
-    text = "\n".join(
-        plan_text_lines(plan("smoke", "training.max_steps=null", "training.epochs=2", on="g6.xlarge"))
-    )
-    assert "  speed         about " in text
+    assert "cost" not in text and "$" not in text
+    assert "  speed         about " in "\n".join(plan_text_lines(plan("smoke", *open_end, on="g6.xlarge")))
 
 
 def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., dict[str, Any]]) -> None:

@@ -16,21 +16,13 @@ from trainyard.report.slack.slack_events import (
     STARTED,
     STOPPED,
     SUCCEEDED,
-    SlackEvent,
 )
 from trainyard.report.slack.slack_message import SlackMessage, Surroundings, mrkdwn, slack_message
 from trainyard.run.records import append_event
 
 NewRun = Callable[[], Any]
-CI = {
-    "server": "https://github.com",
-    "repository": "me/lab",
-    "run_id": "99",
-    "run_number": "812",
-    "event": "push",
-    "ref": "refs/heads/main",
-    "sha": "3f2c1ab" + "0" * 33,
-}
+CI = {"server": "https://github.com", "repository": "me/lab", "run_id": "99", "run_number": "812"}
+CI |= {"event": "push", "ref": "refs/heads/main", "sha": "3f2c1ab" + "0" * 33}
 AROUND = Surroundings("gh-99", CI, "gpu-runner")
 REPORT = "<https://github.com/me/lab/actions/runs/99|run and report>"
 LINK = "<https://github.com/me/lab/actions/runs/99|run>"
@@ -78,24 +70,17 @@ def test_degraded_lists_the_newest_trouble_of_each_kind_in_this_segment(new_run:
     )
 
 
-def test_started_names_model_and_steps_when_they_are_known(new_run: NewRun) -> None:
-    run = new_run()
-    text = full_text(slack_message(STARTED, facts(run), AROUND))
+def test_started_names_who_what_and_where_by_the_record_or_else_by_the_plan(new_run: NewRun) -> None:
+    run = facts(new_run())
+    text = full_text(slack_message(STARTED, run, AROUND))
     assert "`main@0123456` by push · smoke-llama, 600 steps on gpu-runner" in text, "the recorded commit"
-
-
-def test_started_takes_unrecorded_facts_from_the_plan_and_names_who_started_it() -> None:
+    on_a_laptop = full_text(slack_message(STARTED, run, Surroundings("r")))
+    assert "`main@0123456`" in on_a_laptop and "|run>" not in on_a_laptop
     around = dataclasses.replace(AROUND, ci=CI | {"actor": "anna"}, plan={"model": "tiny", "steps": 8})
     message = slack_message(STARTED, None, around)
     assert message.text == "Training 812 started · main@3f2c1ab by anna (push) · tiny, 8 steps on gpu-runner"
     daily = dataclasses.replace(around, ci={**around.ci, "event": "schedule"})
     assert "by schedule ·" in slack_message(STARTED, None, daily).text
-
-
-def test_started_on_a_laptop_names_the_branch_of_the_run(new_run: NewRun) -> None:
-    text = full_text(slack_message(STARTED, facts(new_run()), Surroundings("r")))
-    assert "`main@0123456`" in text
-    assert "|run>" not in text
 
 
 def test_a_proven_run(new_run: NewRun) -> None:
@@ -109,19 +94,18 @@ def test_a_proven_run(new_run: NewRun) -> None:
     assert "Next" not in text
 
 
-@pytest.mark.parametrize("moment", [SUCCEEDED, FAILED])
-def test_an_unproven_run_never_reads_as_proven(new_run: NewRun, moment: SlackEvent) -> None:
-    message = slack_message(moment, facts(new_run().train().succeed().prove(failing="stored")), AROUND)
-    assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
-    text = full_text(message)
-    assert "❌ stored: 5 of 6 objects verified" in text
-    assert "Next: `trainyard store sync" in text
-
-
-def test_succeeded_without_a_proof_says_so(new_run: NewRun) -> None:
-    message = slack_message(SUCCEEDED, facts(new_run().train().succeed()), AROUND)
+def test_an_unproven_run_never_reads_as_proven(new_run: NewRun) -> None:
+    run = new_run().train().succeed()
+    message = slack_message(SUCCEEDED, facts(run), AROUND)
     assert message.text.startswith("⚠ Training 812: trained, not proven yet")
     assert "Next: `trainyard prove --run-dir runs/" in full_text(message)
+    run.prove(failing="stored")
+    for moment in (SUCCEEDED, FAILED):
+        message = slack_message(moment, facts(run), AROUND)
+        assert message.text.startswith("❌ Training 812: not proven: stored · loss 5.52")
+        text = full_text(message)
+        assert "❌ stored: 5 of 6 objects verified" in text
+        assert "Next: `trainyard store sync" in text
 
 
 def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:

@@ -38,10 +38,6 @@ def test_the_models_text_cannot_send_control_sequences_to_the_terminal(new_run: 
     assert all(text.isprintable() and len(text) <= 100 for _, text in lines)
 
 
-def test_without_a_sample_there_is_no_line(new_run: NewRun) -> None:
-    assert list(sample_lines(read_facts(new_run().path), one_line=False)) == []
-
-
 def proof_of(run: Any) -> ProofRecord:
     proof = read_facts(run.path).proof
     assert proof is not None

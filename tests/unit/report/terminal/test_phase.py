@@ -55,18 +55,14 @@ def test_a_line_fits_every_width_and_always_changes() -> None:
         assert len(set(still)) == len(still), "without progress the elapsed time still changes"
 
 
-@pytest.mark.parametrize(
-    ("width", "there", "gone"),
-    [
-        (79, ["1.2 of 4.8 GB", "MB/s", "left"], ["▕"]),
-        (70, ["1.2 of 4.8 GB", "left"], ["MB/s"]),
-        (39, ["…", "1.2 of 4.8 GB"], ["left"]),
-    ],
-)
-def test_the_least_important_parts_are_left_out_first(width: int, there: list[str], gone: list[str]) -> None:
-    line = live_lines(4_800_000_000, 300_000_000, seconds=5, width=width)[-1]
-    assert all(part in line for part in there), line
-    assert not any(part in line for part in gone), line
+def test_the_least_important_parts_are_left_out_first() -> None:
+    for width, there, gone in (
+        (79, ["1.2 of 4.8 GB", "MB/s", "left"], "▕"),
+        (70, ["1.2 of 4.8 GB", "left"], "MB/s"),
+        (39, ["…", "1.2 of 4.8 GB"], "left"),
+    ):
+        line = live_lines(4_800_000_000, 300_000_000, seconds=5, width=width)[-1]
+        assert all(part in line for part in there) and gone not in line, line
 
 
 def test_bytes_that_were_read_twice_never_exceed_the_total() -> None:
@@ -138,7 +134,6 @@ def test_the_next_work_starts_from_zero(caplog: pytest.LogCaptureFixture) -> Non
     assert display.line(79).endswith("hashing")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999, 1.0, 2.0])
-def test_the_bar_always_has_the_same_width(share: float) -> None:
-    assert len(bar(share)) == 18
+def test_the_bar_always_has_the_same_width() -> None:
+    assert {len(bar(share)) for share in (0.0, 0.01, 0.5, 0.999, 1.0, 2.0)} == {18}
     assert bar(0.5).count("█") == 8

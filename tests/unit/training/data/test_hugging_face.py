@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from tests.answering import answering
 from tests.unit.training.lab import Lab
 
 from trainyard.config.load import dump_yaml
@@ -213,28 +212,18 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     requested: list[str] = []
 
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.startswith("/api/datasets/"):  # the client sends other requests once a day
-                requested.append(self.path)
-            known = self.path.startswith("/api/datasets/some/data")
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Type", "application/json")
-            if not known:
-                self.send_header("X-Error-Code", "RepoNotFound")
-            self.end_headers()
-            self.wfile.write(json.dumps({"id": "some/data", "sha": COMMIT}).encode())
+    def answer(_method: str, path: str, *_: object) -> tuple[int, dict[str, str], dict[str, str]]:
+        if path.startswith("/api/datasets/"):  # the client sends other requests once a day
+            requested.append(path)
+        known = path.startswith("/api/datasets/some/data")
+        headers = {"Content-Type": "application/json"} | ({} if known else {"X-Error-Code": "RepoNotFound"})
+        return 200 if known else 404, {"id": "some/data", "sha": COMMIT}, headers
 
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    yield requested
-    server.shutdown()
-    server.server_close()
+    with answering(answer) as address:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        yield requested
 
 
 def test_a_branch_is_resolved_to_its_commit_and_a_commit_is_not_requested(hub: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""trainyard step prune-runs: which run directories are removed, for each state at each kind of position."""
+"""Old runs on the runner: which directories are removed, for each state at each kind of position."""
 
 import fcntl
 import json
@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import save, write_finished_run
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
-from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.commands import step_action
 from trainyard.proof import PARTS
-from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.judged_records import digests_now
-from trainyard.run.records import RecordWriter, append_event
 
 ROOT = Path(__file__).resolve().parents[2]
 HEX = "0123456789abcdef" * 4
@@ -28,46 +25,6 @@ RUNS = [f"gh-{number}" for number in range(106, 100, -1)]
 """The newest first: its position is its index."""
 KEPT = 3
 NUMBERS = {name: int(name.removeprefix("gh-")) for name in RUNS}
-
-
-def train(layout: RunDirectory, *, finished: float) -> None:
-    """A small run of two steps, each with a checkpoint."""
-    layout.create()
-    run_id = layout.path.name
-    config = load_config(ROOT / "configs" / "smoke.yaml", ["training.max_steps=2"]).config
-    layout.config_file.write_text(dump_yaml(config))
-    facts = {
-        "config_sha256": config_sha256(config),
-        "lock_sha256": HEX,
-        "seed": 42,
-        "git": {"commit": HEX[:40], "dirty": False},
-        "data": {"fingerprint": HEX},
-        "hardware": {"device": "cpu", "world_size": 1},
-        "plan": {"steps": 2},
-    }
-    write_identity(layout.run_file, run_id, facts)
-    append_event(layout.events_file, "started", step=0)
-    writer = RecordWriter(layout.metrics_file)
-    for step in (1, 2):
-        writer.write({"step": step, "loss": 5.0 / step, "tokens": step * 4096})
-    writer.close()
-    digests = {step: save(layout, step, run_id) for step in (1, 2)}
-    append_event(layout.events_file, "finished", step=2, status="succeeded")
-    outcome = {"status": "succeeded", "exit_code": 0, "steps": 2, "first_loss": 5.0, "final_loss": 2.5}
-    more = {"seconds": 1.0, "finished": finished, "state_sha256": {"model": HEX, "optimizer": HEX}}
-    last = {"checkpoint": {"step": 2, "manifest_sha256": digests[2]}}
-    write_outcome(layout.run_file, outcome | more | last)
-
-
-def save(layout: RunDirectory, step: int, run_id: str, *, recorded: bool = True) -> str:
-    path = layout.checkpoint(step)
-    path.mkdir()
-    (path / "state.bin").write_bytes(f"{run_id} {step}".encode() * 100)
-    write_manifest(path, CheckpointManifest(step, run_id, 1.7e9 + step, describe_files(path)))
-    digest = sha256_of_file(path / "manifest.json")
-    if recorded:
-        append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
-    return digest
 
 
 def prove(layout: RunDirectory, store: str, **changes: Any) -> None:
@@ -91,7 +48,7 @@ def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runner")
     for age, name in enumerate(reversed(RUNS)):
         layout = RunDirectory(folder / "runs" / name)
-        train(layout, finished=1.7e9 + age)
+        write_finished_run(layout, steps=2, saves=(1, 2), finished=1.7e9 + age)
         sync_run(open_store(f"file://{folder}/store"), layout, NUMBERS[name])
     return folder
 
@@ -166,7 +123,7 @@ STATES: dict[str, Change | None] = {
     "proven, the store's bytes changed": lambda w, n: change_object(
         w, f"run-{NUMBERS[n]}/checkpoint-*2/state.bin"
     ),
-    "proven, with one more checkpoint": lambda w, n: save(run_of(w, n), 3, n, recorded=False),
+    "proven, with one more checkpoint": lambda w, n: save(run_of(w, n), 3, recorded=False),
     "proven, with an unfinished checkpoint": lambda w, n: run_of(w, n).checkpoint(3).mkdir(),
     "proven, with another checkpoint of a step": lambda w, n: (
         run_of(w, n).checkpoint(1) / "manifest.json"
@@ -218,101 +175,90 @@ def rewrite_id(layout: RunDirectory) -> None:
     prove(layout, json.loads((layout.report / "proof.json").read_text())["store"])
 
 
-@pytest.fixture(scope="module")
-def prune_runs(load_script: Any) -> Any:
-    return load_script("step_prune_runs")
-
-
 @pytest.fixture
 def held() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
 
-def pruned(prune_runs: Any, world: Path, *arguments: str) -> int:
-    where = ["--runs-directory", str(world / "runs"), "--store", f"file://{world}/store"]
-    return int(handler.exit_code_of(lambda: prune_runs.main([*where, *arguments])))
+def pruned(world: Path, *, keep: int = KEPT, current: str = "gh-current") -> int:
+    """Remove old runs beside the run `current`; return the exit code."""
+    run_dir, store = world / "runs" / current, f"file://{world}/store"
+    return int(handler.exit_code_of(lambda: step_action.prune(run_dir, store=store, keep=str(keep))))
 
 
 # The last kept by rank and the first removed; others are as their neighbours.
 @pytest.mark.parametrize("position", [KEPT - 1, KEPT])
 @pytest.mark.parametrize("state", STATES)
 def test_each_state_at_each_position_is_kept_or_removed(
-    prune_runs: Any, world: Path, held: ExitStack, state: str, position: int
+    world: Path, held: ExitStack, state: str, position: int
 ) -> None:
     name = RUNS[position]
     change = STATES[state]
     found = change(world, name) if change else None
     if found is not None and hasattr(found, "close"):
         held.callback(found.close)
-    current = ["--current", str(world / "runs" / name)] if state == "the run of this job" else []
+    current = name if state == "the run of this job" else "gh-current"
     ranked = [run for run in RUNS if run != name or state in RANKS]
     expected = {run for run in ranked[KEPT:] if run != name or state in REMOVABLE}
-    assert pruned(prune_runs, world, *current) == 0
-    assert names_in(world / "runs") == set(RUNS), "without --apply nothing changes"
-    assert pruned(prune_runs, world, "--keep-last", str(KEPT), *current, "--apply") == 0
+    assert pruned(world, current=current) == 0
     assert set(RUNS) - names_in(world / "runs") == expected
 
 
 @pytest.mark.parametrize(
     "name", ["20261120-214501-7c1f", "gh-101.until-00000002", "gh-", "gh-1a", "data", ".removing-x", "GH-7"]
 )
-def test_a_folder_of_another_name_stays_whatever_is_in_it(prune_runs: Any, world: Path, name: str) -> None:
+def test_a_folder_of_another_name_stays_whatever_is_in_it(world: Path, name: str) -> None:
     oldest = run_of(world, RUNS[-1])
     shutil.move(oldest.path, world / "runs" / name)
     (world / "runs" / "a file").write_text("")
-    assert pruned(prune_runs, world, "--keep-last", "1", "--apply") == 0
+    assert pruned(world, keep=1) == 0
     assert names_in(world / "runs") == {RUNS[0], name, "a file"}
 
 
-def test_the_plan_gives_a_reason_for_each_and_is_printed_as_data(
-    prune_runs: Any, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reason_is_given_for_each(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run_of(world, RUNS[1]).report / "proof.json").unlink()
-    assert pruned(prune_runs, world, "--json", "--dry-run") == 0
-    plan = {Path(each["path"]).name: each for each in json.loads(capsys.readouterr().out)["directories"]}
-    assert plan[RUNS[0]]["reason"] == "it is one of the newest 3 proven runs"
-    assert plan[RUNS[1]]["reason"] == "no proof of this run is on record"
-    assert (plan[RUNS[5]]["keep"], plan[RUNS[5]]["bytes"] > 2000) == (False, True)
-    assert plan[RUNS[5]]["reason"].startswith("it is proven, and run 101 in file://")
-    assert pruned(prune_runs, world, "--dry-run") == 0
-    assert f"{RUNS[5]}: removed: it is proven" in capsys.readouterr().out
+    assert pruned(world) == 0
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines[RUNS[0]] == "kept: it is one of the newest 3 proven runs"
+    assert lines[RUNS[1]] == "kept: no proof of this run is on record"
+    assert lines[RUNS[5]].startswith("removed: it is proven, and run 101 in file://")
 
 
 def test_a_store_that_cannot_be_reached_keeps_everything(
-    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.move(world / "store", world / "gone")
-    assert pruned(prune_runs, world, "--apply") in (0, 4)
+    assert pruned(world) in (0, 4)
     assert names_in(world / "runs") == set(RUNS)
 
 
-def test_an_interrupted_removal_is_finished_by_the_next_call(prune_runs: Any, world: Path) -> None:
+def test_an_interrupted_removal_is_finished_by_the_next_call(world: Path) -> None:
     left = world / "runs" / f".removing-{RUNS[5]}"
     run_of(world, RUNS[5]).path.rename(left)
     shutil.rmtree(left / "report")
     target = world / "target"
     target.mkdir()
     (world / "runs" / ".removing-gh-7").symlink_to(target)
-    assert pruned(prune_runs, world, "--apply", "--keep-last", "9") == 0
+    assert pruned(world, keep=9) == 0
     assert not left.exists()
     assert target.is_dir()
     assert names_in(world / "runs") == {*RUNS[:5], ".removing-gh-7"}
 
 
 def test_what_cannot_be_removed_is_named(
-    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", refuse)
-    assert pruned(prune_runs, world, "--apply") == 1
+    assert pruned(world) == 1
     assert "Permission denied" in capsys.readouterr().err
 
 
 def test_a_run_whose_checkpoints_cannot_be_read_stays_and_the_others_go(
-    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unreadable, entries = run_of(world, RUNS[5]).checkpoints, Path.iterdir
 
@@ -322,12 +268,12 @@ def test_a_run_whose_checkpoints_cannot_be_read_stays_and_the_others_go(
         return entries(path)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    assert pruned(prune_runs, world, "--apply", "--keep-last", str(KEPT)) == 0
+    assert pruned(world) == 0
     assert names_in(world / "runs") == {*RUNS[:KEPT], RUNS[5]}
 
 
 def test_a_file_that_vanishes_while_it_is_counted_is_no_reason_to_stop(
-    prune_runs: Any, world: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of another program, or the one that has its directory open, removes its own temporary files."""
     found = Path.lstat
@@ -339,20 +285,15 @@ def test_a_file_that_vanishes_while_it_is_counted_is_no_reason_to_stop(
 
     (run_of(world, RUNS[5]).logs / "vanishing").write_text("x")
     monkeypatch.setattr(Path, "lstat", lstat)
-    assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
+    assert pruned(world, keep=5) == 0
     assert not run_of(world, RUNS[5]).path.exists()
 
 
-def test_a_link_within_a_run_is_removed_and_not_followed(prune_runs: Any, world: Path) -> None:
+def test_a_link_within_a_run_is_removed_and_not_followed(world: Path) -> None:
     outside = world / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
     (run_of(world, RUNS[5]).logs / "link").symlink_to(outside)
-    assert pruned(prune_runs, world, "--apply", "--keep-last", "5") == 0
+    assert pruned(world, keep=5) == 0
     assert (outside / "precious").is_file()
     assert not run_of(world, RUNS[5]).path.exists()
-
-
-def test_a_folder_that_is_not_there_is_refused(prune_runs: Any, world: Path) -> None:
-    (world / "runs").rename(world / "runs-of-another-name")
-    assert pruned(prune_runs, world) == 2

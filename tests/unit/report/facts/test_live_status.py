@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.gateways.node_reading import GpuReading, NodeReading
-from trainyard.report.facts.live_status import LiveStatus
-from trainyard.report.facts.live_status_metrics import status_samples
+from trainyard.report.facts.live_status import LiveStatus, status_samples
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.prometheus_text import Sample, prometheus_text, row_samples, write_prometheus_file
 from trainyard.run.record_models import MetricRow

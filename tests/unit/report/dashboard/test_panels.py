@@ -1,7 +1,6 @@
 """The SVG of a chart, which paper and browsers without scripts show."""
 
-from trainyard.report.dashboard.chart import HEIGHT, WIDTH, Chart, draw_chart
-from trainyard.report.dashboard.panels import DrawnPanel, Panel, Series
+from trainyard.report.dashboard.panels import HEIGHT, WIDTH, Chart, DrawnPanel, Panel, Series, draw_chart
 from trainyard.report.facts.curve import Point
 
 
