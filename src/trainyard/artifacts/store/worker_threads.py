@@ -1,7 +1,7 @@
 """Run a function over a list of items on the threads of a pool."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -16,10 +16,14 @@ def map_items(
     When a call raises, or the waiting thread is interrupted, no further item starts, and all running calls
     have ended when the exception is raised here: the caller may then undo what they did.
     """
-    futures = [pool.submit(function, item) for item in items]
+    futures = list[Future[_Out]]()
     try:
-        return [future.result() for future in futures]
+        for item in items:
+            futures.append(pool.submit(function, item))
+        for future in as_completed(futures):
+            future.result()
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
+    return [future.result() for future in futures]
