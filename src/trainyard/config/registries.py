@@ -14,46 +14,39 @@ DEFAULT_RECIPE = "pretrain"
 
 
 @dataclass(frozen=True)
-class RecipeEntry:
-    """A way to train, or another training program: `recipe` in the configuration."""
+class Choice:
+    """A valid value of a key."""
 
     meaning: str
-    """The recipe in a few words, for the reference of the configuration."""
+    """The value in a few words, for the reference of the configuration."""
+    module: str = ""
+    """The dotted name of the module that defines it; empty where none does."""
+
+    def preset(self) -> Any:
+        """Return the `PRESET` of its module, which cannot be imported here: it reads the configuration."""
+        return import_module(self.module).PRESET
 
 
 RECIPES = {
-    DEFAULT_RECIPE: RecipeEntry("next-token prediction on data.train_path"),
+    DEFAULT_RECIPE: Choice("next-token prediction on data.train_path"),
 }
 COMMAND = "command"
 """The recipe of any program: `program.command` names it, and it runs on every target."""
 
 
-@dataclass(frozen=True)
-class PresetEntry(RecipeEntry):
-    """A training program that people know by name, as a recipe."""
-
-    module: str
-    """The dotted name of a module that defines a `programs.presets.preset.Preset` as `PRESET`."""
-
-    def preset(self) -> Any:
-        """Return its `Preset`, which this module cannot name: the preset reads the configuration."""
-        return import_module(self.module).PRESET
-
-
+# Training programs that people know by name; the module defines a `programs.presets.preset.Preset`.
 PRESETS = {
-    "deepspeed": PresetEntry("a script with DeepSpeed", "trainyard.programs.presets.deepspeed"),
-    "hf-trainer": PresetEntry(
-        "a script with the transformers Trainer", "trainyard.programs.presets.hf_trainer"
-    ),
-    "lightning": PresetEntry("a script with LightningCLI", "trainyard.programs.presets.lightning_cli"),
-    "megatron": PresetEntry("Megatron-LM's pretrain_gpt.py", "trainyard.programs.presets.megatron"),
-    "nemo": PresetEntry("NeMo 2, for Llama", "trainyard.programs.presets.nemo"),
-    "torchtitan": PresetEntry("one of torchtitan's configurations", "trainyard.programs.presets.torchtitan"),
-    "trl-sft": PresetEntry("TRL's supervised fine-tuning", "trainyard.programs.presets.trl_sft"),
-    "verl": PresetEntry("verl's GRPO", "trainyard.programs.presets.verl"),
+    "deepspeed": Choice("a script with DeepSpeed", "trainyard.programs.presets.deepspeed"),
+    "hf-trainer": Choice("a script with the transformers Trainer", "trainyard.programs.presets.hf_trainer"),
+    "lightning": Choice("a script with LightningCLI", "trainyard.programs.presets.lightning_cli"),
+    "megatron": Choice("Megatron-LM's pretrain_gpt.py", "trainyard.programs.presets.megatron"),
+    "nemo": Choice("NeMo 2, for Llama", "trainyard.programs.presets.nemo"),
+    "torchtitan": Choice("one of torchtitan's configurations", "trainyard.programs.presets.torchtitan"),
+    "trl-sft": Choice("TRL's supervised fine-tuning", "trainyard.programs.presets.trl_sft"),
+    "verl": Choice("verl's GRPO", "trainyard.programs.presets.verl"),
 }
-_ANY_PROGRAM = {COMMAND: RecipeEntry("any program, named by program.command")}
-EVERY_RECIPE: Mapping[str, RecipeEntry] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)  # type: ignore[arg-type]
+_ANY_PROGRAM = {COMMAND: Choice("any program, named by program.command")}
+EVERY_RECIPE: Mapping[str, Choice] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES)
 """The valid values of `recipe`."""
 
 
@@ -96,28 +89,18 @@ def store_examples() -> str:
     return " or ".join(scheme.example for scheme in STORE_SCHEMES.values())
 
 
-@dataclass(frozen=True)
-class JobKindEntry:
-    """A kind of job on a cluster: `cluster.kind` in the configuration."""
-
-    module: str
-    """The dotted name of a module that defines a `jobs.job_kind.JobKind` as `KIND`."""
-    meaning: str
-    """The kind in a few words, for the reference of the configuration."""
-
-
 DEFAULT_JOB_KIND = "pytorchjob"
 """The kind that is planned without a cluster, and for a cluster that serves no kind."""
 JOB_KINDS = {
-    DEFAULT_JOB_KIND: JobKindEntry("trainyard.jobs.kinds.pytorch_job", "Kubeflow's PyTorchJob"),
-    "trainjob": JobKindEntry("trainyard.jobs.kinds.train_job", "TrainJob of Kubeflow Trainer 2"),
-    "rayjob": JobKindEntry("trainyard.jobs.kinds.ray_job", "KubeRay's RayJob, with a cluster of its own"),
-    "raycluster": JobKindEntry("trainyard.jobs.kinds.ray_cluster", "a RayJob on a lasting RayCluster"),
-    "hyperpod": JobKindEntry("trainyard.jobs.kinds.hyperpod_pytorch_job", "HyperPod's HyperPodPyTorchJob"),
+    DEFAULT_JOB_KIND: Choice("Kubeflow's PyTorchJob", "trainyard.jobs.kinds.pytorch_job"),
+    "trainjob": Choice("TrainJob of Kubeflow Trainer 2", "trainyard.jobs.kinds.train_job"),
+    "rayjob": Choice("KubeRay's RayJob, with a cluster of its own", "trainyard.jobs.kinds.ray_job"),
+    "raycluster": Choice("a RayJob on a lasting RayCluster", "trainyard.jobs.kinds.ray_cluster"),
+    "hyperpod": Choice("HyperPod's HyperPodPyTorchJob", "trainyard.jobs.kinds.hyperpod_pytorch_job"),
 }
-"""In the order in which `auto` tries them."""
-FOREIGN_JOB_KINDS = {"job": JobKindEntry("trainyard.jobs.kinds.indexed_job", "Job of Kubernetes, indexed")}
+"""In the order in which `auto` tries them; each module defines a `jobs.job_kind.JobKind` as `KIND`."""
+FOREIGN_JOB_KINDS = {"job": Choice("Job of Kubernetes, indexed", "trainyard.jobs.kinds.indexed_job")}
 """Kinds of jobs that are sent only from somebody else's manifest."""
-_ANY_KIND = JobKindEntry("", "the first that the cluster serves")
-JOB_KIND_CHOICES = ChainMap(dict[str, JobKindEntry](), JOB_KINDS, {"auto": _ANY_KIND})
+_ANY_KIND = Choice("the first that the cluster serves")
+JOB_KIND_CHOICES = ChainMap(dict[str, Choice](), JOB_KINDS, {"auto": _ANY_KIND})
 """The valid values of `cluster.kind`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from trainyard.config.registries import Choice
 
 MOST = 10**12
 """Largest count; larger ones are typing errors and would overflow far from their cause."""
@@ -27,15 +29,6 @@ Words = Annotated[tuple[Name, ...], Field(strict=False, max_length=1024)]
 """A list of texts. YAML has lists, and a frozen section needs a tuple."""
 
 
-class Entry(Protocol):
-    """An entry of a registry whose names are the allowed values of a key."""
-
-    @property
-    def meaning(self) -> str:
-        """The entry in a few words."""
-        ...
-
-
 @dataclass(frozen=True)
 class OneOf:
     """Restricts a value to the names in a registry, so that the registry alone has to list them.
@@ -44,7 +37,7 @@ class OneOf:
     the description of the key.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Choice]
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._require_name)

@@ -184,7 +184,7 @@ def _nodes(environment: Mapping[str, str]) -> int | None:
             f"PET_NNODES={least}:{most}: a run keeps its number of nodes, because its global batch decides "
             "the result. Request one number (elasticPolicy: minReplicas = maxReplicas)"
         )
-    return _parse_number(_NODES[0], least, least=1) if least else None
+    return _number({_NODES[0]: least}, _NODES[0], least=1)
 
 
 def _processes(environment: Mapping[str, str], requested: int | None) -> Processes | None:
@@ -212,12 +212,10 @@ def _value(environment: Mapping[str, str], *names: str) -> str | None:
 
 def _number(environment: Mapping[str, str], *names: str, least: int = 0) -> int | None:
     value = _value(environment, *names)
-    return None if value is None else _parse_number(" or ".join(names), value, least=least)
-
-
-def _parse_number(name: str, value: str, *, least: int) -> int:
+    if value is None:
+        return None
     if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) < least:
-        raise _refusal(f"{name} is {value}: expected a whole number, at least {least}")
+        raise _refusal(f"{' or '.join(names)} is {value}: expected a whole number, at least {least}")
     return int(value)
 
 

@@ -5,6 +5,7 @@ omitted.
 """
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ class RecordWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         with _explain_errors(path):
-            _drop_torn_line(path)
+            content = path.read_bytes() if path.is_file() else b""
+            if content and not content.endswith(b"\n"):  # the next row starts on its own line
+                os.truncate(path, content.rfind(b"\n") + 1)
             self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, row: Row) -> None:
@@ -106,13 +109,3 @@ def keep_rows_up_to(path: Path, step: int) -> int:
     if len(kept) < len(rows):
         write_bytes_atomically(path, "".join(map(line_of_row, kept)).encode())
     return len(rows) - len(kept)
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Remove an incomplete last line, so that the next row starts on its own line."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)

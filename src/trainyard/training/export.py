@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,14 +41,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One file of weights."""
-
-    name: str
-    tensors: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Export:
     """A checked plan of an export."""
 
@@ -62,7 +54,8 @@ class Export:
     """The type of the exported numbers, a key of DTYPES."""
     sizes: dict[str, int]
     """The bytes of each tensor, in the order of the model."""
-    shards: tuple[Shard, ...]
+    shards: dict[str, list[str]]
+    """The tensors of each file of weights, by its name."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,7 +67,7 @@ class Export:
             "parameters": sum(self.sizes.values()) // DTYPES[self.dtype].itemsize,
             "bytes": sum(self.sizes.values()),
             "format": "safetensors",
-            "weights": [shard.name for shard in self.shards],
+            "weights": list(self.shards),
         }
 
 
@@ -110,7 +103,7 @@ def plan_export(
         eos=load_vocabulary(model).eos,
         dtype=dtype,
         sizes=sizes,
-        shards=tuple(_shards(sizes, shard_bytes)),
+        shards=_shards(sizes, shard_bytes),
     )
 
 
@@ -127,7 +120,7 @@ def _checkpoint(directory: RunDirectory, step: int | None, digest_of: Callable[[
     return path
 
 
-def _shards(sizes: dict[str, int], limit: int) -> Iterator[Shard]:
+def _shards(sizes: dict[str, int], limit: int) -> dict[str, list[str]]:
     """Distribute the tensors in order; start a new file when the next tensor would exceed `limit` bytes."""
     groups: list[list[str]] = [[]]
     filled = 0
@@ -137,9 +130,9 @@ def _shards(sizes: dict[str, int], limit: int) -> Iterator[Shard]:
             filled = 0
         groups[-1].append(name)
         filled += size
-    for number, group in enumerate(groups, 1):
-        name = WEIGHTS_NAME if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        yield Shard(name, tuple(group))
+    if len(groups) == 1:
+        return {WEIGHTS_NAME: groups[0]}
+    return {f"model-{n:05}-of-{len(groups):05}.safetensors": group for n, group in enumerate(groups, 1)}
 
 
 def require_absent(target: Path) -> None:
@@ -181,15 +174,15 @@ def _write_files(export: Export, folder: Path, progress: Progress) -> None:
 
     progress.begin("writing", sum(export.sizes.values()))
     origin = {"format": "pt", "run_id": export.run_id, "step": str(export.step)}
-    for shard in export.shards:
+    for file, names in export.shards.items():
         kind, tensors = DTYPES[export.dtype], {}
-        for name in shard.tensors:
+        for name in names:
             tensors[name] = export.weights.read(name).to(kind)
             progress.advance(export.sizes[name])
-        save_file(tensors, folder / shard.name, origin)
+        save_file(tensors, folder / file, origin)
     if len(export.shards) > 1:
-        names = {name: shard.name for shard in export.shards for name in shard.tensors}
-        index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": names}
+        files = {name: file for file, names in export.shards.items() for name in names}
+        index = {"metadata": {"total_size": sum(export.sizes.values())}, "weight_map": files}
         _write_json(folder / INDEX_NAME, index)
     _write_json(folder / CONFIG_NAME, _config(export))
     write_tokenizer(folder, export.model)

@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -296,7 +295,12 @@ class Trainer:
         steps = state.schedule["schedule_steps"] if state.schedule else self._context.length.steps
         rate = learning_rate(state.step, steps, training)
         if problem is None:
-            self._update(rate)
+            set_learning_rate(state.optimizer, rate)
+            self._saver.wait_until_staged()  # the copy of the last checkpoint still reads the weights
+            if self._parallel.compressed:
+                self._parallel.compressed.commit()
+            with explain_lost_peers():
+                state.optimizer.step()
             self._record_loss(loss)
         else:
             self._skip(problem, loss, grad_norm)
@@ -332,14 +336,11 @@ class Trainer:
         # A stream may wait for the network, so it counts as slow work.
         with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
             own, targets = batches.share(step, self._parallel.share, size=size)
-        return _OwnBatch(step, max(1, targets), [self._on_device(part) for part in own])
-
-    def _on_device(self, sequences: np.ndarray) -> Tensor:
-        tokens = torch.from_numpy(sequences)
-        if self._device.type != "cuda":
-            return tokens.to(self._device)
-        # From memory that is not pinned, the host would wait for the copy.
-        return tokens.pin_memory().to(self._device, non_blocking=True)
+        parts = [torch.from_numpy(part) for part in own]
+        if self._device.type == "cuda":
+            # From memory that is not pinned, the host would wait for the copy.
+            parts = [part.pin_memory() for part in parts]
+        return _OwnBatch(step, max(1, targets), [part.to(self._device, non_blocking=True) for part in parts])
 
     # Forward and backward
 
@@ -434,16 +435,6 @@ class Trainer:
         """Raise TrainingFailedError for a `step` with a value that is not finite."""
         self._saver.finish_before_failure()
         raise self._context.not_finite_error(step, f"Step {step}: {problem}")
-
-    # Optimizer
-
-    def _update(self, rate: float) -> None:
-        set_learning_rate(self._state.optimizer, rate)
-        self._saver.wait_until_staged()  # the copy of the last checkpoint still reads the weights
-        if self._parallel.compressed:
-            self._parallel.compressed.commit()
-        with explain_lost_peers():
-            self._state.optimizer.step()
 
     # Log
 

@@ -54,9 +54,9 @@ import io
 import json
 import sys
 
-from trainyard.config.registries import JOB_KINDS, JobKindEntry
+from trainyard.config.registries import JOB_KINDS, Choice
 
-JOB_KINDS["volcano"] = JobKindEntry("volcano_job", "Job of Volcano")
+JOB_KINDS["volcano"] = Choice("Job of Volcano", "volcano_job")
 
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.cluster.needed_apis import choose_kind

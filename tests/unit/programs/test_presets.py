@@ -7,7 +7,7 @@ import pytest
 from tests.unit.jobs.plans import request
 
 from trainyard.config.load import load_config
-from trainyard.config.registries import PRESETS, PresetEntry
+from trainyard.config.registries import PRESETS, Choice
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import decides_the_end, plan_job
@@ -63,7 +63,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a preset, which is one line of the registry."""
     (tmp_path / "own_preset.py").write_text(PLANTED)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(PRESETS, "own", PresetEntry("a program of our own", "own_preset"))
+    monkeypatch.setitem(PRESETS, "own", Choice("a program of our own", "own_preset"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -90,19 +90,14 @@ class TokenBatches:
         """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""
         epoch, place = divmod(step, self.steps_per_epoch)
         block, row = divmod(place, self._steps_per_block)
-        kept = self._block
-        if kept is None or kept[0] != (epoch, block):
-            kept = self._block = ((epoch, block), self._computed_block(epoch, block))
-        windows: npt.NDArray[np.int64] = kept[1][row]
-        return windows
-
-    def _computed_block(self, epoch: int, block: int) -> npt.NDArray[np.int64]:
-        """The windows `[step, batch]` of a block's steps."""
-        first = block * self._steps_per_block
-        last = min(first + self._steps_per_block, self.steps_per_epoch)
-        places = np.arange(first * self._batch_size, last * self._batch_size, dtype=np.uint64)
-        windows = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
-        return windows.reshape(-1, self._batch_size)
+        if self._block is None or self._block[0] != (epoch, block):
+            first = block * self._steps_per_block
+            last = min(first + self._steps_per_block, self.steps_per_epoch)
+            places = np.arange(first * self._batch_size, last * self._batch_size, dtype=np.uint64)
+            windows = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
+            self._block = ((epoch, block), windows.reshape(-1, self._batch_size))
+        chosen: npt.NDArray[np.int64] = self._block[1][row]
+        return chosen
 
 
 def first_windows(

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from trainyard.errors import DataError
 
 _EXAMPLES = 3
@@ -122,21 +124,23 @@ def standard_library(root: Path | None = None) -> Corpus:
     return Corpus(f"Python {sys.version_info.major}.{sys.version_info.minor} standard library", files)
 
 
-def corpus_at(key: str, path: Path, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
+def corpus_at(
+    key: str, path: Path, *, without: Sequence[Path], skips: SkipTally, bin_dtype: str = "uint16"
+) -> Corpus:
     """Find the usable files at `path`, which is a file or a folder that is searched recursively.
 
-    `key` (`data.train_path`) is for messages. Folders in `without` and names with a leading dot are left
-    out. Links are followed, each folder once. Raises DataError when `path` is missing, has no usable file or
-    holds a Megatron dataset.
+    `key` (`data.train_path`) is for messages. Folders in `without`, names with a leading dot, and `.bin`
+    files that cannot hold tokens of `bin_dtype` are left out. Links are followed, each folder once. Raises
+    DataError when `path` is missing, has no usable file or holds a Megatron dataset.
     """
     if not path.exists():
         raise DataError(f"{key}: {path} does not exist. {_advice(key)}")
     if path.is_dir():
         excluded = {folder.resolve() for folder in without} - {path.resolve()}
         paths = _paths_below(path, is_pruned=lambda p: _is_hidden(p) or p.resolve() in excluded, skips=skips)
-        files = _corpus_files(path, (p for p in paths if not _is_hidden(p)), skips)
+        files = _corpus_files(path, (p for p in paths if not _is_hidden(p)), skips, bin_dtype)
     else:
-        files = _corpus_files(path.parent, [path], skips)
+        files = _corpus_files(path.parent, [path], skips, bin_dtype)
     if not files:
         raise DataError(unusable_message(key, path, skips))
     return Corpus(str(path), files)
@@ -212,7 +216,9 @@ def _is_library_source(path: Path, root: Path) -> bool:
     return not path.is_symlink() or path.resolve().is_relative_to(root)
 
 
-def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTally) -> tuple[CorpusFile, ...]:
+def _corpus_files(
+    root: Path, paths: Iterator[Path] | list[Path], skips: SkipTally, bin_dtype: str = "uint16"
+) -> tuple[CorpusFile, ...]:
     """The non-empty files of `paths` with a known suffix, sorted; the others are counted in `skips`."""
     files = []
     for path in paths:
@@ -223,6 +229,8 @@ def _corpus_files(root: Path, paths: Iterator[Path] | list[Path], skips: SkipTal
             skips.add("unreadable files", relative)
         elif status.st_size == 0:
             skips.add("empty files", relative)
+        elif path.suffix.lower() == ".bin" and status.st_size % np.dtype(bin_dtype).itemsize:
+            skips.add(f".bin files that are not a multiple of {bin_dtype} in size", relative)
         else:
             if path.suffix == ".bin" and path.with_suffix(".idx").is_file():
                 # Its integers are of the type in the index: read as another type, they would be wrong tokens.

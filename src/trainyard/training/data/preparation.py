@@ -6,31 +6,23 @@ made by `tokenize_corpus`.
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainyard.config.schema import DataConfig, ModelConfig
-from trainyard.errors import DataError
 from trainyard.training.data.corpus import (
-    Corpus,
     CorpusFile,
     SkipCount,
     SkipTally,
     corpus_at,
     hold_out,
     standard_library,
-    unusable_message,
 )
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 
 _SCHEMA = 2
-
-
 # Held-out files of fewer bytes for each token of a sequence may have fewer tokens than one sequence.
 _LEAST_BYTES_PER_TOKEN = 8
 
@@ -100,11 +92,17 @@ def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
     if data.train_path is None:
         corpus = standard_library()
     else:
-        corpus = _corpus("data.train_path", data.train_path, data, without=without, skips=skips)
+        source = Path(data.train_path).expanduser()
+        corpus = corpus_at("data.train_path", source, without=without, skips=skips, bin_dtype=data.bin_dtype)
     train, validation, split = corpus.files, tuple[CorpusFile, ...](), None
     if path is not None:
-        key = "data.validation_path"
-        validation = _corpus(key, path, data, without=[prepared], skips=validation_skips).files
+        validation = corpus_at(
+            "data.validation_path",
+            Path(path).expanduser(),
+            without=[prepared],
+            skips=validation_skips,
+            bin_dtype=data.bin_dtype,
+        ).files
     elif data.validation_fraction:
         split = "files"
         train, validation = hold_out(corpus.files, data.validation_fraction)
@@ -121,18 +119,3 @@ def plan_preparation(data: DataConfig, model: ModelConfig) -> Preparation:
         vocab_size=model.architecture.vocab_size,
         vocabulary=load_vocabulary(model),
     )
-
-
-def _corpus(key: str, path: str, data: DataConfig, *, without: Sequence[Path], skips: SkipTally) -> Corpus:
-    """The corpus at `path`, without `.bin` files that cannot hold tokens of `data.bin_dtype`."""
-    corpus = corpus_at(key, Path(path).expanduser(), without=without, skips=skips)
-    width = np.dtype(data.bin_dtype).itemsize
-    files = []
-    for file in corpus.files:
-        if file.suffix == ".bin" and file.size % width:
-            skips.add(f".bin files that are not a multiple of {data.bin_dtype} in size", file.relative)
-        else:
-            files.append(file)
-    if not files:
-        raise DataError(unusable_message(key, path, skips))
-    return replace(corpus, files=tuple(files))

@@ -141,7 +141,7 @@ class TokenWriter:
 def cut_end(file: TokenFile, fraction: float, path: Path) -> tuple[TokenFile, TokenFile | None]:
     """Move the last `fraction` of the tokens of `file` to `path`. Returns both; None if that is no token.
 
-    Recorded starts of documents are divided too; `path` begins with a document in any case.
+    Recorded starts of documents are divided too.
     """
     # The fraction as it is written in decimal, so that 0.1 of 10 is exactly 1.
     held_out = int(file.tokens * Fraction(repr(fraction)))
@@ -156,7 +156,9 @@ def cut_end(file: TokenFile, fraction: float, path: Path) -> tuple[TokenFile, To
         return kept, end
     beside, starts = file.documents.path, np.array(file.documents.open())
     kept_starts = _write_part(beside, "int64", starts[starts < cut])
-    end_starts = _write_part(beside.with_stem(path.stem), "int64", starts[starts >= cut] - cut)
+    # The end starts with a part of a document, which is one of its own there.
+    places = np.union1d([0], starts[starts >= cut] - cut)
+    end_starts = _write_part(beside.with_stem(path.stem), "int64", places)
     return replace(kept, documents=kept_starts), replace(end, documents=end_starts)
 
 

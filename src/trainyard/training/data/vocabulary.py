@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,6 @@ from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.data.document_reader import Piece
 from trainyard.training.weights.pretrained import tokenizer_file
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 TokenArray = npt.NDArray[np.integer[Any]]
 _BATCH_BYTES = 4 << 20
@@ -120,7 +117,15 @@ class TokenizerVocabulary:
     """A `tokenizer.json` of Hugging Face's tokenizers library."""
 
     def __init__(self, path: Path) -> None:
-        self._tokenizer = _load_tokenizer(path)
+        from tokenizers import Tokenizer
+
+        if not path.is_file():
+            raise ConfigError(
+                f"model.tokenizer: {path} does not exist. Put the model's tokenizer.json there, or set "
+                "model.tokenizer to null (and model.architecture.vocab_size to 256) to train on bytes."
+            )
+        with _TokenizerErrors(path):
+            self._tokenizer = Tokenizer.from_file(str(path))
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         # Ids may have gaps, so the number of tokens would be too small.
         self.size = max(vocabulary.values(), default=-1) + 1
@@ -165,18 +170,6 @@ def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _load_tokenizer(path: Path) -> "Tokenizer":
-    from tokenizers import Tokenizer
-
-    if not path.is_file():
-        raise ConfigError(
-            f"model.tokenizer: {path} does not exist. Put the model's tokenizer.json there, or set "
-            "model.tokenizer to null (and model.architecture.vocab_size to 256) to train on bytes."
-        )
-    with _TokenizerErrors(path):
-        return Tokenizer.from_file(str(path))
 
 
 class _TokenizerErrors(AbstractContextManager[None]):

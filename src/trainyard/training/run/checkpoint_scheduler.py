@@ -72,7 +72,12 @@ class Saver:
             if self._last_saved_step != self._state.step:
                 self.finish()
                 with self._count_wait():
-                    self._begin(ForegroundEngine() if wait else self._engine)
+                    parts, tensors = self._parts, self._state.tensors()
+                    if self._shares is None or not matches_shares(self._shares, tensors):
+                        self._shares = share_out(tensors, parts.world)
+                    engine = ForegroundEngine() if wait else self._engine
+                    self._pending = PendingSave(parts, self._shares, engine)
+                    self._last_saved_step = self._state.step
             if wait or isinstance(self._engine, ForegroundEngine):
                 self.finish()
 
@@ -82,7 +87,10 @@ class Saver:
         If it has no time for any save, the run ends at the newest complete checkpoint. Returns the error to
         raise, which names the step at which the run ends.
         """
-        self._share_signal()
+        # The earliest signal of any process counts for the grace period of all.
+        since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
+        if since:
+            self._parts.stop.adopt_signal(max(since))
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
         if pending is not None and pending.step != reached and not self._has_time(2, pending.seconds):
             self.finish()
@@ -161,12 +169,6 @@ class Saver:
         finally:
             self._engine.close(at_once=not done)
 
-    def _share_signal(self) -> None:
-        """Use the earliest signal of any process for the grace period of all."""
-        since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
-        if since:
-            self._parts.stop.adopt_signal(max(since))
-
     def report_grace(self, slowest_step: float) -> None:
         """After a measured save, agree on how long a stop takes; warn if the grace period is shorter."""
         if not self._is_measured:
@@ -196,13 +198,6 @@ class Saver:
         """
         needed = saves * max(self._seconds, underway_seconds)
         return self._parts.world.all(needed <= self._parts.stop.seconds_left())
-
-    def _begin(self, engine: Engine) -> None:
-        parts, tensors = self._parts, self._state.tensors()
-        if self._shares is None or not matches_shares(self._shares, tensors):
-            self._shares = share_out(tensors, parts.world)
-        self._pending = PendingSave(parts, self._shares, engine)
-        self._last_saved_step = self._state.step
 
     def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:
         if saved is None or self._pending is None:

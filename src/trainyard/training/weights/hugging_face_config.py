@@ -30,7 +30,14 @@ def read_config(path: Path) -> dict[str, Any]:
     for key in ("attention_bias", "mlp_bias"):
         if value.get(key):
             raise _refusal(path, f"has {key}; the layers of this trainer's model have no bias")
-    _require_usual_heads(path, value)
+    head, width, heads = (value.get(key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
+    is_whole = isinstance(head, int) and isinstance(width, int) and isinstance(heads, int) and heads
+    if is_whole and width % heads == 0 and head * heads != width:
+        raise _refusal(
+            path,
+            f"has the head_dim {head}; heads of this trainer's model have hidden_size / num_attention_heads, "
+            f"{width / heads:g}",
+        )
     if "quantization_config" in value:
         raise ConfigError(f"model.path: {path} describes quantised weights; name a folder of float ones")
     return dict(value)
@@ -46,19 +53,6 @@ def not_supported(path: Path) -> str:
 
 def _refusal(path: Path, difference: str) -> ConfigError:
     return ConfigError(f"model.path: {path} {difference}: {not_supported(path.parent)}. Nothing was started.")
-
-
-def _require_usual_heads(path: Path, value: Mapping[str, Any]) -> None:
-    """Raise ConfigError for heads of a size of their own."""
-    head, width, heads = (value.get(key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
-    if not (isinstance(head, int) and isinstance(width, int) and isinstance(heads, int) and heads):
-        return
-    if width % heads == 0 and head * heads != width:
-        raise _refusal(
-            path,
-            f"has the head_dim {head}; heads of this trainer's model have hidden_size / num_attention_heads, "
-            f"{width / heads:g}",
-        )
 
 
 def declared_architecture(config: Mapping[str, Any]) -> dict[str, Any]:

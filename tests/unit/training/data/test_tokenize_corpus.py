@@ -373,7 +373,7 @@ def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Pa
     assert prepared.validation.documents is not None
     assert prepared.train.open().size == 105
     assert prepared.train.documents.open().tolist() == list(range(0, 110, 10))
-    assert prepared.validation.documents.open().tolist() == list(range(5, 95, 10))
+    assert prepared.validation.documents.open().tolist() == [0, *range(5, 95, 10)]
 
 
 def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_numbers(

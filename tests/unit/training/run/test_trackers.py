@@ -160,7 +160,7 @@ context = context_of(WANDB_ONLY, pathlib.Path(sys.argv[1]))
 use = use_trackers(context)
 use.__enter__()
 context.trackers[0].write({"step": 1, "loss": 2.0, "time": 3.0})
-for _ in range(100):  # on a busy machine it may still be starting
+for _ in range(1200):  # on a busy machine it may still be starting
     listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
     rows = [line.split(maxsplit=2) for line in listed]
     children = [row for row in rows if int(row[1]) == os.getpid()]
