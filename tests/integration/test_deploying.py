@@ -362,5 +362,7 @@ def test_manifests_of_others_are_sent_unchanged_and_followed(plane: Any, tmp_pat
             until(lambda: not present(), "them to go")  # noqa: B023
             resent = run("resubmit", name)
             assert resent.returncode == 0, resent.stderr
-        done = run("delete", name, "--no-logs")
-        assert done.returncode == 0, done.stderr
+        for each in (name,) if kind == "rayjob" else (name, f"{name}-2"):
+            done = run("delete", each, "--no-logs")
+            assert done.returncode == 0, done.stderr
+            gone(plane, each)

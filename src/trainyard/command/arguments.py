@@ -103,6 +103,13 @@ def path(value: str) -> Path:
     return Path(value)
 
 
+def run_directory(value: str) -> Path:
+    """A run's directory; the name of one in runs/, which is what reports show, is enough."""
+    given = path(value)
+    in_runs = Path("runs") / given
+    return in_runs if "/" not in value and not given.exists() and in_runs.is_dir() else given
+
+
 def duration(value: str) -> float:
     """Seconds of `30d`, `8h`, `25m` or `90s`; at most a hundred years."""
     match = _DURATION.fullmatch(value)

@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -236,15 +235,10 @@ def add_run(place: Any, *, required: bool = False, text: str = "the run's direct
     """
     if isinstance(place, argparse.ArgumentParser):
         place = place.add_mutually_exclusive_group(required=required)
-    place.add_argument("run_dir", metavar="RUN", nargs="?", type=_run_directory, action=_Position, help=text)
-    place.add_argument("--run-dir", metavar="DIR", type=_run_directory, help="the same as RUN")
-
-
-def _run_directory(value: str) -> Path:
-    """A run's directory; the name of one in runs/, which is what reports show, is enough."""
-    given = arguments.path(value)
-    in_runs = Path("runs") / given
-    return in_runs if "/" not in value and not given.exists() and in_runs.is_dir() else given
+    place.add_argument(
+        "run_dir", metavar="RUN", nargs="?", type=arguments.run_directory, action=_Position, help=text
+    )
+    place.add_argument("--run-dir", metavar="DIR", type=arguments.run_directory, help="the same as RUN")
 
 
 def add_run_number(parser: argparse.ArgumentParser, *, text: str) -> None:

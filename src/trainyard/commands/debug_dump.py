@@ -76,7 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    run = Path(args.name)
+    run = arguments.run_directory(args.name)
     if run.is_dir() or run.exists() or os.sep in args.name:
         texts = {**run_texts(run), **machine_texts()}
     else:

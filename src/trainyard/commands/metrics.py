@@ -12,7 +12,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def facts_of(run: str, store_url: str | None) -> Iterator[RunFacts]:
     """Yield the facts of a run directory, or of a stored run."""
     if store_url is None:
-        yield read_facts(Path(run))
+        yield read_facts(arguments.run_directory(run))
         return
     store = open_store(store_url)
     (number,) = runs_in_question(store, run)

@@ -12,12 +12,11 @@ Example:    trainyard note runs/20261120-214501-7c1f "warm-up was too short" --t
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainyard.artifacts.record.run_notes import RunNotes, change_directory, change_store
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.command import output
+from trainyard.command import arguments, output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 from trainyard.run.run_advice import require_run
@@ -52,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         (number,) = runs_in_question(store, args.run)
         notes = change_store(store, number, change, dry_run=args.dry_run)
     else:
-        require_run(Path(args.run))
-        notes = change_directory(Path(args.run), change, dry_run=args.dry_run)
+        directory = arguments.run_directory(args.run)
+        require_run(directory)
+        notes = change_directory(directory, change, dry_run=args.dry_run)
     if args.json:
         output.print_json({"run": args.run, "notes": notes.notes, "tags": notes.tags})
     else:

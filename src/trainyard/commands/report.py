@@ -54,7 +54,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument(
-        "runs", type=arguments.path, nargs="*", metavar="RUN", help="a run, or a folder of runs"
+        "runs", type=arguments.run_directory, nargs="*", metavar="RUN", help="a run, or a folder of runs"
     )
     parser.add_argument(
         "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
