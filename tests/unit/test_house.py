@@ -155,13 +155,13 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 9_640),
+    "commands": (8_000, 9_639),
     "training": (9_500, 9_910),
     "gateways": (7_500, 8_543),
     "jobs": (6_500, 7_861),
     "artifacts": (6_500, 6_924),
     "programs": (5_500, 8_850),
-    "report": (4_800, 5_598),
+    "report": (4_800, 5_611),
     "image": (3_900, 4_698),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
@@ -170,9 +170,9 @@ BUDGETS = {
     "watch": (1_800, 2_362),
     "config": (1_500, 2_318),
     "proof": (2_400, 2_798),
-    REST: (2_200, 4_789),
-    "src": (72_000, 86_090),
-    "tests": (75_000, 88_092),
+    REST: (2_200, 4_790),
+    "src": (72_000, 86_103),
+    "tests": (75_000, 88_111),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

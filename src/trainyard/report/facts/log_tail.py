@@ -28,6 +28,15 @@ def failure_log(run: RunFacts) -> tuple[str, str]:
     return log_tail(run.directory, failure.error.partition("\n")[0] if failure else "")
 
 
+def lines_around_error(run: RunFacts) -> list[str]:
+    """Return the line with the root error of a failed run, three before it and two after; none without it."""
+    failure = read_failure(run.outcome)
+    error = failure.error.partition("\n")[0] if failure else ""
+    lines = [line for line in failure_log(run)[1].split("\n") if line.strip()]
+    places = [number for number, line in enumerate(lines) if error and error in line]
+    return lines[max(0, places[-1] - 3) : places[-1] + 3] if places else []
+
+
 def log_tail(directory: Path, error: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
     """Return the name and the last 50 lines of the log that has `error`, else of the first node's log.
 

@@ -16,6 +16,7 @@ from trainyard.proof import PARTS
 from trainyard.report.facts.figures import Markup, brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
+from trainyard.report.facts.log_tail import lines_around_error
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.quantities import format_duration, format_loss, format_money
 from trainyard.report.facts.resolved_config import config_value
@@ -82,6 +83,9 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     blocks = [text_block(" · ".join([title, *parts, *links]))]
     if event.explains:
         blocks += [text_block(text) for text in (_proof(facts), _next_step(head, around)) if text]
+    if event.is_failure and facts is not None and (lines := lines_around_error(facts)):
+        shown = "\n".join(mrkdwn(line.replace("`", "'"), 200) for line in lines)
+        blocks.append(text_block(f"```{shown}```"))
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
     about = " · ".join([*parts, *links]) if event.begins else ""
     return SlackMessage(re.sub(r"[*`]", "", " · ".join([title, *parts])), blocks, title, about)

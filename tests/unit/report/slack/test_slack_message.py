@@ -118,6 +118,21 @@ def test_a_failed_run_gives_reason_and_command(new_run: NewRun) -> None:
     assert "--resume auto`" in text
 
 
+def test_a_failed_run_shows_the_lines_around_the_root_error(new_run: NewRun) -> None:
+    root, lines = "CUDA error: misaligned address", [f"line {number} <`>" for number in range(9)]
+    failure = {"class": "other", "error": root}
+    run = new_run().train(120).end("failed", 1, "exit code 1", failure=failure)
+    log = run.layout.logs / "node-0.log"
+    for place in range(10):
+        log.write_text("\n".join([*lines[:place], "", f"E: {root}", *lines[place:]]))
+        *_, shown, _ = slack_message(FAILED, facts(run), AROUND).blocks
+        around = [*lines[max(0, place - 3) : place], f"E: {root}", *lines[place : place + 2]]
+        escaped = "\n".join(around).replace("<`>", "&lt;'&gt;")
+        assert shown["text"]["text"] == f"```{escaped}```", place
+    log.unlink()
+    assert "```" not in full_text(slack_message(FAILED, facts(run), AROUND))
+
+
 def test_failed_before_there_is_a_run_directory() -> None:
     message = slack_message(FAILED, None, AROUND)
     assert message.text == "❌ Training 812 failed, without a run directory"
