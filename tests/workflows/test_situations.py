@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
+    "tests/integration/any_program/test_any_program.py",
     "tests/workflows/act/test_training_ci.py",
     "tests/workflows/test_conditions.py",
     "tests/workflows/test_job_ends.py",
@@ -39,7 +40,7 @@ required reviewers -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of
 another training has the machine -> a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour
 no runner takes the job -> the_cause_of_an_end_is_githubs_own_sentence
 more than 100 jobs -> the_cause_of_an_end_is_githubs_own_sentence
-a loss is not finite -> a_loss_that_is_not_finite_is_no_training
+a loss is not finite -> what_did_not_train_is_red_and_says_why
 `limits.cost_usd` -> what_stopped_at_the_limit_of_its_cost_is_stored
 the deadline, or SIGTERM -> two_segments_on_two_machines_come_to_the_same_bits_as_one
 no progress, nothing stored -> what_does_not_go_on_is_red_and_says_why

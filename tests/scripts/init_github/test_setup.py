@@ -7,7 +7,6 @@ import base64
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from trainyard.commands.init_github import parse_args, wanted_setup
 from trainyard.github.setup import TRAIN_JOB, WantedSetup
 from trainyard.github.setup_step import SetupVerdict
 
-ROOT = Path(__file__).resolve().parents[3]
 FOLDER, BUCKET = "file:///mnt/storage/store", "s3://lab-runs/phase2"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 WANTED = WantedSetup(
@@ -218,19 +216,6 @@ def test_the_command_for_a_machine_waits_for_the_store_whose_folder_it_makes() -
     directory = {"TRAINYARD_RUNS_DIRECTORY": "/mnt/runs"}
     known = set_up(github, WantedSetup(store="file:///mnt/a%20b", variables=directory))
     assert "FOLDERS=('/mnt/a b' /mnt/runs)\n" in known.todo("runner")
-
-
-def test_the_page_on_the_runner_has_a_row_for_every_step() -> None:
-    github = complete(fresh(visibility="public", private=False))
-    places = {"TRAINYARD_EKS_CLUSTER": "gpus"}
-    secrets = (("training", "PROGRAM_ENV"),)
-    wanted = WantedSetup(role=ROLE, secrets=secrets, variables=places, allow_public=True)
-    page = (ROOT / "docs" / "runner.md").read_text()
-    table = page.partition("| step | who does it |")[2].partition("\n\n")[0]
-    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
-    names = {step.name.removeprefix("env ") for step in set_up(github, wanted).steps}
-    assert {name for name in names if not any(name in row for row in rows)} == set()
-    assert {row for row in rows if not any(name in row for name in names)} == set()
 
 
 @each_case("immutable", [True, False])
