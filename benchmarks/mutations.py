@@ -77,7 +77,7 @@ def changes_of(path: Path, file: str) -> Iterator[Change]:
     def walk(node: ast.AST, function: str) -> Iterator[Change]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             function = f"{function}.{node.name}" if function else node.name
-        new = _changed(node) if function else None
+        new = _replacement_of(node) if function else None
         if new is not None and isinstance(node, ast.expr | ast.stmt):
             start = starts[node.lineno - 1] + node.col_offset
             end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
@@ -88,7 +88,7 @@ def changes_of(path: Path, file: str) -> Iterator[Change]:
     yield from walk(ast.parse(source), "")
 
 
-def _changed(node: ast.AST) -> str | None:
+def _replacement_of(node: ast.AST) -> str | None:
     match node:
         case ast.Compare(left, [operator], [right]) if type(operator) in OTHERS:
             return f"({ast.unparse(ast.Compare(left, [OTHERS[type(operator)]()], [right]))})"

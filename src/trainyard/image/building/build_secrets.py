@@ -46,7 +46,7 @@ def parse_secret(text: str) -> BuildSecret:
     if not _ID.fullmatch(name) or len(facts) > 1:
         raise ConfigError(f"--secret: {_FORM}")
     kind, place = next(iter(facts.items()), ("env", name))  # as docker reads `id=NAME` alone
-    return _checked(BuildSecret(name, kind, place), f"--secret id={name}", _FORM)
+    return _require_valid_source(BuildSecret(name, kind, place), f"--secret id={name}", _FORM)
 
 
 def parse_login(text: str) -> BuildSecret:
@@ -55,10 +55,10 @@ def parse_login(text: str) -> BuildSecret:
     kind, colon, place = rest.partition(":")
     if not _HOST.fullmatch(host) or not colon:
         raise ConfigError(f"--login: {_LOGIN_FORM}")
-    return _checked(BuildSecret(host, kind, place), f"--login {host}", _LOGIN_FORM)
+    return _require_valid_source(BuildSecret(host, kind, place), f"--login {host}", _LOGIN_FORM)
 
 
-def _checked(secret: BuildSecret, what: str, form: str) -> BuildSecret:
+def _require_valid_source(secret: BuildSecret, what: str, form: str) -> BuildSecret:
     patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
     if secret.kind not in patterns:
         raise ConfigError(f"{what}: the source of its value is unknown; {form}")
