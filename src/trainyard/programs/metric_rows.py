@@ -7,7 +7,8 @@
 
 Each figure of the record has one source. A worse source never adds a step to a better one, and printed steps
 that do not agree with the axis are no rows. When a better source appears, the rows of this attempt are
-written anew from its history. If nothing counts steps, whole epochs do.
+written anew from its history. If nothing counts steps, whole epochs do. A loss that files have only at a few
+validations is `train_loss` beside the observed one: one series never mixes two measures.
 
 A program that resumes, or that starts again within an attempt, trains steps again. A row with another loss
 replaces the old one and drops the later ones of its source, because the new rows belong to the model that is
@@ -34,6 +35,8 @@ ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 OPTIMIZER_STEPS = "optimizer_steps"
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
+# The proof judges no fewer losses than these.
+_FEWEST_LOSSES = 10
 # So many losses that are equal to the digit, and not all the same, are not equal by chance.
 _FIRST_LOSSES = 3
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
@@ -114,9 +117,10 @@ class SourceTable:
 
 
 class MetricRows:
-    def __init__(self, *, resumed_at: int = 0) -> None:
+    def __init__(self, *, resumed_at: int = 0, earlier_source: str | None = None) -> None:
+        """`earlier_source` is that of the loss in the attempt that this one resumes."""
         self.tables = {source: SourceTable() for source in ORDER}
-        self._resumed_at = resumed_at
+        self._resumed_at, self._earlier_source = resumed_at, earlier_source
         self.earlier_losses: dict[int, object] = {}
         """The losses of earlier attempts, by step."""
         self.axis: Source | None = None
@@ -129,7 +133,7 @@ class MetricRows:
         self._changed: set[tuple[Source, int]] = set()
         self.is_anew = False
         """Whether it was seen that the program did not resume, unless it declares its steps itself."""
-        self._is_forgotten = False
+        self._is_forgotten = self._is_over = False
 
     def forget(self, source: Source) -> None:
         self.tables[source], self._is_forgotten = SourceTable(), True
@@ -162,7 +166,9 @@ class MetricRows:
             return None
         table = self.tables[self.axis]
         rows = self._steps_of_epochs() if self.counts_epochs else table.rows
-        return LastRow(self.newest, max(float(row["time"]) for row in rows.values()), self.axis)
+        return LastRow(
+            self.newest, max(float(row["time"]) for row in rows.values()), self._counter or self.axis
+        )
 
     @property
     def first(self) -> int | None:
@@ -186,9 +192,17 @@ class MetricRows:
         return self.newest + max(table.gap, min(table.rows) + self._shifts[self.axis] - self._resumed_at)
 
     @property
+    def _counter(self) -> Source | None:
+        """The source of the last step: the observer, after the last row of a file."""
+        if self.axis is Source.STRUCTURED and not self.counts_epochs:
+            is_later = self.newest > self.tables[self.axis].newest + self._shifts[self.axis]
+            return Source.OBSERVED if is_later else self.axis
+        return self.axis
+
+    @property
     def sources(self) -> dict[str, str]:
         """The source of the steps and of each figure."""
-        steps = {} if self.axis is None else {"steps": self.axis}
+        steps = {} if self._counter is None else {"steps": self._counter}
         return {name: str(source) for name, source in (steps | dict(sorted(self._owners.items()))).items()}
 
     @property
@@ -217,7 +231,7 @@ class MetricRows:
         At the end (`is_over`) it depends on what came from each source, and not on the order of the sources.
         """
         before = self.axis, self.counts_epochs, self._owners, self._shifts
-        is_other, self._is_forgotten = self._is_forgotten, False
+        is_other, self._is_forgotten, self._is_over = self._is_forgotten, False, is_over
         counting = [source for source in ORDER if self.tables[source].rows]
         self.axis, self._shifts = (counting[0] if counting else None), {}
         whole = [s for s in ORDER if (epochs := self.tables[s].epochs) and all(e == int(e) for e in epochs)]
@@ -235,7 +249,29 @@ class MetricRows:
             self._owners = dict.fromkeys(names - _PLACES, source) | self._owners
         for source in reversed(self._shifts):  # a figure of steps goes before one of epochs
             self._owners |= dict.fromkeys(self.tables[source].names, source)
+        if self._has_few_losses():
+            self._owners |= {"loss": Source.OBSERVED, "train_loss": Source.STRUCTURED}
         return is_other or (self.axis, self.counts_epochs, self._owners, self._shifts) != before
+
+    def _has_few_losses(self) -> bool:
+        """Return whether files have too few losses to judge, and the observer saw enough of the same steps.
+
+        An attempt that resumes another keeps the source of its loss.
+        """
+        if self._owners.get("loss") is not Source.STRUCTURED or Source.OBSERVED not in self._shifts:
+            return False
+        if self._earlier_source is not None:
+            return self._earlier_source == Source.OBSERVED and "loss" in self.tables[Source.OBSERVED].names
+        written, seen = (
+            sum(
+                1
+                for _ in islice(
+                    (row for row in self.tables[s].rows.values() if "loss" in row), _FEWEST_LOSSES
+                )
+            )
+            for s in (Source.STRUCTURED, Source.OBSERVED)
+        )
+        return written < _FEWEST_LOSSES <= seen
 
     def _shift_of(self, source: Source, *, is_over: bool) -> int | None:
         """Return what is added to the steps of a source to get those of the axis; None for another unit.
@@ -287,13 +323,20 @@ class MetricRows:
         row: Row = {}
         is_row = False
         last = 0 if self.axis is None else self.tables[self.axis].newest + self._shifts[self.axis]
+        is_renamed = self._owners.get("train_loss") is Source.STRUCTURED
         for source, shift in self._shifts.items():
             if (found := self.tables[source].rows.get(step - shift)) is None:
                 continue
             is_row = is_row or source is self.axis
             for name, value in found.items():
-                is_own = self._owners.get(name, source) is source or step > last
-                if _is_fault(name, value) or (name not in row and is_own):
+                if _is_fault(name, value):
+                    row[name] = value
+                    continue
+                if is_renamed and name == "loss" and source is Source.STRUCTURED:
+                    name = "train_loss"
+                # A file may be written late: until the end the observer shows what has come since.
+                is_shown = self._owners.get(name, source) is source or (step > last and not self._is_over)
+                if name not in row and is_shown:
                     row[name] = value
         row["step"] = step
         return row if is_row or (row.keys() - _PLACES and step <= self.newest) else None
@@ -324,13 +367,14 @@ class MetricRowWriter:
         log_steps: int = 1,
         last: int = 0,
         resumed_at: int = 0,
+        earlier_source: str | None = None,
         on_other_row: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`on_other_row` is called with the first step up to `resumed_at` whose row differs from the old one.
 
         This shows that the program did not resume after `resumed_at`.
         """
-        self.merged = MetricRows(resumed_at=resumed_at)
+        self.merged = MetricRows(resumed_at=resumed_at, earlier_source=earlier_source)
         self._path, self._log_steps, self._last = path, log_steps, last
         self._resumed_at, self._on_other_row = resumed_at, on_other_row
         self._earlier: list[Row] | None = None

@@ -128,8 +128,11 @@ class RunRows(AttemptRows):
         found: ResumePoint | None,
         is_first: bool,
         is_own: Callable[[int, int], bool],
+        earlier_source: str | None = None,
     ) -> None:
-        """`found` is the checkpoint that it resumes from. `is_own` says whether the run has written a file,
+        """`found` is the checkpoint that it resumes from, `earlier_source` that of the loss until then.
+
+        `is_own` says whether the run has written a file,
         by its device and the time of its last change in nanoseconds.
 
         Raises ConfigError for a wrong program.metrics.
@@ -141,6 +144,7 @@ class RunRows(AttemptRows):
             log_steps=monitoring.log_steps if is_planned else 1,
             last=program.steps or 0,
             resumed_at=self._resumed_at,
+            earlier_source=earlier_source if found else None,
             on_other_row=self._note_trained_again,
         )
         events, form = directory.logs / EVENTS_FILE, program.log_form or AUTO

@@ -119,6 +119,7 @@ class ProgramRun:
             found=found,
             is_first=self.is_first,
             is_own=self.checkpoints.own.is_own,
+            earlier_source=self._earlier_sources.get("loss"),
         )
         if self.is_first:
             lost = rows_before(earlier, self.directory, found)

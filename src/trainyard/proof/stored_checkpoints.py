@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _AGAIN = "; then train it again: {again}"
 _NAME_IT = (
-    "train it again, and name what it saves, such as out/model.npz: {again} --set program.checkpoints=PATH"
+    "let the program save its weights, or name what it saves, such as out/model.npz; then train it again: "
+    "{again} --set program.checkpoints=PATH"
 )
 _CHECKPOINT = re.compile(r"run-[0-9]+/checkpoint(?:-([0-9]{1,18}))?/")
 

@@ -104,12 +104,50 @@ def test_a_better_source_that_appears_late_rewrites_the_rows_of_this_attempt(tmp
 
 
 def test_what_the_optimizer_did_after_a_file_was_written_counts(attempt: Attempt) -> None:
-    """trainer_state.json is written with each checkpoint, and the last one may be long ago."""
-    attempt.add(OBSERVED, *losses(*range(1, 91), of=9.0))
-    attempt.add(STRUCTURED, *losses(10, 20, 30, 40, 50), at=51.0)
+    """trainer_state.json is written with each checkpoint, and the last one may be long ago.
+
+    The observer's loss is shown until the end. It may be another measure, so no verdict sees both.
+    """
+    attempt.add(OBSERVED, *losses(*range(1, 131), of=9.0, learning_rate=0.1))
+    attempt.add(STRUCTURED, *losses(*range(10, 101, 10)), at=101.0)
+    assert attempt.record(is_over=False)[-1]["loss"] == 9.0 / 130
     record = attempt.record()
-    assert record == [*losses(10, 20, 30, 40, 50), *losses(*range(51, 91), of=9.0)]
-    assert (attempt.merged.newest, attempt.merged.sources["steps"]) == (90, "structured")
+    assert [row["step"] for row in record] == list(range(1, 131))
+    assert [row for row in record if "loss" in row] == losses(*range(10, 101, 10), learning_rate=0.1)
+    assert (attempt.merged.newest, attempt.merged.sources["steps"]) == (130, "observed")
+
+
+# name: (losses in files, the source of the loss before a resume, the source of the loss)
+FEW_LOSSES = {
+    "a few validations": (2, None, "observed"),
+    "enough to judge": (10, None, "structured"),
+    "a few after a resume from observed ones": (20, "observed", "observed"),
+    "a few after a resume from a file's": (2, "structured", "structured"),
+}
+
+
+def test_a_file_with_few_losses_leaves_the_loss_to_the_observer(tmp_path: Path) -> None:
+    """A program may write its loss only when it validates: too few to judge, and of another measure."""
+    wrong = list[object]()
+    for name, (count, earlier, source) in FEW_LOSSES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        attempt = Attempt(folder, earlier_source=earlier)
+        attempt.add(OBSERVED, *losses(*range(1, 201), of=9.0))
+        written = losses(*(200 // count * n for n in range(1, count + 1)), accuracy=0.5)
+        attempt.add(STRUCTURED, *written, at=201.0)
+        record, found = attempt.record(), attempt.merged.sources
+        expected = losses(*range(1, 201), of=9.0) if source == "observed" else written
+        if found["loss"] != source or [r["loss"] for r in record if "loss" in r] != [
+            r["loss"] for r in expected
+        ]:
+            wrong.append((name, found, record[:3]))
+        beside = [row["train_loss"] for row in record if "train_loss" in row]
+        if source == "observed" and beside != [row["loss"] for row in written]:
+            wrong.append((name, beside))
+        if [row["step"] for row in record if "accuracy" in row] != [row["step"] for row in written]:
+            wrong.append((name, "accuracy"))
+    assert not wrong
 
 
 def test_optimizer_steps_are_no_steps_where_a_file_counts_another_unit(attempt: Attempt) -> None:
