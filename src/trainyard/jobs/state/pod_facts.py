@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
 from trainyard.plan.instances import EFA
 
@@ -248,7 +247,7 @@ def _ends_of(container: Json, *, beside: bool = False) -> Iterator[ContainerEnd]
         known = code is not None and reason != _LOST_CONTAINER
         yield ContainerEnd(
             container=str(container.get("name", "")),
-            exit_code=code_on_record(int(code), message) if known else None,
+            exit_code=int(code) if known else None,
             reason=reason,
             message=message,
             finished=time_of(ended.get("finishedAt")),
