@@ -5,17 +5,16 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from trainyard.cluster.capacity import choose_zone, places_by_zone
+from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.server_side_apply import UNSEEN, path_part
-from trainyard.cluster.snapshot import ZONE, MissingData
 from trainyard.errors import (
     ConfigError,
     PermissionRefusedError,
@@ -44,10 +43,8 @@ from trainyard.jobs.resubmission import (
     next_name,
     require_ended,
 )
-from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryClaim
 
 if TYPE_CHECKING:
@@ -298,29 +295,5 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None
     if plan is None or plan.zone is None:
         return None
     avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
-    left = plan.zone if claim and claim.failure_class is FailureClass.UNSCHEDULABLE else None
     usage = ClusterQuery(api, plan).usage()
-    return choose_zone(usage, replace(plan, name=name), avoided=avoided, left=left) or ""
-
-
-def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
-    """Return in a sentence which zone has room for a job of which a part waits in another; empty if none.
-
-    Raises ServiceError.
-    """
-    plan = job.plan
-    waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
-    if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
-        return ""
-    snapshot = ClusterQuery(api, plan).usage()
-    nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
-    held = {pod.node for pod in pods if pod.live and not pod.helps}
-    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
-    free, _ = places_by_zone(snapshot, plan)
-    others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
-    if not others or here == {""}:
-        return ""
-    return (
-        f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
-        f"for all {plan.nodes} pods"
-    )
+    return choose_zone(usage, replace(plan, name=name), avoided=avoided) or ""
