@@ -141,18 +141,6 @@ def test_a_retry_of_each_kind_takes_the_new_zone_and_keeps_what_it_avoids() -> N
     assert not wrongs, "\n".join(wrongs[:20])
 
 
-def test_a_zone_that_differs_is_the_same_cluster_of_ray() -> None:
-    digests = {
-        body["metadata"]["annotations"]["trainyard.dev/cluster-sha256"]
-        for zone in ("", "a", "b")
-        for body in KINDS["raycluster"]
-        .render(plan("compute.strategy=ddp", kind="raycluster", nodes=2, zone=zone))
-        .all
-        if body["kind"] == "RayCluster"
-    }
-    assert len(digests) == 1
-
-
 def test_pods_with_efa_in_two_zones_are_an_alert_everywhere_for_each_kind() -> None:
     wrongs = []
     zones = {"n0": "a", "n1": "a", "n2": "b", "n3": ""}
