@@ -43,6 +43,7 @@ from trainyard.jobs.resubmission import (
     next_name,
     require_ended,
 )
+from trainyard.jobs.state.pod_facts import whole_number
 from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
@@ -179,8 +180,7 @@ class JobEditor:
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
         job = self._job
-        retries = str(annotations_of(job.raw).get(RETRIES) or "0")
-        number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
+        number = 1 + (whole_number(annotations_of(job.raw).get(RETRIES)) or 0)
         zone = zone_for_next(self._api, job, claim.next_name, claim)
         new = make_resubmission(
             job.kind, job.raw, self._parts(), name=claim.next_name, retries=number, zone=zone

@@ -20,7 +20,7 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
+from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.pod_facts import completion_index, whole_number
@@ -161,7 +161,6 @@ KIND = JobKind(
     trial_spec=lambda template, _: {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
     adds_container=True,
     longest_name=63 - len("-worker-00000"),
-    find_problems=find_problems_without_ray,
     render=render,
     read_status=read_status,
     pod_label="training.kubeflow.org/job-name",

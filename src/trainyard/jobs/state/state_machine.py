@@ -23,7 +23,7 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.pod_facts import History, describe_end
+from trainyard.jobs.state.pod_facts import History, describe_end, whole_number
 from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
@@ -225,8 +225,8 @@ class _Judge:
             reason=_sentence(reason),
             uid=uid_of(observed.job or {}),
             waiting=waiting,
-            retries=_number(notes.get(RETRIES)),
-            auto_retry=_number(notes.get(AUTO_RETRY)),
+            retries=whole_number(notes.get(RETRIES)) or 0,
+            auto_retry=whole_number(notes.get(AUTO_RETRY)) or 0,
             followed_by=str(notes.get(FOLLOWED_BY) or ""),
             restarts=max(self.past.restarts(wanted), *counted),
             pods=self.counts,
@@ -260,11 +260,6 @@ def _find_revivals(observed: "Observed", ended_at: float | None) -> Iterator[str
     if again:
         pods = again[0] if len(again) == 1 else f"{again[0]} and {len(again) - 1} more pods"
         yield f"its operator created {pods} after the job had ended: they train again until it is cancelled"
-
-
-def _number(text: object) -> int:
-    found = str(text or "0")
-    return int(found) if found.isascii() and found.isdecimal() and len(found) < 10 else 0
 
 
 def _count_replacements(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
