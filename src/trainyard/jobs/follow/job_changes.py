@@ -56,8 +56,7 @@ _DEACTIVATION = {"spec": {"active": False}}
 """Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")
 _OF_RAY = (("/apis/ray.io/v1", "rayjobs"), ("/apis/ray.io/v1", "rayclusters"))
-_OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
-"""Kinds that the operators create, and the garbage collector deletes after the job."""
+_PODS = (("/api/v1", "pods"),)
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
 _DONE = (200, 201, 202)
@@ -229,13 +228,13 @@ class JobEditor:
         return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
     def _remaining_parts(self) -> list[NamedObject]:
-        """Return the parts of the job that still exist."""
+        """Return the job, its parts and its pods, as far as they still exist."""
         found = self._api.get(self._own.path)
         remaining = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
         operators = f"{self._job.kind.pod_label}={self._job.name}"
         for selector in dict.fromkeys((self._job.pod_selector, operators)):
             if not selector.endswith("="):
-                remaining += self._find_objects(_OWNED, selector)
+                remaining += self._find_objects(_PODS, selector)
         return list(dict.fromkeys([*remaining, *self._named_parts()]))
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
