@@ -33,7 +33,6 @@ from trainyard.plan.instances import CATALOGUE
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 TYPES = [instance.name for instance in CATALOGUE]
-FEW = ("g5.xlarge", "g5.8xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge")
 """No EFA; EFA without RDMA, with one GPU and with eight; RDMA."""
 
 
