@@ -61,7 +61,7 @@ INSTALL = VENV="$(VENV)" UV_HOME="$(UV_HOME)" PYTHON="$(PYTHON)" PYTHON_NAMED="$
 RUN := $(VENV)/bin/python
 EXPRESSIONS := tests/workflows/expressions
 
-.PHONY: help install install-core install-dev train resume deploy-demo test quick coverage lint docs native native-sanitized lock clean
+.PHONY: help install install-core install-dev train resume test quick coverage lint docs native native-sanitized lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands and the variables
@@ -87,9 +87,6 @@ train: $(VENV)/training.stamp ## train, store and prove a model: CONFIG=, SET=, 
 
 resume: $(VENV)/training.stamp ## resume the run that was last written to, or RUN_DIR=
 	$(PIPELINE) --run-dir "$(or $(RUN_DIR),newest)" $(if $(filter command,$(firstword $(origin CONFIG))),--config "$(CONFIG)")
-
-deploy-demo: $(VENV)/training.stamp ## make a cluster, and run a job on it (TRAINYARD_CONTROL_PLANE)
-	"$(RUN)" tests/deploy_demo.py --config "$(CONFIG)" --settings "$$SET" --runs "$(RUNS)"
 
 # Tests start several hundred Pythons. Where the machine forbids compiled files, each would compile torch again: 2 s.
 test quick: export PYTHONDONTWRITEBYTECODE =

@@ -179,7 +179,7 @@ def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
 
 def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Deploy) -> None:
     given = ("--kind", "raycluster", "--ray-cluster", "mine", "--job-name", "on-mine", "--num-nodes", "2")
-    shown = deploy(*given, "--dry-run")
+    shown = deploy(*given[:2], *given[4:], "--dry-run")
     assert shown.returncode == 0, shown.stderr
     cluster = next(body for body in yaml.safe_load_all(shown.stdout) if body["kind"] == "RayCluster")
     own = {**cluster, "metadata": {"name": "mine", "namespace": "team"}}

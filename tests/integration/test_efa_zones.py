@@ -6,7 +6,6 @@ There are three nodes in each of two zones. Two jobs of two nodes fit, and a thi
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +15,7 @@ import pytest
 from tests.integration.control_plane import operator, started
 from tests.integration.job_world import eventually
 
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import read_access
-from trainyard.jobs.follow.job_retries import RetryLoop, RetryTimes
 from trainyard.jobs.kinds import KINDS, find_kind
-from trainyard.watch import retry_decision
 
 ROOT = Path(__file__).resolve().parents[2]
 ZONE = "topology.kubernetes.io/zone"
@@ -115,59 +110,6 @@ def test_no_job_of_three_that_are_sent_at_once_is_in_both_zones(plane: Any) -> N
         assert any(found.values()), "no pod has a node: the guard keeps all of them off"
         remove(plane, *kinds)
     assert not wrongs, "\n".join(wrongs)
-
-
-def test_a_job_of_which_a_part_waits_is_sent_again_into_the_zone_that_fits(
-    plane: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry_decision, "FIRST_PAUSE", 1.0)
-    # Two nodes of zone a refuse the job's pods for a reason that a count of GPUs does not show.
-    ours = {"labelSelector": {"matchLabels": {"trainyard.dev/efa": "true"}}}
-    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [{**ours, "topologyKey": "node"}]}
-    blockers = [f"blocker-{number}" for number in range(2)]
-    for number, name in enumerate(blockers):
-        plane.kubectl("label", "node", f"zone-a-{number}", f"node=a{number}")
-        container = {"name": "c", "image": "registry.invalid/b"}
-        spec = {"nodeSelector": {"node": f"a{number}"}, "affinity": {"podAntiAffinity": apart}}
-        body = {"metadata": {"name": name}, "spec": {**spec, "containers": [container]}}
-        plane.request("POST", f"{TEAM}/pods", body)
-
-    def are_placed() -> bool:
-        pods = [plane.request("GET", f"{TEAM}/pods/{name}") for name in blockers]
-        return all(pod["spec"].get("nodeName") for pod in pods)
-
-    eventually(are_placed, "the blockers")
-    for number in range(3):
-        plane.kubectl("cordon", f"zone-b-{number}")
-    run_all(deployment(plane, "part", "pytorchjob", "--auto-retry", "1"))
-    for number in range(3):
-        plane.kubectl("uncordon", f"zone-b-{number}")
-    eventually(lambda: zones_of(plane, "part") == {"us-west-2a"}, "a part of the job to have a node")
-    told: list[str] = []
-    path = Path(plane.kubeconfig)
-    api = Api(read_access(json.loads(path.read_text()), path=path))
-    loop = RetryLoop(
-        api,
-        lambda phase, text, *_: told.append(text) if phase == "retry" else None,
-        newest_step=lambda *_: None,
-        times=RetryTimes(lost=2.0),
-    )
-    # Its second job runs until the end of the test.
-    place = ("team", "part", "pytorchjob", 3600.0)
-    threading.Thread(target=loop.follow_to_end, args=place, daemon=True).start()
-
-    def is_placed() -> bool:
-        pods = pods_of(plane, "part-2")
-        return len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods)
-
-    eventually(is_placed, "the job to be sent again")
-    assert "unschedulable" in told[0] and zones_of(plane, "part-2") == {"us-west-2b"}, told
-    record = find_kind("pytorchjob").path("team", "part-2")
-    spent = json.loads(plane.request("GET", record)["metadata"]["annotations"]["trainyard.dev/retry-record"])
-    assert spent["spent"] == 1
-    for name in blockers:
-        plane.request("DELETE", f"{TEAM}/pods/{name}")
-    remove(plane, "pytorchjob")
 
 
 def test_a_strangers_job_in_both_zones_is_an_alert_of_status_and_watch(plane: Any) -> None:

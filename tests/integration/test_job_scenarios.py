@@ -82,11 +82,6 @@ def succeeds(world_: World, name: str) -> None:
     world_.end_all(name)
 
 
-def writes(status: Json, rank: int, world_: World, name: str) -> None:
-    """Write a status of a running pod as a kubelet would."""
-    world_.write_status(world_.pod(name, rank), status)
-
-
 def stuck(reason: str, message: str, world_: World, name: str, *, then: str = "") -> None:
     """Let all pods wait on a node; with `then`, they run and succeed."""
 
@@ -282,31 +277,14 @@ def of_rayjobs() -> Iterator[Scenario]:
 
 
 def of_pods() -> Iterator[Scenario]:
-    """Statuses that kubelets and controllers write into pods."""
-    low = "The node was low on resource: {}. Threshold quantity: 1, available: 0."
-    evicted = {"phase": "Failed", "reason": "Evicted"}
-    fault = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
-    statuses = {
-        "disk": ({**evicted, "message": low.format("ephemeral-storage")}, "disk-full"),
-        "memory": ({**evicted, "message": low.format("memory")}, "oom-host"),
-        "device": (fault, "hardware"),
-        "shutdown": ({"phase": "Failed", "reason": "NodeShutdown", "message": "imminent"}, "node-lost"),
-    }
-    for name, (status, failure_class) in statuses.items():
-        plant = partial(writes, status, 1)
-        yield pt(name, plant, State.FAILED, failure_class, 1, body=never)
-        yield tj(name, plant, State.FAILED, failure_class, 1)
+    """What kubelets and controllers do to pods; all of their reasons are in the tests of the states."""
     yield pt("node", partial(loses_its_node, 1), State.SUCCEEDED, restarts=1)
     pull = 'Back-off pulling image "x": ErrImagePull: failed to resolve reference: x:1: not found'
     for make, bare in (
         (pt, {"body": partial(pytorchjob, bare=True)}),
         (tj, {"runtime": partial(training_runtime, bare=True)}),
     ):
-        for reason, message in (
-            ("ImagePullBackOff", pull),
-            ("InvalidImageName", "couldn't parse image name"),
-        ):
-            yield make(reason, partial(stuck, reason, message), State.FAILED, "image-pull", **bare)
+        yield make("no image", partial(stuck, "ImagePullBackOff", pull), State.FAILED, "image-pull", **bare)
         plant = partial(stuck, "ErrImagePull", "503 Service Unavailable", then="runs")
         yield make("pull heals", plant, State.SUCCEEDED, **bare)
     nowhere, waiting = {"nowhere": "true"}, {"waits_for": "unschedulable", "seconds": 20}

@@ -84,7 +84,7 @@ def plant_job(cluster: MemoryCluster) -> str:
     show(cluster, raw, pods)
     lines = (f"token {TOKEN}", f"my {secret}", "Killed")
     for name in cluster.logs:
-        cluster.logs[name] = PodLog([("2026-11-20T00:00:00Z", line) for line in lines])
+        cluster.logs[name] = PodLog([*lines])
     cluster.objects["/version"] = {"gitVersion": "v1.33.1"}
     cluster.objects["/api/v1/nodes/gpu-7"] = {
         "metadata": {"name": "gpu-7", "labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}},

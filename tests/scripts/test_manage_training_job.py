@@ -35,7 +35,7 @@ def show(cluster: MemoryCluster, raw: Json, pods: list[Json]) -> None:
         meta = each["metadata"]
         meta |= {"labels": meta["labels"] | OURS, "ownerReferences": [owner]}
         cluster.put(f"{SPACE}/pods/{meta['name']}", each)
-        log = PodLog([("2026-11-20T00:00:00Z", "step 41 of pytorch")])
+        log = PodLog(["step 41 of pytorch"])
         cluster.logs[meta["name"], "pytorch", False] = log
 
 

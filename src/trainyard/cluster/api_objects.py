@@ -15,7 +15,6 @@ from trainyard.cluster.snapshot import (
     Condition,
     Flavor,
     FlavorQuota,
-    Limit,
     Node,
     Pod,
     Queue,
@@ -111,14 +110,6 @@ def quota_of(raw: Json) -> Quota:
     hard, used = amounts(status.get("hard") or spec.get("hard")), amounts(status.get("used"))
     has_scopes = bool(spec.get("scopes") or _part(spec, "scopeSelector").get("matchExpressions"))
     return Quota(_text(_part(raw, "metadata"), "name"), hard, used, has_scopes)
-
-
-def limits_of(raw: Json) -> tuple[Limit, ...]:
-    name = _text(_part(raw, "metadata"), "name")
-    return tuple(
-        Limit(name, _text(item, "type"), amounts(item.get("max")))
-        for item in _items(_part(raw, "spec"), "limits")
-    )
 
 
 def queue_of(raw: Json) -> Queue:

@@ -145,15 +145,12 @@ def places_by_zone(
     return free, empty
 
 
-def choose_zone(
-    snapshot: Snapshot, job: "JobSpec", *, avoided: Collection[str] = (), left: str | None = None
-) -> str | None:
+def choose_zone(snapshot: Snapshot, job: "JobSpec", *, avoided: Collection[str] = ()) -> str | None:
     """Return the zone for a job whose pods EFA joins, because EFA does not cross zones.
 
     Empty leaves it to the first pod: no zone has room now, and several might. None means that the job needs
     nodes without the label, so that no zone can be required. Of several zones the one with most room is
-    chosen, and the name of the job decides between equals: jobs sent at once then collide least. A zone that
-    the job has `left`, because its pods did not start there, comes last.
+    chosen, and the name of the job decides between equals: jobs sent at once then collide least.
     """
     free, empty = places_by_zone(snapshot, job, avoided)
     large = [zone for zone in empty if zone and empty[zone] >= job.nodes]
@@ -163,8 +160,8 @@ def choose_zone(
     if not fitting:
         return large[0] if len(large) == 1 else ""
 
-    def rank(zone: str) -> tuple[bool, int, bytes]:
-        return zone != left, free[zone], hashlib.sha256(f"{job.name} {zone}".encode()).digest()
+    def rank(zone: str) -> tuple[int, bytes]:
+        return free[zone], hashlib.sha256(f"{job.name} {zone}".encode()).digest()
 
     return max(fitting, key=rank)
 

@@ -142,15 +142,6 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """One item of a LimitRange for containers or pods."""
-
-    name: str
-    type: str
-    max: Amounts
-
-
-@dataclass(frozen=True)
 class Namespace:
     """The namespace of the job."""
 
@@ -263,12 +254,10 @@ class Snapshot:
     deployments: tuple[Workload, ...] | MissingData
     namespace: Namespace | MissingData
     quotas: tuple[Quota, ...] | MissingData
-    limits: tuple[Limit, ...] | MissingData
     volume: Volume | MissingData | None
     """None: there is no such claim."""
     drivers: frozenset[str] | MissingData
     """Names of the CSI drivers."""
-    priority_classes: frozenset[str] | MissingData
     secrets: Mapping[str, bool | MissingData] | MissingData
     """Name of a Secret that pods refer to -> whether it exists."""
     queues: tuple[Queue, ...] | MissingData

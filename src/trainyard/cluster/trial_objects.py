@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.needed_apis import ServedKind
 from trainyard.cluster.pod_fragment import merge_fragment
-from trainyard.plan.instances import GPU
+from trainyard.plan.instances import GPU, instance_called
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec
@@ -82,9 +82,9 @@ def trial_pod(job: "JobSpec") -> dict[str, Any]:
 
 
 def _container(name: str, job: "JobSpec") -> dict[str, Any]:
-    amounts = {"cpu": "1", "memory": "1Gi"}
-    if job.gpus_per_node:
-        amounts[GPU] = str(job.gpus_per_node)
+    known = instance_called(job.instance_type)
+    gpus = (known.gpus if known else 0) if job.gpus_per_node is None else job.gpus_per_node
+    amounts = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
     return {
         "name": name,
         "image": job.image or _ANY_IMAGE,

@@ -39,16 +39,14 @@ def volume_of(claim: Any, ask: Callable[[str], Any]) -> Volume | None:
     )
 
 
-def claim_body(
-    name: str, namespace: str, *, storage_class: str, size: str, mode: str = "ReadWriteMany"
-) -> dict[str, Any]:
+def claim_body(name: str, namespace: str, *, storage_class: str, size: str) -> dict[str, Any]:
     """Build a storage claim that the pods of a job share."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "accessModes": [mode],
+            "accessModes": ["ReadWriteMany"],
             "storageClassName": storage_class,
             "resources": {"requests": {"storage": size}},
         },

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint
 
 COMMANDS = ("create-volume", "find", "list", "copy")
-MODES = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 READ_COMMANDS = ("find", "list", "copy")
 PLACES = (
     ("--job", "JOB", "a job sent by trainyard job deploy: its claim and folder are known"),
@@ -59,7 +58,7 @@ TEXTS = (
 ONLY_FOR = {
     **dict.fromkeys(("--job", "--kind", "--pod", "--path", "--image"), READ_COMMANDS),
     **dict.fromkeys(("--checkpoint", "--step", "--to"), ("copy",)),
-    **dict.fromkeys(("--storage-class", "--size", "--access-mode"), ("create-volume",)),
+    **dict.fromkeys(("--storage-class", "--size"), ("create-volume",)),
     "--dry-run": ("copy", "create-volume"),
 }
 """Options and the commands that accept them."""
@@ -81,7 +80,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--step", default="", metavar="S|newest", help=newest)
     to = "with copy: a folder of this machine"
     parser.add_argument("--to", type=arguments.path, metavar="DIR", help=to)
-    parser.add_argument("--access-mode", choices=MODES, help="with create-volume; default: ReadWriteMany")
     parser.add_argument(
         "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
     )
@@ -190,7 +188,6 @@ def create_volume(args: argparse.Namespace, api: Api) -> int:
         args.namespace,
         storage_class=args.storage_class,
         size=require_size(args.size),
-        mode=args.access_mode or MODES[0],
     )
     space = f"/api/v1/namespaces/{path_part(args.namespace)}"
     path = f"{space}/persistentvolumeclaims/{path_part(args.claim)}"

@@ -74,7 +74,7 @@ from trainyard.jobs.job_planning import (
 )
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
-from trainyard.jobs.job_submission import creator, find, is_deployed, leave_out_others, refusals, submit
+from trainyard.jobs.job_submission import creator, find, is_deployed, refusals, require_ray_cluster, submit
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
@@ -107,7 +107,7 @@ TEXTS = (
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
     ("--hf-token-secret", "NAME[:KEY]", "a Secret with a token for the Hugging Face Hub; default key: token"),
-    ("--ray-cluster", "NAME", "with raycluster: a cluster that several jobs share, or your own"),
+    ("--ray-cluster", "NAME", "with raycluster: a RayCluster that is there; it stays"),
     ("--manifest", "FILE|DIR|-", "a job that somebody else wrote; - reads it from stdin"),
     ("--prove-from", "IMAGE", "with --prove: an init container copies Trainyard from its /opt/trainyard"),
 )
@@ -264,7 +264,7 @@ def deploy_job(
     report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     manifests = KINDS[plan.kind].render(plan)
     if api is not None:
-        manifests = leave_out_others(partial(find, api), plan, manifests)
+        require_ray_cluster(partial(find, api), plan, manifests)
     if api is None or dry_run:
         return ({}, code) if code else show(plan, manifests, api=api)
     # If the job exists already, the cluster may be full with its own pods.

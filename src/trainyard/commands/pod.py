@@ -19,8 +19,7 @@ Writes:     the run directory, the store and the proof; --dry-run prints the ste
 Exit codes: that of the first step that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
             that have EFA, or because their network is too slow, after which operators do not restart;
-            75 stopped, the same pod resumes when it is started again. With --restart-by operator, 128 or more
-            requests a restart from the operator, and the last line names the exit code that it replaces
+            75 stopped, the same pod resumes when it is started again
 Example:    trainyard pod --config /etc/trainyard/config.yaml --run-dir /checkpoints/team/a --grace 285s
 """
 
@@ -29,7 +28,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,13 +44,8 @@ from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.ray_nodes import place_files
 from trainyard.jobs.pod_exit_codes import (
     REQUESTED_END_CODES,
-    code_for_restart,
-    describe_last_restart,
     describe_not_proven,
-    describe_restart,
-    is_final,
     restart_in_place,
-    starts_of_pod,
 )
 from trainyard.jobs.recipes.wrapped_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
@@ -146,8 +140,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
-    by = "who restarts: this process in place, or an operator that reads exit codes; default: itself"
-    parser.add_argument("--restart-by", choices=("itself", "operator"), default="itself", help=by)
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
@@ -167,18 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan["beside_training"] = beside.record()
         output.print_json(plan)
         return ExitCode.DONE
-    if not args.restarts:
-        return run(pod, apart=apart)
-    if args.restart_by == "itself":
-        return restart_in_place(
-            lambda: run(pod, apart=apart),
-            args.restarts,
-            lambda text: output.announce("pod", text, "degraded"),
-            last=REQUESTED_END_CODES,
-        )
-    if not is_first_node(os.environ):  # the operator counts the restarts of other pods
-        return run(pod, apart=apart)
-    return run_counted(lambda: run(pod, apart=apart), args.run_dir, args.restarts)
+    return restart_in_place(
+        lambda: run(pod, apart=apart),
+        args.restarts,
+        lambda text: output.announce("pod", text, "degraded"),
+        last=REQUESTED_END_CODES,
+    )
 
 
 def require_own_run(run_dir: Path) -> None:
@@ -295,27 +281,6 @@ def failing_parts(pod: Pod) -> list[tuple[str, str]]:
             [(part.name, part.evidence) for part in proof.failing if part.name in required] if proof else []
         )
     return []
-
-
-def run_counted(run_once: Callable[[], int], run_dir: Path, restarts: int) -> int:
-    """Run, and return an exit code by which the operator restarts this pod at most `restarts` times.
-
-    The operator restarts by the exit code alone, without a limit, so the starts are counted in a file beside
-    the run directory.
-    """
-    starts = starts_of_pod(run_dir, os.environ.get("TRAINYARD_POD", ""))
-    number = starts.add(time.time())
-    code = starts.code_before if number > restarts + 1 else run_once()
-    if is_final(code):
-        starts.forget()
-        return code
-    if code not in REQUESTED_END_CODES and number > restarts:
-        starts.forget()
-        output.announce("pod", describe_last_restart(code, restarts), "failed")
-        return ExitCode.NO
-    starts.note_end(code, counts=code not in REQUESTED_END_CODES)
-    output.announce("pod", describe_restart(code), "degraded")
-    return code_for_restart(code)
 
 
 def pod_of(args: argparse.Namespace, config: "Config") -> Pod:

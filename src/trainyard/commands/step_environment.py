@@ -55,8 +55,9 @@ from trainyard.machine.preflight import (
     summarize_machine,
     worst_severity,
 )
+from trainyard.plan.device import reserve_of
+from trainyard.plan.device_memory import main_memory_need
 from trainyard.plan.finding import Finding, Severity
-from trainyard.plan.main_memory import main_memory_need, reserve_bytes
 from trainyard.programs.inputs import find_data
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.untrusted_files import read_named_text
@@ -269,7 +270,7 @@ def memory_of(config: "Config", *, gpus: int) -> Memory | None:
         available=here.available_bytes,
         swap=here.swap_bytes,
         needed=main_memory_need(config, gpus=gpus),
-        reserve=reserve_bytes(here.available_bytes),
+        reserve=reserve_of(here.available_bytes),
     )
 
 

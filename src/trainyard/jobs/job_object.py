@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,8 +20,6 @@ EFA_LABEL = "trainyard.dev/efa"
 PLAN = "trainyard.dev/plan"
 """JSON of the record of the `JobSpec`, without secrets and without the text of files."""
 NETWORK = "trainyard.dev/network"
-CLUSTER_DIGEST = "trainyard.dev/cluster-sha256"
-"""The digest of a RayCluster's specification. Equal digests mean equal clusters."""
 RETRIES = "trainyard.dev/retries"
 """How many times we submitted the job again."""
 AUTO_RETRY = "trainyard.dev/auto-retry"
@@ -94,15 +92,6 @@ def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **cont
     if plan.annotations:
         metadata["annotations"] = dict(plan.annotations)
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
-
-
-def find_problems_without_ray(plan: JobSpec) -> Iterator[str]:
-    """The problem of a plan that names a shared RayCluster, for the kinds that use none."""
-    if plan.ray_cluster:
-        yield (
-            f"--ray-cluster {plan.ray_cluster}: a job of --kind {plan.kind} runs on no RayCluster; use "
-            "--kind raycluster, or omit it"
-        )
 
 
 def make_files_config_map(plan: JobSpec) -> tuple[Json, ...]:

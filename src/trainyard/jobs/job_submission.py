@@ -16,17 +16,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_of
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError
 from trainyard.jobs.job_kind import Manifests
-from trainyard.jobs.job_object import CLUSTER_DIGEST, JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
+from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
-from trainyard.jobs.kinds import EVERY_KIND
+from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
 from trainyard.jobs.kinds.ray_cluster import find_misfits
-from trainyard.jobs.state.reading import annotations_of, field_of, name_of, read_labels
+from trainyard.jobs.state.reading import annotations_of, field_of, read_labels
 from trainyard.run.identity import JOB_FILE
 
 if TYPE_CHECKING:
@@ -128,35 +127,21 @@ def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec, manifests: M
         _require_same_plan(found, plan)
         return True
     _require_free_names(find, manifests, plan)
-    for part in manifests.before_job:
-        digest = annotations_of(part).get(CLUSTER_DIGEST)
-        there = find(part) if digest else None
-        if there is not None and annotations_of(there).get(CLUSTER_DIGEST) != digest:
-            raise _unusable_cluster(there, "already exists, with another specification")
     return False
 
 
-def leave_out_others(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> Manifests:
-    """Return the objects without a RayCluster that others made, which is used unchanged.
-
-    Raises ConfigError if it cannot run the plan of a job that does not exist yet.
-    """
-    kept = []
-    for body in manifests.shared:
-        found = find(body)
-        if found is None or MANAGED_BY.items() <= read_labels(found).items():
-            kept.append(body)
-        elif find(manifests.job) is None and (misfits := dict.fromkeys(find_misfits(found, plan))):
-            why = f"was not made by Trainyard, and it cannot run this job: {'; '.join(misfits)}"
-            raise _unusable_cluster(found, why)
-    return replace(manifests, shared=tuple(kept))
-
-
-def _unusable_cluster(cluster: Json, why: str) -> ConfigError:
-    return ConfigError(
-        f"RayCluster {name_of(cluster)} {why}. It is not changed, and nothing was sent. Name another one "
-        "with --ray-cluster"
-    )
+def require_ray_cluster(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> None:
+    """Raise ConfigError if the RayCluster that a new job names does not exist, or cannot run it."""
+    if not plan.ray_cluster or find(manifests.job) is not None:
+        return
+    metadata = {"name": plan.ray_cluster, "namespace": plan.namespace}
+    found = find({"apiVersion": ray_cluster.API, "kind": "RayCluster", "metadata": metadata})
+    misfits = ["there is none"] if found is None else [*dict.fromkeys(find_misfits(found, plan))]
+    if misfits:
+        raise ConfigError(
+            f"--ray-cluster {plan.ray_cluster}: it cannot run this job: {'; '.join(misfits)}. Nothing was "
+            "sent. Name another RayCluster, or omit it for one of the job's own"
+        )
 
 
 def _require_free_names(find: Callable[[Json], Json | None], manifests: Manifests, plan: JobSpec) -> None:

@@ -86,6 +86,11 @@ def find_plan_problems(
     yield from _secret_problems(config, requested, plan)
     yield from find_template_problems(requested, plan)
     yield from kind.find_problems(plan)
+    if plan.ray_cluster and not kind.submitted_as:
+        yield (
+            f"--ray-cluster {plan.ray_cluster}: a job of --kind {plan.kind} runs on no RayCluster that is "
+            "there; use --kind raycluster, or omit it"
+        )
     if kind.agent and plan.program.keeps_run and not config.cluster.pod.hyperpodrun:
         yield (
             f"--kind {plan.kind}: its operator needs {kind.agent} in the image, and those of docker/ do not "
@@ -233,18 +238,13 @@ def _problems_apart(config: Config, plan: JobSpec) -> Iterator[str]:
 
 
 def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
-    """Yield EFA that was requested or that the type has, if the pods would not get it, or would get more."""
+    """Yield EFA that was requested or that the type has, if the pods would not get it."""
     if plan.network == "tcp" or not plan.several_nodes:
         return
     known, wants_efa = instance_called(plan.instance_type), plan.network == "efa"
     if plan.resources.efa:
-        if known is not None and room is not None and room.efa > known.efa:
-            yield (
-                f"compute.network: the nodes offer {room.efa} EFA interfaces, and {plan.instance_type} has "
-                f"{known.efa}: their device plugin counts too many; correct it, or use "
-                "compute.network=tcp"
-            )
-    elif not plan.resources.gpus:
+        return
+    if not plan.resources.gpus:
         if wants_efa:
             yield "compute.network: efa joins GPUs, and --gpu-per-node is 0 or not known; use auto or tcp"
     elif known is not None and known.efa:

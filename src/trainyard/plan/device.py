@@ -35,7 +35,7 @@ class Device:
     @property
     def reserve_bytes(self) -> int:
         """Bytes reserved for process, CUDA context, NCCL buffers and fragmentation."""
-        return _reserve(self.memory_bytes)
+        return reserve_of(self.memory_bytes)
 
     @property
     def usable_bytes(self) -> int:
@@ -44,14 +44,15 @@ class Device:
     @property
     def host_usable_bytes(self) -> int | None:
         """Usable bytes of the main-memory share, after the same reserve; None when not known."""
-        return None if self.host_bytes is None else max(0, self.host_bytes - _reserve(self.host_bytes))
+        return None if self.host_bytes is None else max(0, self.host_bytes - reserve_of(self.host_bytes))
 
     def peak(self, *, bfloat16: bool) -> float | None:
         """Peak FLOP/s in that precision; None when not known."""
         return self.peak_bfloat16 if bfloat16 else self.peak_float32
 
 
-def _reserve(memory: int) -> int:
+def reserve_of(memory: int) -> int:
+    """Return the bytes of a memory that a process may use in addition to its tensors."""
     return _RESERVE_BYTES + round(_RESERVE_SHARE * memory)
 
 

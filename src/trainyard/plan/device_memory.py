@@ -10,8 +10,10 @@ driver and allocator.
 from dataclasses import dataclass, fields
 
 from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import Config
+from trainyard.errors import ConfigError
 from trainyard.plan import activations
-from trainyard.plan.workload import Recomputation, TrainingWorkload
+from trainyard.plan.workload import Recomputation, TrainingWorkload, training_workload
 
 _FLOAT = 4
 LOSS_ROWS_BYTES = 1 << 21, 1 << 26
@@ -272,3 +274,23 @@ def _gathered_block(work: TrainingWorkload, computed: int) -> int:
 def _table_gradients(work: TrainingWorkload) -> int:
     """Bytes of the unsharded gradients of embedding and output, and their reduce-scatter buffer."""
     return (work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0
+
+
+def main_memory_need(config: Config, *, gpus: int) -> int:
+    """Return the bytes of tensors at the peak of a step on a machine with `gpus` GPUs; 0 is the CPU.
+
+    All processes of the machine count, as far as their memory can be computed.
+    """
+    if gpus:
+        processes = gpus if config.compute.strategy != "single" else 1
+        return processes * host_bytes(_workload(config, on_gpu=True, processes=gpus))
+    return highest_memory_peak(_workload(config, on_gpu=False, processes=1)).parts.total
+
+
+def _workload(config: Config, *, on_gpu: bool, processes: int) -> TrainingWorkload:
+    """Return the workload on `processes`, or on the fewest that `compute` allows."""
+    try:
+        return training_workload(config, on_gpu=on_gpu, processes=processes)
+    except ConfigError:  # more machines train it than this one
+        fewest = config.compute.replicas * config.compute.tensor_parallel
+        return training_workload(config, on_gpu=on_gpu, processes=fewest)

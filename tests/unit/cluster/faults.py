@@ -353,9 +353,10 @@ checkpoints on a node's disk | storage | /opt/dlami/nvme/run … lost | caches o
     | options=--checkpoint-path /opt/dlami/nvme/run
 quota of gpus | quota | requests.nvidia.com/gpu … of 8 used | quota raised
 quota of pods | quota | pods 0 of 2 | quota raised | not=mixed
-limit of gpus | quota | LimitRange … nvidia.com/gpu | limit raised
+limit of gpus | pod-security | maximum nvidia.com/gpu usage per Container | as the message says | server=yes
 restricted | pod-security | restricted … operator adds | --kind trainjob
-no priority class | quota | no PriorityClass gold | create it | options=--priority-class gold
+no priority class | pod-security | no PriorityClass with name gold | as the message says
+    | options=--priority-class gold ; server=yes
 two zones | placement | no zone has room for 4 … EFA | placement group | not=dra
 too few nodes | capacity | 4 places for 40 | fewer nodes | not=dra ; options=--num-nodes 40
 another job holds a node | capacity | 3 places free for 4 … team/busy holds 4 | queue | not=dra
@@ -377,7 +378,7 @@ free places in two zones | placement | no zone has room for 4 nodes now: 2 in �
 quota of processors | pod-security | exceeded quota … requests.cpu | as the message says
     | not=mixed ; server=yes
 limit of memory | pod-security | maximum memory usage per Container is 256Mi | as the message says
-    | also=quota ; server=yes
+    | server=yes
 """
 """Fault | check, and severity if it is no error | words of evidence | words of fix | further rules.
 

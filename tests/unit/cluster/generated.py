@@ -26,7 +26,6 @@ DRIVERS = "/apis/storage.k8s.io/v1/csidrivers"
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 LIMITS = f"/api/v1/namespaces/{NAMESPACE}/limitranges"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 FSX = "fsx.csi.aws.com"
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 SHAPES = {  # CPU, memory, hugepages, GPUs, EFA: as seen on real nodes

@@ -135,8 +135,8 @@ def serving(state: State) -> Iterator[Recorded]:
 
 
 _COLLECTIONS = {
-    *("nodes", "pods", "daemonsets", "deployments", "resourcequotas", "limitranges", "csidrivers"),
-    *("priorityclasses", "localqueues", "clusterqueues"),
+    *("nodes", "pods", "daemonsets", "deployments", "resourcequotas", "csidrivers"),
+    *("localqueues", "clusterqueues"),
     *("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "resourceflavors"),
     "clustertrainingruntimes",
 }

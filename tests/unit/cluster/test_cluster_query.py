@@ -42,7 +42,6 @@ LISTS = {
     "/apis/apps/v1/daemonsets": {"device-plugin"},
     "/apis/apps/v1/deployments": {"operator"},
     f"/api/v1/namespaces/{NAMESPACE}/resourcequotas": {"quota"},
-    f"/api/v1/namespaces/{NAMESPACE}/limitranges": {"quota"},
     f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/checkpoints": {"storage"},
 }
 """Lists -> the checks that report it where they may not be read."""
@@ -89,7 +88,6 @@ def cluster() -> State:
     """A cluster with all that a plan may name."""
     state = plain_eks().state
     put(state, f"/api/v1/namespaces/{NAMESPACE}/secrets", _object_named("hf"))
-    put(state, "/apis/scheduling.k8s.io/v1/priorityclasses", _object_named("gold"))
     active = {"conditions": [{"type": "Active", "status": "True"}]}
     local = _object_named("main") | {"spec": {"clusterQueue": "all"}, "status": active}
     put(state, f"{KUEUE}/namespaces/{NAMESPACE}/localqueues", local)
@@ -115,7 +113,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
     assert judge(recorded, tmp_path) == (Readiness.READY, {})
-    assert len(requests_of(recorded)) >= 24
+    assert len(requests_of(recorded)) >= 22
 
 
 QUICK = ("403", "429", "hangs up", "a page of a proxy")

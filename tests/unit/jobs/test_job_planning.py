@@ -12,7 +12,7 @@ from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, re
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs import job_submission
-from trainyard.jobs.job_object import CLUSTER_DIGEST, PLAN
+from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import KINDS
@@ -239,23 +239,9 @@ def test_a_shared_cluster_has_another_name_than_the_job() -> None:
         plan(kind="raycluster", nodes=2, ray_cluster=plan(nodes=2).name)
 
 
-def test_a_ray_cluster_that_differs_is_named_and_left_alone() -> None:
-    made = plan(kind="raycluster", nodes=2, ray_cluster="shared")
-    cluster = KINDS["raycluster"].render(made).shared[0]
-
-    def find_with(digest: str) -> Any:
-        metadata = {**cluster["metadata"], "annotations": {CLUSTER_DIGEST: digest}}
-        found = {**cluster, "metadata": metadata}
-        return lambda body: found if name_and_kind(body) == ("RayCluster", "shared") else None
-
-    assert not is_deployed(find_with(cluster["metadata"]["annotations"][CLUSTER_DIGEST]), made)
-    with pytest.raises(ConfigError, match="RayCluster shared already exists, with another specification"):
-        is_deployed(find_with("0" * 64), made)
-
-
 def own_cluster(change: Callable[[Any], object] = lambda spec: None, *, scales: bool = False) -> Any:
     """A RayCluster that somebody made: a head without GPUs, and 2 workers with 8."""
-    rendered = KINDS["raycluster"].render(plan(kind="raycluster", nodes=3, ray_cluster="mine")).shared[0]
+    (rendered,) = KINDS["raycluster"].render(plan(kind="raycluster", nodes=3)).parts
     spec = json.loads(json.dumps(rendered["spec"]))
     del spec["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]
     if scales:
@@ -293,24 +279,25 @@ def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: b
     made = plan(kind="raycluster", nodes=2, ray_cluster="mine")
     manifests = KINDS["raycluster"].render(made)
 
-    def left(find: Callable[[Any], Any]) -> Any:
-        return job_submission.leave_out_others(find, made, manifests)
+    assert not manifests.before_job
+
+    def require(find: Callable[[Any], Any]) -> None:
+        job_submission.require_ray_cluster(find, made, manifests)
 
     def with_job(find: Callable[[Any], Any], body: Any) -> Any:
         return body if body["kind"] == "RayJob" else find(body)
 
     moved = IMAGE.partition("@")[0] + ":2026"
     for fits in (lambda _: None, lambda s: worker_of(s)["containers"][0].update(image=moved)):
-        assert left(own_cluster(fits, scales=scales)).shared == ()
-    assert left(lambda _: None) == manifests
+        require(own_cluster(fits, scales=scales))
+    with pytest.raises(ConfigError, match="there is none"):
+        require(lambda _: None)
     for words, change in MISFITS.items():
         find = own_cluster(change, scales=scales)
         with pytest.raises(ConfigError) as raised:
-            left(find)
+            require(find)
         assert words in str(raised.value)
-        assert "was not made by Trainyard, and it cannot run this job" in str(raised.value)
-        followed = left(partial(with_job, find))
-        assert followed.shared == (), "a job that exists is followed, whatever became of its cluster"
+        require(partial(with_job, find))  # a job that exists is followed, whatever became of its cluster
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

@@ -33,7 +33,6 @@ from trainyard.plan.instances import CATALOGUE
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
 TYPES = [instance.name for instance in CATALOGUE]
-FEW = ("g5.xlarge", "g5.8xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge", "p5en.48xlarge")
 """No EFA; EFA without RDMA, with one GPU and with eight; RDMA."""
 
 
@@ -247,16 +246,13 @@ def test_ray_parameters_are_texts_and_no_group_is_empty(kind: str) -> None:
             assert [g["replicas"] for g in cluster.get("workerGroupSpecs", [])] == [nodes - 1] * (nodes > 1)
 
 
-def test_a_shared_ray_cluster_holds_nothing_of_the_job_that_made_it() -> None:
-    one = objects(plan(kind="raycluster", nodes=2, name="one", ray_cluster="shared"))
-    two = objects(plan(kind="raycluster", nodes=2, name="two", ray_cluster="shared"))
-    assert [body["kind"] for body in one] == ["RayCluster", "RayJob"]
-    assert one[0] == two[0]
-    assert one[1]["spec"]["clusterSelector"] == {"ray.io/cluster": "shared"}
-    variables = json.loads(one[1]["spec"]["runtimeEnvYAML"])["env_vars"]
+def test_a_job_on_a_ray_cluster_that_is_there_carries_its_own_files_and_variables() -> None:
+    (job,) = objects(plan(kind="raycluster", nodes=2, name="one", ray_cluster="mine"))
+    assert job["kind"] == "RayJob" and job["spec"]["clusterSelector"] == {"ray.io/cluster": "mine"}
+    variables = json.loads(job["spec"]["runtimeEnvYAML"])["env_vars"]
     assert variables["TRAINYARD_RUN_ID"] == "one"
     assert list(json.loads(variables["TRAINYARD_FILES"])) == ["/scratch/one-files/config.yaml"]
-    assert "/scratch/one-files/config.yaml" in one[1]["spec"]["entrypoint"]
+    assert "/scratch/one-files/config.yaml" in job["spec"]["entrypoint"]
 
 
 def variables_of_actors(made: JobSpec) -> dict[str, str]:
@@ -285,12 +281,7 @@ def test_restarts_are_those_of_the_whole_job() -> None:
     job = objects(plan(nodes=4))[-1]["spec"]
     assert job["runPolicy"]["backoffLimit"] == 3 * 3, "the operator counts the containers of the Workers"
     policies = {role: replica["restartPolicy"] for role, replica in job["pytorchReplicaSpecs"].items()}
-    assert policies == {"Master": "ExitCode", "Worker": "OnFailure"}
-    apart = ("compute.strategy=ddp", "checkpointing.shared=false", "artifacts.store=s3://runs/phase2")
-    alone = objects(plan(*apart, nodes=4, claim=""))[-1]["spec"]
-    policies = {role: replica["restartPolicy"] for role, replica in alone["pytorchReplicaSpecs"].items()}
     assert policies == {"Master": "Never", "Worker": "OnFailure"}, "the Master restarts in its container"
-    assert alone["runPolicy"]["backoffLimit"] == 3 * 3
     own = objects(plan(nodes=4, command=("torchrun", "train.py")))[-1]["spec"]
     assert own["runPolicy"]["backoffLimit"] == 3 * 4
     assert {role["restartPolicy"] for role in own["pytorchReplicaSpecs"].values()} == {"OnFailure"}
@@ -369,7 +360,7 @@ def test_common_jobs_stay_as_they_are(name: str, changes: dict[str, Any]) -> Non
     bodies = objects(plan("compute.strategy=ddp", *changes.get("settings", ()), **rest))
     for body in bodies:
         annotations = body["metadata"].get("annotations", {})
-        for key in (PLAN, "trainyard.dev/config-sha256", "trainyard.dev/cluster-sha256"):
+        for key in (PLAN, "trainyard.dev/config-sha256"):
             annotations.pop(key, None)
         if body["kind"] == "ConfigMap":
             body["data"] = dict.fromkeys(body["data"], "…")

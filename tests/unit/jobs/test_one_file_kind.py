@@ -17,7 +17,7 @@ NEW_KIND = '''
 
 from trainyard.cluster.needed_apis import Controller, NeededApi, choose_kind
 from trainyard.jobs.job_kind import JobKind, Manifests
-from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
+from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, field_of
 
@@ -42,7 +42,6 @@ KIND = JobKind(
     controllers=(Controller("Volcano controller", ("volcano-controllers",)),),
     trial_spec=lambda template, _: {"tasks": [{"replicas": 1, "template": template}]},
     longest_name=50,
-    find_problems=find_problems_without_ray,
     render=render,
     read_status=read_status,
     pod_label="volcano.sh/job-name",

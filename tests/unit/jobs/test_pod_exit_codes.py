@@ -1,6 +1,6 @@
 """Each kind × each exit code of a pod: final or restarted, by the rules in the source of the operators.
 
-training operator 1.9   ExitCode restarts from 128; OnFailure everything (pkg/controller.v1/common/pod.go)
+training operator 1.9   Never restarts nothing; OnFailure everything (pkg/controller.v1/common/pod.go)
 Job and JobSet          podFailurePolicy with FailJob, then FailJobSet; else maxRestarts
 KubeRay 1.6             backoffLimit restarts a failed command whatever its exit code is
 """
@@ -15,14 +15,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_exit_codes import (
-    FINAL_CODES,
-    code_for_restart,
-    code_on_record,
-    describe_restart,
-    is_final,
-    restart_in_place,
-)
+from trainyard.jobs.pod_exit_codes import FINAL_CODES, is_final, restart_in_place
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
@@ -34,12 +27,8 @@ def restarts_by_pytorch(job: dict[str, Any], code: int) -> bool:
     command = master["template"]["spec"]["containers"][0]["command"]
     if master["restartPolicy"] == "Never":
         return restarts_in_place(command, code)
-    if master["restartPolicy"] == "OnFailure":
-        return True
-    assert command[-2:] == ["--restart-by", "operator"]
-    shown = code if is_final(code) else code_for_restart(code)
-    assert 0 < shown < 256
-    return shown >= 128
+    assert master["restartPolicy"] == "OnFailure"
+    return True
 
 
 def restarts_by_jobset(runtime: dict[str, Any], code: int) -> bool:
@@ -58,7 +47,6 @@ def restarts_by_ray(job: dict[str, Any], code: int) -> bool:
 
 
 def restarts_in_place(words: list[str], code: int) -> bool:
-    assert "--restart-by" not in words
     restarts = int(words[words.index("--restarts") + 1]) if "--restarts" in words else 0
     ran: list[int] = []
 
@@ -118,15 +106,7 @@ def test_the_exit_codes_of_a_command_of_ones_own_mean_nothing_to_us(kind: str) -
     assert all(restarted(bodies, code) for code in CODES)
 
 
-def test_a_restart_code_is_read_back_only_where_the_pod_says_so() -> None:
-    for code in CODES:
-        if is_final(code):
-            continue
-        shown = code_for_restart(code)
-        assert code_on_record(shown, f"a line\n12:00:00 INFO  pod: {describe_restart(code)}") == code
-        assert code_on_record(shown, "a line") == shown
-        assert code_on_record(9, describe_restart(code)) == (code if shown == 9 else 9)
-    assert code_on_record(None, "a line") is None
+def test_the_final_codes() -> None:
     assert {int(code) for code in FINAL_CODES} == FINAL
     assert is_final(ExitCode.DONE)
 

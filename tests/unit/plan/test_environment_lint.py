@@ -237,20 +237,6 @@ def test_each_fault_in_a_manifest_is_found_with_its_line(
     assert "PyTorchJob train" in found[0].area
 
 
-def test_ray_parameters_that_are_numbers_are_found() -> None:
-    text = """
-kind: RayCluster
-metadata: {name: r}
-spec:
-  headGroupSpec:
-    rayStartParams: {metrics-export-port: 8080, block: "true"}
-    template: {spec: {containers: [{name: ray-head, image: a:1}]}}
-"""
-    (found,) = findings(text)
-    assert (found.severity, found.line, found.subject) == (E, 6, "rayStartParams.metrics-export-port")
-    assert found.fix == 'write metrics-export-port: "8080"'
-
-
 def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"):
         (found,) = findings(f"{name}=hf_abcdef\n", ".env")

@@ -7,8 +7,7 @@ import pytest
 from trainyard.config.load import load_config
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import Config
-from trainyard.plan.device_memory import highest_memory_peak
-from trainyard.plan.main_memory import main_memory_need
+from trainyard.plan.device_memory import highest_memory_peak, main_memory_need
 from trainyard.plan.workload import training_workload
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -14,7 +14,7 @@ _MAY_NOT_TRY = re.compile(r"cannot create resource")
 _NO_ACCOUNT = re.compile(r"looking up service account .* not found")
 _ELSEWHERE = (
     (re.compile(r'namespaces? "?[^" ]*"? (was )?not found|is being terminated'), namespace.CHECK),
-    (re.compile(r"exceeded quota|PriorityClass|maximum .* usage per"), quota.CHECK),
+    (re.compile(r"exceeded quota"), quota.CHECK),
 )
 """Refusals, and the check that reports them with a better fix, if it has found them too."""
 

@@ -5,17 +5,16 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from trainyard.cluster.capacity import choose_zone, places_by_zone
+from trainyard.cluster.capacity import choose_zone
 from trainyard.cluster.cluster_query import ClusterQuery
 from trainyard.cluster.server_side_apply import UNSEEN, path_part
-from trainyard.cluster.snapshot import ZONE, MissingData
 from trainyard.errors import (
     ConfigError,
     PermissionRefusedError,
@@ -44,10 +43,9 @@ from trainyard.jobs.resubmission import (
     next_name,
     require_ended,
 )
-from trainyard.jobs.state.pod_facts import PodFacts
+from trainyard.jobs.state.pod_facts import whole_number
 from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryClaim
 
 if TYPE_CHECKING:
@@ -58,8 +56,7 @@ _DEACTIVATION = {"spec": {"active": False}}
 """Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")
 _OF_RAY = (("/apis/ray.io/v1", "rayjobs"), ("/apis/ray.io/v1", "rayclusters"))
-_OWNED = (("/api/v1", "pods"), ("/api/v1", "services"), ("/apis/batch/v1", "jobs"))
-"""Kinds that the operators create, and the garbage collector deletes after the job."""
+_PODS = (("/api/v1", "pods"),)
 _PAUSE = 0.5
 _SEEN_SECONDS = 15.0
 _DONE = (200, 201, 202)
@@ -182,8 +179,7 @@ class JobEditor:
     def retry(self, claim: RetryClaim) -> Resubmission:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
         job = self._job
-        retries = str(annotations_of(job.raw).get(RETRIES) or "0")
-        number = int(retries) + 1 if retries.isascii() and retries.isdecimal() else 1
+        number = 1 + (whole_number(annotations_of(job.raw).get(RETRIES)) or 0)
         zone = zone_for_next(self._api, job, claim.next_name, claim)
         new = make_resubmission(
             job.kind, job.raw, self._parts(), name=claim.next_name, retries=number, zone=zone
@@ -232,13 +228,13 @@ class JobEditor:
         return f"/apis/{root}/{self._space}/workloads/{path_part(name_of(workload))}"
 
     def _remaining_parts(self) -> list[NamedObject]:
-        """Return the parts of the job that still exist."""
+        """Return the job, its parts and its pods, as far as they still exist."""
         found = self._api.get(self._own.path)
         remaining = [self._own] if found is not None and uid_of(found) == uid_of(self._job.raw) else []
         operators = f"{self._job.kind.pod_label}={self._job.name}"
         for selector in dict.fromkeys((self._job.pod_selector, operators)):
             if not selector.endswith("="):
-                remaining += self._find_objects(_OWNED, selector)
+                remaining += self._find_objects(_PODS, selector)
         return list(dict.fromkeys([*remaining, *self._named_parts()]))
 
     def _find_objects(self, kinds: Iterable[tuple[str, str]], selector: str) -> list[NamedObject]:
@@ -298,29 +294,5 @@ def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None
     if plan is None or plan.zone is None:
         return None
     avoided = [node.name for node in claim.avoided if node.strictly] if claim else ()
-    left = plan.zone if claim and claim.failure_class is FailureClass.UNSCHEDULABLE else None
     usage = ClusterQuery(api, plan).usage()
-    return choose_zone(usage, replace(plan, name=name), avoided=avoided, left=left) or ""
-
-
-def find_other_zone(api: "Api", job: FoundJob, pods: Collection[PodFacts]) -> str:
-    """Return in a sentence which zone has room for a job of which a part waits in another; empty if none.
-
-    Raises ServiceError.
-    """
-    plan = job.plan
-    waiting = [pod for pod in pods if pod.live and pod.unschedulable and not pod.helps]
-    if plan is None or plan.zone is None or not waiting or job.kind.why_not_suspended(job.raw):
-        return ""
-    snapshot = ClusterQuery(api, plan).usage()
-    nodes = () if isinstance(snapshot.nodes, MissingData) else snapshot.nodes
-    held = {pod.node for pod in pods if pod.live and not pod.helps}
-    here = {node.labels.get(ZONE, "") for node in nodes if node.name in held} | {plan.zone}
-    free, _ = places_by_zone(snapshot, plan)
-    others = [zone for zone, places in free.most_common() if zone not in here and places >= plan.nodes]
-    if not others or here == {""}:
-        return ""
-    return (
-        f"{waiting[0].name} finds no node in {' and '.join(sorted(here - {''}))}, and {others[0]} has room "
-        f"for all {plan.nodes} pods"
-    )
+    return choose_zone(usage, replace(plan, name=name), avoided=avoided) or ""

@@ -7,7 +7,7 @@ The job does not need its follower: a follower may die, and another may follow t
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,11 @@ from trainyard.jobs.follow.job_view import JobView
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
-from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-_BY_NODES = (FailureClass.NODE_LOST, FailureClass.UNSCHEDULABLE)
-"""Waits that a retry on other nodes ends."""
 # The state depends on the time too, so it is judged this often without a report.
 _POLL_SECONDS = 5.0
 _LAST_SECONDS = 1.5
@@ -41,19 +38,17 @@ def follow_job(
     seconds: float,
     on_state: Callable[[JobState], None],
     lost_seconds: float | None = None,
-    find_other_zone: Callable[[Sequence[PodFacts]], str] = lambda _: "",
     clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
     `on_state` receives the state whenever it, its reason, or the count of restarts has changed, and at the
-    end. With `lost_seconds`, the job counts as failed once it has waited that long for a lost node, or for a
-    node while another zone has room for all of its pods, as a sentence of `find_other_zone` says. Raises
+    end. With `lost_seconds`, the job counts as failed once it has waited that long for a lost node. Raises
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
     be seen, ConfigError if it does not exist.
     """
     with JobView(api, Observed(find_kind(kind), namespace, name, None), clock=clock) as view:
-        follower = _JobFollower(api, view, clock, on_state, lost_seconds, find_other_zone)
+        follower = _JobFollower(api, view, clock, on_state, lost_seconds)
         return follower.follow_to_end(seconds)
 
 
@@ -66,7 +61,6 @@ class _JobFollower:
     _clock: Callable[[], float]
     _on_state: Callable[[JobState], None]
     _lost_seconds: float | None
-    _find_other_zone: Callable[[Sequence[PodFacts]], str]
     _reported: tuple[State, str, int] | None = None
     _lost_since: float | None = None
 
@@ -94,23 +88,19 @@ class _JobFollower:
         return state
 
     def _give_up(self, state: JobState) -> JobState | None:
-        """Return the state as failed if the job has waited for a node as long as it may; else None.
+        """Return the state as failed if the job has waited for a lost node as long as it may; else None.
 
         A node that is only silent may answer again until Kubernetes removes its pods.
         """
         waiting = state.waiting
         silent = {pod.node for pod in self._view.pods if pod.silent and not pod.disruption}
-        if waiting is None or waiting.failure_class not in _BY_NODES or waiting.node in silent - {""}:
+        is_lost = waiting is not None and waiting.failure_class is FailureClass.NODE_LOST
+        if waiting is None or not is_lost or waiting.node in silent - {""}:
             self._lost_since = None
             return None
         self._lost_since = self._lost_since or self._clock()
         if self._lost_seconds is None or self._clock() - self._lost_since < self._lost_seconds:
             return None
-        if waiting.failure_class is FailureClass.UNSCHEDULABLE:
-            self._lost_since = self._clock()
-            if not (elsewhere := self._find_other_zone(self._view.pods)):
-                return None
-            waiting = replace(waiting, evidence=elsewhere)
         failure = JobFailure(
             waiting.failure_class, (waiting.evidence,), recovers=True, node=waiting.node, fix=waiting.fix
         )

@@ -15,12 +15,11 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
-from trainyard.jobs.follow.job_changes import JobEditor, find_other_zone
+from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
@@ -55,8 +54,7 @@ class RetryTimes:
     """The waiting times, in seconds."""
 
     lost: float = 60.0
-    """A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod, or for
-    a node while another zone fits it."""
+    """A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod."""
     node: float = 90.0
     """A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
     gone: float = 900.0
@@ -173,7 +171,6 @@ class RetryLoop:
             seconds=max(1.0, deadline - self._clock()),
             on_state=self._announce_state,
             lost_seconds=lost_seconds,
-            find_other_zone=partial(find_other_zone, self._api, job),
         )
 
     def _announce_state(self, state: JobState) -> None:

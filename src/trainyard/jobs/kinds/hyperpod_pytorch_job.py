@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
+from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import pytorch_job
 from trainyard.jobs.pod_template import pod_template
@@ -24,7 +24,6 @@ _COUNTED_SECONDS = 6 * 3600
 
 
 def find_problems(plan: JobSpec) -> Iterator[str]:
-    yield from find_problems_without_ray(plan)
     if plan.instance_type and not plan.on_hyperpod:
         yield (
             f"--kind hyperpod: {plan.instance_type} is not an instance type of HyperPod: those begin with ml."

@@ -5,10 +5,9 @@ process dies its peers fail too, and all of them resume from the newest checkpoi
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
 was deleted or evicted is created again, which the operator does not count.
 
-The Master stores and proves, and the end of a run that is not proven is final. The operator reads exit
-codes only with the restart policy `ExitCode`: it deletes the pod and creates it again if the code is 128 or
-more, without a limit, so `trainyard pod` counts its starts on the volume. Without a volume the disk
-of the pod holds the run: the policy is `Never`, and `trainyard pod` restarts in the same container.
+The Master stores and proves, and the end of a run that is not proven is final. So its restart policy is
+`Never`, and `trainyard pod` restarts the training in the same container, except after a final exit code. If
+its pod is evicted, the job ends, and `--auto-retry` sends it again.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 
 The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or never
@@ -21,7 +20,7 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import find_problems_without_ray, job_object, make_files_config_map
+from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.pod_facts import completion_index, whole_number
@@ -59,14 +58,12 @@ _TOO_LONG = "active longer than specified deadline"
 def render(plan: JobSpec) -> Manifests:
     often = "OnFailure" if plan.restarts else "Never"
     judged = judges_its_restarts(plan)
-    first = ("ExitCode" if plan.claim else "Never") if judged else often
-    options = ("--restarts", str(plan.restarts), *(("--restart-by", "operator") if plan.claim else ()))
-    command = (*plan.program.command, *(options if judged else ()))
+    options = ("--restarts", str(plan.restarts)) if judged else ()
+    command = (*plan.program.command, *options)
     master = replace(plan, program=replace(plan.program, command=command))
-    roles = {"Master": _replicas(master, 1, first)}
+    roles = {"Master": _replicas(master, 1, "Never" if judged else often)}
     if plan.several_nodes:
-        # With ExitCode the pod that counts is the first node, which only the variables of the operator name.
-        roles["Worker"] = _replicas(master if plan.claim else plan, plan.nodes - 1, often)
+        roles["Worker"] = _replicas(plan, plan.nodes - 1, often)
     counted = max(1, plan.nodes - 1) if judged else plan.nodes
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * counted}
     if plan.several_nodes:
@@ -78,7 +75,7 @@ def render(plan: JobSpec) -> Manifests:
 
 
 def judges_its_restarts(plan: JobSpec) -> bool:
-    """Return whether the exit code of the Master decides if it is started again."""
+    """Return whether `trainyard pod` restarts the training of the Master, by its exit code."""
     return bool(plan.restarts and plan.program.keeps_run) and not auto_resume(plan)
 
 
@@ -164,7 +161,6 @@ KIND = JobKind(
     trial_spec=lambda template, _: {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
     adds_container=True,
     longest_name=63 - len("-worker-00000"),
-    find_problems=find_problems_without_ray,
     render=render,
     read_status=read_status,
     pod_label="training.kubeflow.org/job-name",

@@ -1,8 +1,7 @@
 """RayCluster of KubeRay, `ray.io/v1`, and a RayJob that runs the command on it.
 
-The first node is the head, which has GPUs like the others. A cluster outlives the command; one of the same
-specification is used again, which is compared by the digest in its annotations. A RayCluster that somebody
-else made is used as it is, if its pods can run the plan.
+The first node is the head, which has GPUs like the others. The cluster belongs to the job; or the job names a
+RayCluster that is there, which is used as it is, if its pods can run the plan.
 
 A program that runs in every pod is started on each node by `trainyard step ray`, which also sets what
 other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
@@ -18,7 +17,6 @@ runs, which has exit codes that are final; KubeRay restarts only a command witho
 A RayCluster never ends; the command on it does.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +26,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import CLUSTER_DIGEST, KIND_LABEL, LABEL, job_object, part_object
+from trainyard.jobs.job_object import KIND_LABEL, LABEL, job_object, part_object
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
@@ -85,12 +83,11 @@ def find_entrypoint_problems(plan: JobSpec) -> Iterator[str]:
 
 
 def render(plan: JobSpec) -> Manifests:
-    cluster = _cluster(plan)
     job = job_object(plan, API, "RayJob", _job_spec(plan))
     labels = job["metadata"]["labels"]
     labels.pop("kueue.x-k8s.io/queue-name", None)  # the cluster holds the quota
     labels[KIND_LABEL] = SUBMITTED_AS
-    return Manifests(job, shared=(cluster,)) if plan.ray_cluster else Manifests(job, (cluster,))
+    return Manifests(job) if plan.ray_cluster else Manifests(job, (_cluster(plan),))
 
 
 def make_entrypoint(plan: JobSpec) -> str:
@@ -112,17 +109,12 @@ def _words(plan: JobSpec) -> tuple[str, ...]:
 
 
 def _cluster(plan: JobSpec) -> dict[str, Any]:
-    """Return the cluster. It holds nothing that belongs to this job alone, because another job may use it."""
+    """Return the cluster, whose pods do not have the files and variables of the command."""
     program = Program("ray", (), directory=plan.program.directory)
-    neutral = replace(plan, name=cluster_name(plan), run_id="", program=program)
-    spec = ray_cluster_spec(neutral)
-    body = part_object(neutral, API, "RayCluster", name=neutral.name, spec=spec)
+    spec = ray_cluster_spec(replace(plan, run_id="", program=program))
+    body = part_object(plan, API, "RayCluster", name=plan.name, spec=spec)
     if plan.queue:
         body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = plan.queue
-    # Clusters that differ in their zone only are equal: the zone follows from what is free.
-    compared = spec if plan.zone is None else ray_cluster_spec(replace(neutral, zone=""))
-    digest = hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
-    body["metadata"]["annotations"] = {**plan.annotations, CLUSTER_DIGEST: digest}
     return body
 
 
@@ -138,7 +130,7 @@ def _job_spec(plan: JobSpec) -> dict[str, Any]:
         variables["TRAINYARD_FILES"] = json.dumps(files)
     return {
         "entrypoint": make_entrypoint(moved),
-        "clusterSelector": {"ray.io/cluster": cluster_name(plan)},
+        "clusterSelector": {"ray.io/cluster": plan.ray_cluster or plan.name},
         "runtimeEnvYAML": json.dumps({"env_vars": variables}),
         "submissionMode": "K8sJobMode",
         "submitterPodTemplate": submitter(plan),
@@ -149,10 +141,6 @@ def actor_variables(plan: JobSpec) -> dict[str, str]:
     """Return the variables for the processes on all nodes, which do not inherit those of Ray's driver."""
     log = plan.program.nccl_log
     return nccl_log_variables(log, plan.environment) if log else {}
-
-
-def cluster_name(plan: JobSpec) -> str:
-    return plan.ray_cluster or plan.name
 
 
 def ray_cluster_spec(plan: JobSpec) -> dict[str, Any]:

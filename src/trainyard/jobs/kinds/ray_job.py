@@ -5,7 +5,7 @@ success, because `Complete` is also set for a command that was stopped.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trainyard.cluster.needed_apis import NeededApi
@@ -38,12 +38,6 @@ _CLOCKS_DIFFER = 60.0
 """Ray reports the time of its node, the cluster that of its API server."""
 _KEPT_SECONDS = 120
 """The pods stay this long after the end, so that their logs can be read; they hold their GPUs meanwhile."""
-
-
-def find_problems(plan: JobSpec) -> Iterator[str]:
-    yield from find_entrypoint_problems(plan)
-    if plan.ray_cluster:
-        yield f"--ray-cluster {plan.ray_cluster}: a RayJob makes a cluster of its own; use --kind raycluster"
 
 
 def render(plan: JobSpec) -> Manifests:
@@ -152,7 +146,7 @@ KIND = JobKind(
     },
     has_webhook=False,
     longest_name=LONGEST_NAME,
-    find_problems=find_problems,
+    find_problems=find_entrypoint_problems,
     render=render,
     read_status=read_status,
     pod_label=POD_LABEL,

@@ -18,7 +18,6 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_object import (
-    find_problems_without_ray,
     job_object,
     make_files_config_map,
     make_labels,
@@ -186,7 +185,6 @@ KIND = JobKind(
     parts=((API, "trainingruntimes"),),
     needs_runtime=True,
     longest_name=63 - len("-node-0-00000-xxxxx"),
-    find_problems=find_problems_without_ray,
     render=render,
     read_status=read_status,
     pod_label=_JOBSET_LABEL,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.jobs.pod_exit_codes import code_on_record
 from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
 from trainyard.plan.instances import EFA
 
@@ -23,9 +22,6 @@ LAST_LINES = 20
 _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """The reason of a container that the kubelet cannot find any more; its exit code 137 is invented."""
-
-MOST_ENDED = 200
-"""The number of failed pods to remember: the first ones, which show the cause, and the last ones."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -248,7 +244,7 @@ def _ends_of(container: Json, *, beside: bool = False) -> Iterator[ContainerEnd]
         known = code is not None and reason != _LOST_CONTAINER
         yield ContainerEnd(
             container=str(container.get("name", "")),
-            exit_code=code_on_record(int(code), message) if known else None,
+            exit_code=int(code) if known else None,
             reason=reason,
             message=message,
             finished=time_of(ended.get("finishedAt")),
@@ -299,9 +295,6 @@ class History:
                 before = ended.get(pod.uid)  # a deleted pod may lose the end of its containers
                 ends = before.ends if before is not None and not pod.ends else pod.ends
                 ended[pod.uid] = replace(pod, ends=ends)
-        if len(ended) > MOST_ENDED:
-            kept = [*list(ended)[: MOST_ENDED // 2], *list(ended)[-MOST_ENDED // 2 :]]
-            ended = {uid: ended[uid] for uid in kept}
         return replace(self, pods=places, container_restarts=restarts, ended=ended)
 
     def restarts(self, wanted: int | None) -> int:

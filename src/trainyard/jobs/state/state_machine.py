@@ -7,7 +7,7 @@ The pods can overrule the status of a job: a PyTorchJob says Running while worke
 RayCluster stays ready while its head is gone. But a job is Succeeded only if its status says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,9 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
-from trainyard.jobs.state.pod_facts import History, describe_end
+from trainyard.jobs.state.pod_facts import History, describe_end, whole_number
 from trainyard.jobs.state.pod_troubles import find_troubles
-from trainyard.jobs.state.reading import Phase, Reading, annotations_of, count, time_of, uid_of
+from trainyard.jobs.state.reading import Phase, Reading, annotations_of, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
@@ -216,7 +216,6 @@ class _Judge:
             found = waiting.fix or find_fix(waiting.failure_class, [waiting.evidence])
             waiting = replace(waiting, fix=found)
         ended = state in (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-        counted = self.reading.restarts, _count_replacements(observed.events, wanted)
         return JobState(
             job=observed.name,
             namespace=observed.namespace,
@@ -225,10 +224,10 @@ class _Judge:
             reason=_sentence(reason),
             uid=uid_of(observed.job or {}),
             waiting=waiting,
-            retries=_number(notes.get(RETRIES)),
-            auto_retry=_number(notes.get(AUTO_RETRY)),
+            retries=whole_number(notes.get(RETRIES)) or 0,
+            auto_retry=whole_number(notes.get(AUTO_RETRY)) or 0,
             followed_by=str(notes.get(FOLLOWED_BY) or ""),
-            restarts=max(self.past.restarts(wanted), *counted),
+            restarts=max(self.past.restarts(wanted), self.reading.restarts),
             pods=self.counts,
             alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
             holds_resources=ended and any(pod.live and not pod.deleting for pod in observed.pods),
@@ -260,17 +259,6 @@ def _find_revivals(observed: "Observed", ended_at: float | None) -> Iterator[str
     if again:
         pods = again[0] if len(again) == 1 else f"{again[0]} and {len(again) - 1} more pods"
         yield f"its operator created {pods} after the job had ended: they train again until it is cancelled"
-
-
-def _number(text: object) -> int:
-    found = str(text or "0")
-    return int(found) if found.isascii() and found.isdecimal() and len(found) < 10 else 0
-
-
-def _count_replacements(events: Sequence[Mapping[str, object]], wanted: int | None) -> int:
-    """Return the pods created in addition to the first ones, by the events of the training operator."""
-    made = sum(count(e.get("count"), 1) for e in events if e.get("reason") == "SuccessfulCreatePod")
-    return max(0, made - wanted) if wanted is not None else 0
 
 
 def _sentence(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
+from trainyard.plan.environment.located_yaml import LocatedMapping, Text
 from trainyard.plan.environment.settings_reading import instance_of, nodes_of, pod_specs
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU
@@ -34,7 +34,7 @@ def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
     if not pods:
         return
     several = (nodes_of(document) or 1) > 1
-    found = [_ray_parameters(document), *map(_volumes, pods)]
+    found = [*map(_volumes, pods)]
     if document.text("kind") == "PyTorchJob":
         found.append(_pytorch_job(document))
     yield from (replace(each, area=title) for rule in found for each in rule)
@@ -50,19 +50,6 @@ def _error(line: int, subject: str, reason: str, fix: str = "remove it") -> Find
 
 def _warning(line: int, subject: str, reason: str, fix: str) -> Finding:
     return Finding(subject, Severity.WARNING, reason, fix, line=line)
-
-
-def _ray_parameters(document: LocatedMapping) -> Iterator[Finding]:
-    for mapping in all_mappings(document):
-        parameters = mapping.mapping("rayStartParams")
-        for name, value in parameters.items():
-            if isinstance(value, Text) and not value.is_text:
-                yield _error(
-                    parameters.lines[name],
-                    f"rayStartParams.{name}",
-                    "the API server refuses it: the values must be strings",
-                    f'write {name}: "{value}"',
-                )
 
 
 def _pytorch_job(document: LocatedMapping) -> Iterator[Finding]:

@@ -11,21 +11,11 @@ from typing import Any
 from trainyard.config.yaml_reader import YamlError, compose, values_of
 from trainyard.errors import ConfigError
 
-_INT, _FLOAT, _BOOL, _NULL, _STR = (
-    f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null", "str")
-)
-
 
 class Text(str):
-    """A scalar as it is written, with its line; `tag` is the YAML tag of its type."""
+    """A scalar as it is written, with its line."""
 
     line: int
-    tag: str
-
-    @property
-    def is_text(self) -> bool:
-        """Return whether YAML reads it as a string, not as a number, boolean or null."""
-        return self.tag not in (_INT, _FLOAT, _BOOL, _NULL)
 
     @property
     def number(self) -> int | None:
@@ -57,7 +47,7 @@ class LocatedMapping(dict[str, Any]):
     def text(self, key: str) -> Text:
         """Return the scalar below `key`, or an empty one."""
         found = self.get(key)
-        return found if isinstance(found, Text) else _text("", _NULL, self.line)
+        return found if isinstance(found, Text) else _text("", self.line)
 
 
 def read_documents(text: str, name: str) -> list[LocatedMapping]:
@@ -85,11 +75,7 @@ def _locate_value(value: Any) -> Any:
         return found
     if isinstance(value, list | tuple):
         return [_locate_value(inner) for inner in value]
-    if isinstance(value, bool):
-        return _text(str(value).lower(), _BOOL, 1)
-    if value is None:
-        return _text("", _NULL, 1)
-    return _text(str(value), {int: _INT, float: _FLOAT}.get(type(value), _STR), 1)
+    return _text("" if value is None else str(value), 1)
 
 
 def all_mappings(value: Any) -> Iterator[LocatedMapping]:
@@ -108,7 +94,7 @@ def _locate_node(node: Any) -> Any:
 
     line = node.start_mark.line + 1
     if isinstance(node, yaml.ScalarNode):
-        return _text(node.value, node.tag, line)
+        return _text(node.value, line)
     if isinstance(node, yaml.SequenceNode):
         return [_locate_node(item) for item in node.value]
     found = _empty(line)
@@ -119,9 +105,9 @@ def _locate_node(node: Any) -> Any:
     return found
 
 
-def _text(value: str, tag: str, line: int) -> Text:
+def _text(value: str, line: int) -> Text:
     text = Text(value)
-    text.line, text.tag = line, tag
+    text.line = line
     return text
 
 

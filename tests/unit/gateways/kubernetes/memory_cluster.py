@@ -4,7 +4,7 @@
 
 It answers as the real one does: a list is requested by path and selectors, an apply fails where another
 manager owns a field, an object's dependents are deleted with it, an object with a finalizer stays until the
-finalizer is removed, and the time from which a log is requested counts in full seconds.
+finalizer is removed.
 """
 
 import copy
@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -45,7 +45,6 @@ SERVED: dict[str, list[tuple[str, str]]] = {
     "/apis/ray.io/v1": [("rayjobs", "RayJob"), ("rayclusters", "RayCluster")],
     "/apis/jobset.x-k8s.io/v1alpha2": [("jobsets", "JobSet")],
     "/apis/kueue.x-k8s.io/v1beta1": [("workloads", "Workload")],
-    "/apis/networking.k8s.io/v1": [("networkpolicies", "NetworkPolicy")],
 }
 REASONS = {
     400: "BadRequest",
@@ -71,18 +70,15 @@ class Fault:
     status: int
     times: int = 1_000_000
     message: str = "planted"
-    skips: int = 0
-    """Requests that pass before the fault meets the first one."""
 
 
 @dataclass
 class PodLog:
-    """The log of a container: times and texts."""
+    """The log of a container."""
 
-    lines: list[tuple[str, str]]
-    is_over: bool = True
-    cuts: list[int] = field(default_factory=list)
-    """For each request: the lines it gets before its connection is cut in the middle of the next line."""
+    lines: list[str]
+    cut: int | None = None
+    """A request gets so many lines before its connection is cut at the end of the next one's text."""
 
 
 @dataclass(frozen=True)
@@ -157,25 +153,13 @@ class MemoryCluster:
         """The requests so far, except reads."""
         return [(r.method, r.path) for r in self.requests if r.method != "GET"]
 
-    def fault(
-        self,
-        method: str,
-        ending: str,
-        status: int,
-        *,
-        times: int = 1_000_000,
-        message: str = "planted",
-        skips: int = 0,
-    ) -> None:
-        self.faults.append(Fault(method, ending, status, times, message, skips))
+    def fault(self, method: str, ending: str, status: int, **more: Any) -> None:
+        self.faults.append(Fault(method, ending, status, **more))
 
     def fault_of(self, method: str, path: str) -> Fault | None:
         """The fault that meets this request."""
         for fault in self.faults:
             if fault.method == method and path.endswith(fault.ending) and fault.times > 0:
-                if fault.skips > 0:
-                    fault.skips -= 1
-                    continue
                 fault.times -= 1
                 return fault
         return None
@@ -329,8 +313,6 @@ def _is_selected(raw: Json, query: Mapping[str, str]) -> bool:
 
 
 def _has(labels: Json, wanted: str) -> bool:
-    if among := re.fullmatch(r"(\S+) notin \((.*)\)", wanted):
-        return labels.get(among[1]) not in among[2].split(",")
     if among := re.fullmatch(r"(\S+) in \((.*)\)", wanted):
         return labels.get(among[1]) in among[2].split(",")
     key, is_equal, value = wanted.partition("=")
@@ -391,27 +373,12 @@ class _Handler(QuietHandler):
             self._send_parts(self._lines(log, request.query))
 
     def _lines(self, log: PodLog, query: Mapping[str, str]) -> Iterator[bytes]:
-        since = query.get("sinceTime", "").partition(".")[0].rstrip("Z")
-        cut = log.cuts.pop(0) if log.cuts else None
-        sent, position = 0, max(0, len(log.lines) - int(query.get("tailLines", 10**6)))
-        while not self.cluster.is_closed:
-            with self.cluster.news:
-                coming, is_over = log.lines[position:], log.is_over or "follow" not in query
-                if not coming and not is_over:
-                    self.cluster.news.wait(0.05)
-                    continue
-            position += len(coming)
-            for stamp, text in coming:
-                if stamp.partition(".")[0].rstrip("Z") < since:
-                    continue
-                line = (f"{stamp} {text}\n" if "timestamps" in query else f"{text}\n").encode()
-                if sent == cut:
-                    yield line[: len(line) // 2]
-                    raise ConnectionAbortedError
-                yield line
-                sent += 1
-            if is_over and not coming:
-                return
+        lines = log.lines[-int(query.get("tailLines", 10**6)) :]
+        for line in lines[: log.cut]:
+            yield f"{line}\n".encode()
+        if log.cut is not None:
+            yield lines[log.cut].encode()
+            raise ConnectionAbortedError
 
     def _whole(self, status: int, body: Json) -> None:
         self.send_whole(status, json.dumps(body).encode(), {"Content-Type": "application/json"})

@@ -1,7 +1,7 @@
 """Following a job over a scripted API server: its cost, and its reports when nothing can be read."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_follower, job_view
 from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.pod_facts import PodFacts
 from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
@@ -57,7 +56,6 @@ def followed(
     seconds: float = 20.0,
     on_state: Callable[[JobState], None] | None = None,
     lost_seconds: float | None = None,
-    find_other_zone: Callable[[Sequence[PodFacts]], str] = lambda _: "",
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
@@ -68,7 +66,6 @@ def followed(
             seconds=seconds,
             on_state=on_state or (lambda _: None),
             lost_seconds=lost_seconds,
-            find_other_zone=find_other_zone,
         )
 
 
@@ -167,22 +164,6 @@ def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(remove
     assert found is not None and found.failure_class is FailureClass.NODE_LOST and found.node == "gpu-1"
     assert state.state is (State.FAILED if removed else State.RESTARTING)
     assert told[-1].reason == "job-1: its node gpu-1 does not answer"
-
-
-@pytest.mark.parametrize("elsewhere", ["", "b has room for all 2 pods"])
-def test_a_job_of_which_a_part_waits_is_given_up_once_another_zone_fits_it(elsewhere: str) -> None:
-    first, _ = running()
-    part = pod("job-1", "Pending", rank=1, unschedulable="0/6 nodes are available")
-    state = followed(
-        Script([list_of(says("Running"))], [QUIET]),
-        Script([list_of(first, part)], [QUIET]),
-        seconds=600.0 if elsewhere else 2.0,
-        lost_seconds=0.2,
-        find_other_zone=lambda pods: elsewhere if any(pod.unschedulable for pod in pods) else "",
-    )
-    assert state.state is (State.FAILED if elsewhere else State.PENDING)
-    if elsewhere:
-        assert state.failure is not None and state.failure.retryable and state.reason == elsewhere
 
 
 def test_a_cluster_that_shows_nothing_is_not_waited_for_longer() -> None:

@@ -21,7 +21,6 @@ from tests.unit.jobs.state.shapes import (
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.kinds import find_kind
-from trainyard.jobs.pod_exit_codes import describe_restart
 from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, JobState, State
 from trainyard.jobs.state.pod_facts import History, pod_facts
@@ -52,8 +51,6 @@ PODS: dict[str, tuple[Json, str, int | None]] = {
     "exit 2": (ended(2), "configuration", 2),
     "exit 5": (ended(5), "hang", 5),
     "exit 6": (ended(6), "unknown", 6),
-    "exit 203, for 75": (ended(203, text=describe_restart(75)), "preempted", 75),
-    "exit 193, for 1": (ended(193, text=describe_restart(1)), "unknown", 1),
     "exit 75": (ended(75), "preempted", 75),
     "exit 126": (ended(126), "configuration", 126),
     "exit 127": (ended(127), "configuration", 127),

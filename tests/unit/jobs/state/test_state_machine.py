@@ -307,9 +307,6 @@ def test_restarts_that_only_the_status_knows_are_told() -> None:
     raw = job("trainjob", **SAYS["trainjob"]["running"])
     assert judge_job(seen("trainjob", raw, running(), owned=[sets, made])).restarts == 5
     assert judge_job(seen("rayjob", job("rayjob", **SAYS["rayjob"]["failed"], failed=3))).restarts == 2
-    events = [event("SuccessfulCreatePod", f"Created pod: {n}", count=c) for n, c in (("a", 1), ("b", 4))]
-    raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
-    assert judge_job(seen("pytorchjob", raw, running(), events=events)).restarts == 3
 
 
 def test_a_jobset_that_restarts_is_no_failure() -> None:
