@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
         for check in json.loads(words[-1])["checks"]:
             print("TRAINYARD-PROBE " + json.dumps({"check": check, "ok": True, "says": "yes", "seconds": 1}))
     elif words[0] == "login":
-        assert sys.stdin.read() in ("password", "nvapi")
+        assert sys.stdin.read() == "password"
     elif words[0] == "push":
         print(f"latest: digest: {push(words[1])} size: 1")
     elif words[0] == "info":

@@ -329,12 +329,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     assert not aws.builds
     digest = pushed(aws, context.name, lambda: "early")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    named = (
-        "--secret",
-        "id=pip,secretsmanager=trainyard/pip",
-        "--login",
-        "nvcr.io=secretsmanager:trainyard/ngc",
-    )
+    named = ("--secret", "id=pip,secretsmanager=trainyard/pip")
     base = "nvcr.io/nvidia/pytorch:26.01-py3"
     done = run("--image-tag", "demo", "--base-image", base, *named)
     assert done.code == 0, done.stderr
@@ -342,7 +337,6 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
     assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")
     assert sent["BUILD_SECRET_1"] == ("trainyard/pip", "SECRETS_MANAGER")
-    assert sent["REGISTRY_LOGIN_1"] == ("trainyard/ngc", "SECRETS_MANAGER")
     assert sent["BUILD_ARGS"] == (f"BASE={base}", "PLAINTEXT")
     assert "s3cret-value" not in json.dumps(aws.builds[-1].request)
 
@@ -404,16 +398,13 @@ def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
     assert not aws.builds
 
 
-def test_files_that_git_does_not_track_are_named_or_sent(run: Run, aws: ScriptedAws, context: Path) -> None:
+def test_files_that_git_does_not_track_are_named(run: Run, context: Path) -> None:
     git = ["git", "-C", str(context), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "Dockerfile"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     refused = run()
     assert refused.code == 2
     assert "a.txt: the Dockerfile copies it, but it is not sent" in refused.stderr
-    digest = pushed(aws, context.name, lambda: "early")
-    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    assert run("--untracked").code == 0
 
 
 def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.attachments import attached, read_attachment
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = [name for name in ("buildah", "docker-registry", "oras") if shutil.which(name) is None]
@@ -180,7 +179,7 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     }
 
     push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
-    pushed = call("image_push", *push, "--tag", "mine", "--lock", "lock.txt", "--json", cwd=project)
+    pushed = call("image_push", *push, "--tag", "mine", "--json", cwd=project)
     assert pushed.returncode == 0, pushed.stderr
     data = json.loads(pushed.stdout)
     url = f"http://{registry}/v2/team/tiny/manifests/"
@@ -188,13 +187,9 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     for tag in ("mine", "1.2.3", image.partition(":")[2], data["digest"]):
         with urllib.request.urlopen(urllib.request.Request(url + tag, headers=accept), timeout=20) as answer:
             assert f"sha256:{hashlib.sha256(answer.read()).hexdigest()}" == data["digest"], tag
-
-    (record,) = attached(registry, "team/tiny", data["digest"]).values()
-    assert record == data["places"][0]["record"]
-    assert read_attachment(registry, "team/tiny", record) == (project / "lock.txt").read_bytes()
-    repeated = call("image_push", *push, "--lock", "lock.txt", "--json", cwd=project)
+    repeated = call("image_push", *push, "--json", cwd=project)
     (place,) = json.loads(repeated.stdout)["places"]
-    assert {one["action"] for one in place["tags"]} == {"kept"} and place["record"] == record
+    assert {one["action"] for one in place["tags"]} == {"kept"}
 
 
 def test_a_secret_reaches_its_command_and_nothing_else(
@@ -229,7 +224,6 @@ def test_a_version_never_names_another_image(call: Call, project: Path, registry
         done = call(
             "image_push",
             *(*push, "--program", "buildah", "--version", "2.0.0", "--tags", "semantic"),
-            *("--lock", "lock.txt"),
             cwd=project,
         )
         assert done.returncode == number - 1, done.stderr
@@ -247,7 +241,7 @@ def test_two_dockerfiles_of_one_commit_are_pushed_to_one_repository(
         words = ["--builder", "local", "--program", "buildah", "--dockerfile", f"Dockerfile.{number}"]
         assert call("image_build", *words, "--image", f"two{number}", cwd=project).returncode == 0
         push = ["--image", f"two{number}:latest", "--registry", registry, "--program", "buildah"]
-        push += ["--repository", "two", "--repository", "copy/two", "--tags", "latest", "--lock", "lock.txt"]
+        push += ["--repository", "two", "--repository", "copy/two", "--tags", "latest"]
         done = call("image_push", *push, "--json", cwd=project)
         assert done.returncode == 0, done.stderr
         data = json.loads(done.stdout)

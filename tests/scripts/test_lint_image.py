@@ -306,7 +306,7 @@ def test_a_base_without_a_value_is_shown_to_people(
     shown = capsys.readouterr().out
     assert "base          unknown" in shown
     assert "unknown       the base image ${BASE}" in shown
-    assert "unknown       requirements.txt: the build context here has no such file" in shown
+    assert "requirements.txt (the build context here has no such file" in shown
     assert "nothing would break" not in shown
 
 

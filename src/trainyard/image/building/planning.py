@@ -42,8 +42,6 @@ class BuildOptions:
     build_args: Sequence[str]
     """NAME=VALUE."""
     most_bytes: int
-    untracked: bool = False
-    """Whether files that git neither tracks nor ignores are sent too."""
     base_image: str = ""
     """Base image of the last stage, given to the argument of its FROM; empty: the argument's default."""
     secrets: Sequence[BuildSecret] = ()
@@ -57,7 +55,7 @@ def plan_build(
     `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for
     a context, Dockerfile or option that cannot be used.
     """
-    listed: list[FileOnDisk] = files.list_files(context, untracked=options.untracked)
+    listed: list[FileOnDisk] = files.list_files(context)
     name, text, ignore_file = files.find_dockerfile(context, dockerfile)
     known = parse_dockerfile(text, str(dockerfile))
     given = parse_build_args(
@@ -124,7 +122,7 @@ def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) ->
         if (context / path).exists():
             raise ConfigError(
                 f"{path}: the Dockerfile copies it, but it is not sent: git does not track it, or "
-                ".dockerignore excludes it. Add it (git add), or send untracked files with --untracked."
+                ".dockerignore excludes it. Add it (git add)."
             )
         raise ConfigError(f"{path}: the Dockerfile copies it, but {context} has no such file or folder.")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainyard.image.conflict.base_images import BaseImage
-from trainyard.image.conflict.install_steps import ContextReader, InstallStep, LockReader, read_steps
+from trainyard.image.conflict.install_steps import ContextReader, InstallStep, read_steps
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
@@ -104,18 +104,17 @@ class DeclaredVersions:
 def declare(
     parsed: Dockerfile,
     name: str,
-    read: ContextReader | None = None,
+    read: ContextReader,
     *,
-    read_lock: LockReader | None = None,
     resolver: Resolver | None = None,
     machine: str = "x86_64",
 ) -> DeclaredVersions:
     """Return what the last stage of a Dockerfile, called `name`, and the stages that it copies from state.
 
-    Files that it copies and installs from are read with `read` and `read_lock`; without a `resolver` only
-    pins are known. `machine` is x86_64 or aarch64.
+    Files that it copies and installs from are read with `read`; without a `resolver` only pins are known.
+    `machine` is x86_64 or aarch64.
     """
-    lines, bases, steps = read_steps(parsed, name, read, read_lock)
+    lines, bases, steps = read_steps(parsed, name, read)
     installed = InstalledPackages(name, resolver, machine)
     installed.follow(steps, "\n".join(line.text for line in lines))
     final = len(parsed.stages) - 1
@@ -130,7 +129,7 @@ def declare(
     packages, unstated = installed.packages, installed.unstated
     base, torch = bases[final], packages.get("torch")
     wheel = next((packages[one].version for one in packages if one.startswith("nvidia-nccl-cu")), ())
-    unread = any(step.unread or step.missing for step in steps)
+    unread = any(step.unread for step in steps)
     efa = _last_version(_EFA, text) or version(known.get("EFA_INSTALLER_VERSION", ""))
     plugin = _last_version(_PLUGIN, text) or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v"))
     nccl = _last_version(_SYSTEM_NCCL, text) or version(known.get("NCCL_VERSION", "").removeprefix("v"))
@@ -163,13 +162,8 @@ def unknown_facts(declared: DeclaredVersions) -> list[str]:
     found, image = [], declared.base.image
     if not is_stated(image):
         found.append(f"the base image {image}: a variable in it has no value; give one with --build-arg")
-    missing = dict.fromkeys(path for step in declared.steps for path in step.missing)
-    found += [
-        f"{path}: the build context here has no such file, or a command changes it; see --context"
-        for path in missing
-    ]
     unread = any(step.unread for step in declared.steps)
-    if declared.torch is None and ("torch" in declared.unstated or (unread and not missing)):
+    if declared.torch is None and ("torch" in declared.unstated or unread):
         found.append("torch: its version is not stated")
     return found
 

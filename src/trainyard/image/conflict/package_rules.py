@@ -121,23 +121,13 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
-    has = f"{base.image} has CUDA {version_text(base.cuda)}, torch"
     if compiled and base.has_compiler:
         yield image_finding(
             base.line,
-            f"{has} is built with {version_text(cuda)}",
+            f"{base.image} has CUDA {version_text(base.cuda)}, torch is built with {version_text(cuda)}",
             f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
             "version that was used to compile PyTorch'",
             f"take a base image with CUDA {version_text(cuda)}",
-        )
-    else:
-        yield image_finding(
-            base.line,
-            f"{has} includes {version_text(cuda)}",
-            "torch's wheels contain CUDA libraries, but the loader takes those of the base first if "
-            "LD_LIBRARY_PATH names them",
-            f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
-            severity=WARNING,
         )
 
 
@@ -222,33 +212,27 @@ def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
     torch_is_there, compiled = False, names_in("needs_nvcc")
     for step in declared.steps:
         stated = step.stated
-        source = next((one for one in stated if one.name in compiled and not one.wheel), None)
+        source = next((one for one in stated if one.name in compiled and one.written), None)
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
-            name = source.written or source.name
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
-                certain = install.certain and not _may_have_cuda(declared, step)
                 yield image_finding(
                     step.line,
-                    f"{name} is compiled where there is no nvcc ({base.image})",
+                    f"{source.written} is compiled where there is no nvcc ({base.image})",
                     "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
                     "set' or 'nvcc was not found'",
                     "install a wheel from its release page for this torch, CUDA and Python, or build it in a "
                     "stage that starts from a -devel image",
-                    severity=ERROR if certain else WARNING,
+                    severity=WARNING if _may_have_cuda(declared, step) else ERROR,
                 )
-            elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
+            elif not torch_is_there and base.kind in ("cuda", "python", "system"):
                 yield image_finding(
                     step.line,
-                    f"{name} is installed before torch",
+                    f"{source.written} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     f"install torch first, and {source.name} after it with --no-build-isolation",
                 )
-        if (
-            step.unread
-            or step.missing
-            or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated))
-        ):
+        if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
             torch_is_there = True  # more than build tools may include torch
 
 
@@ -269,7 +253,7 @@ def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
     for step in declared.steps:
         for one in step.stated:
             built = _BUILT_FOR.search(one.wheel)
-            differs = list(_differences(declared, step, built)) if built and step.install.certain else []
+            differs = list(_differences(declared, step, built)) if built else []
             if differs:
                 yield image_finding(
                     one.line,
@@ -323,13 +307,6 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     if minor(torch) <= version(old["abi_until"]):
         return str(old["cxx11abi"])
     return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
-
-
-def driver_note(before: DeclaredVersions, after: DeclaredVersions) -> str:
-    """Return what a change of the packages implies for the driver of the machine."""
-    was, now = (version_text(cuda_of(one)) or "unknown" for one in (before, after))
-    driver = version_text(oldest_driver(cuda_of(after))) or "unknown"
-    return f"CUDA of torch: {was if was == now else f'{was} → {now}'}; its oldest driver: {driver}"
 
 
 def cuda_of(declared: DeclaredVersions) -> Version:
