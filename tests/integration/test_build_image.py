@@ -351,37 +351,6 @@ def test_the_layer_cache_is_used_where_its_repository_is(run: Run, aws: Scripted
         assert sent_variables(aws).get("CACHE") == expected
 
 
-def test_a_secret_is_read_from_secrets_manager(aws: ScriptedAws, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.errors import ConfigError
-    from trainyard.gateways.aws_refusals import AwsAccount
-    from trainyard.gateways.images.secret_values import read_value, secret_files
-    from trainyard.image.building.build_secrets import BuildSecret
-
-    for key, value in aws.environment().items():
-        monkeypatch.setenv(key, value)
-    name = f"trainyard/pip-{time.time_ns()}"
-    text = json.dumps({"token": "a", "other": 1})
-    arn = aws.client("secretsmanager").create_secret(Name=name, SecretString=text)["ARN"]
-
-    def account() -> AwsAccount:
-        return AwsAccount(REGION)
-
-    def held(place: str) -> str:
-        return read_value("--secret id=pip", BuildSecret("pip", "secretsmanager", place), account)
-
-    assert held(name) == held(arn) == text
-    assert held(f"{name}:token") == held(f"{arn}:token::") == "a"
-    wrong = {f"{name}:none": "has no key none", "trainyard/none": "has no secret trainyard/none"}
-    for place, said in wrong.items():
-        with pytest.raises(ConfigError, match=said):
-            held(place)
-    secret = BuildSecret("pip", "secretsmanager", f"{name}:token")
-    with secret_files([secret], account) as files:
-        assert files["pip"].read_text() == "a"
-        assert files["pip"].stat().st_mode & 0o777 == 0o600
-    assert not files["pip"].exists()
-
-
 def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
     run: Run, aws: ScriptedAws, context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

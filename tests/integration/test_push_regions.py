@@ -94,7 +94,6 @@ def test_every_region_gets_the_same_digest_and_tags(places: Places, push: Any) -
         checked = {tag for tag in places.final(region) if tag.startswith("checked-standard-")}
         assert places.final(region) - checked == FINAL and len(checked) == 1
         assert {places.tags(region)[tag] for tag in places.final(region)} == {data["digest"]}
-    assert data["places"][1]["attested"] is False and "without SBOM and provenance" in said
 
 
 def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
@@ -108,7 +107,6 @@ def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
     code, said = push("--region", REGION, "--json")
     assert code == 0, said
     data, _ = json.JSONDecoder().raw_decode(said)
-    assert data["places"][0]["attested"] is True and "without SBOM" not in said
     assert set(places.servers[REGION].scanned) == {image}
     assert set(places.tags(REGION).values()) == {data["digest"]}
     monkeypatch.setenv("STAND_IN_INDEX", json.dumps({"manifests": index["manifests"][1:]}))

@@ -39,7 +39,6 @@ from trainyard.gateways.images.codebuild import CodeBuild
 from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files, write_archive
 from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
-from trainyard.gateways.images.secret_values import secret_files
 from trainyard.image.building.aws_build import AwsBuilder, registry_host, send_source, source_files
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
@@ -48,7 +47,7 @@ from trainyard.image.building.build_record import (
     result_lines,
     result_markdown,
 )
-from trainyard.image.building.build_secrets import build_variables_of_secrets, parse_secret
+from trainyard.image.building.build_secrets import build_variables_of_secrets, parse_secret, require_readable
 from trainyard.image.building.planning import BuildOptions, plan_build, require_content
 from trainyard.image.context.image_names import parse_reference, require_tag
 from trainyard.image.release.published_files import parse_allowed
@@ -242,17 +241,14 @@ def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other, because they share the machine."""
+    require_readable(args.secrets, os.environ)
     builder, results = find_builder(args.program), []
-    account = partial(AwsAccount, args.region)
     cache = "" if args.cache == "none" else args.cache
     for request in requests:
         name, started = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
         if built:
-            with (
-                tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder,
-                secret_files(args.secrets, account) as secrets,
-            ):
+            with tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder:
                 copy_files({one: args.context / one for one in request.names}, Path(folder))
                 builder.build(
                     request,
@@ -260,7 +256,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     dockerfile=args.context / request.dockerfile,
                     cache=cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
-                    secrets=secrets,
+                    secrets=args.secrets,
                     logins=logins_for(request, cache),
                 )
         else:

@@ -164,7 +164,7 @@ class Linter:
             resolver=None if self.reason else self.resolve,
             machine=self.machine.processor,
         )
-        unchecked = list(declared.unchecked)
+        unchecked = list(declared.installed.unchecked)
         if self.reason and any(not step.install.removes for step in declared.steps):
             unchecked = [f"what pip would refuse: {self.reason}", *unchecked]
         return declared, unchecked, judge_versions(declared, self.machine)

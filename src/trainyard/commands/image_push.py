@@ -132,13 +132,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         temporary=f"build-{facts.image_id[:12]}-{time.time_ns():x}",
         tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
     )
-    if not found[0].is_attested:
-        _logger.warning(
-            "%s was built by %s without SBOM and provenance; docker writes them with buildx and the "
-            "containerd image store",
-            args.image,
-            builder.program,
-        )
     return report(args, [one.record() for one in found]), ExitCode.DONE
 
 

@@ -10,6 +10,7 @@ from trainyard.image.building.build_secrets import (
     mounted_secrets,
     parse_secret,
     require_mounted,
+    require_readable,
 )
 
 ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf"
@@ -74,3 +75,13 @@ def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values() -
     for kind in ("src", "env"):
         with pytest.raises(ConfigError, match="a name that begins with trainyard/"):
             variables(kind, PLACES[kind])
+
+
+def test_a_builder_on_this_machine_reads_files_and_variables_that_are_set() -> None:
+    require_readable([BuildSecret("pip", "src", "/a"), BuildSecret("hf", "env", "HF")], {"HF": ""})
+    for secret, said in (
+        (BuildSecret("pip", "secretsmanager", "trainyard/pip"), "only a build in AWS"),
+        (BuildSecret("pip", "env", "HF"), "the variable HF is not set"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            require_readable([secret], {})

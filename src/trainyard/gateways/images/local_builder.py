@@ -16,6 +16,7 @@ from trainyard.gateways.process import Finished, run_program, run_streamed
 
 if TYPE_CHECKING:
     from trainyard.image.building.build_request import BuildRequest
+    from trainyard.image.building.build_secrets import BuildSecret
 
 BUILD_SECONDS, PUSH_SECONDS = 7200.0, 3600.0
 _ASK_SECONDS = 60.0
@@ -64,13 +65,13 @@ class LocalBuilder:
         dockerfile: Path,
         cache: str,
         on_line: Callable[[str], None],
-        secrets: Mapping[str, Path] | None = None,
+        secrets: "Sequence[BuildSecret]" = (),
         logins: Sequence["Login"] = (),
     ) -> None:
         """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
-        `secrets` are the files of build secrets by their id, `logins` those for bases and cache. Raises
-        CheckFailedError with the end of the log when the build fails, ConfigError for secrets without buildx.
+        `logins` are those for its bases and the cache. Raises CheckFailedError with the end of the log when
+        the build fails, ConfigError for secrets without buildx.
         """
         if secrets and self.is_docker and not self._buildx:
             raise ConfigError("--secret: docker needs buildx to pass secrets to a build. Install buildx.")
@@ -80,7 +81,7 @@ class LocalBuilder:
         options += [f"--label={key}={value}" for key, value in plan.labels.items()]
         options += [f"--build-arg={key}={value}" for key, value in plan.all_build_args.items()]
         options += [f"--target={plan.target}"] if plan.target else []
-        options += [f"--secret=id={key},src={path}" for key, path in (secrets or {}).items()]
+        options += [f"--secret=id={one.id},{one.kind}={one.place}" for one in secrets]
         lines: list[str] = []
 
         def note(line: str) -> None:

@@ -37,11 +37,6 @@ class Manifest:
             return [self.digest]
         return [str(one["digest"]) for one in self.content["manifests"] if not _is_attestation(one)]
 
-    @property
-    def is_attested(self) -> bool:
-        """Return whether BuildKit put attestations (packages, provenance) beside the image."""
-        return any(map(_is_attestation, self.content.get("manifests", ())))
-
 
 def _is_attestation(entry: Mapping[str, Any]) -> bool:
     # https://docs.docker.com/build/metadata/attestations/attestation-storage/

@@ -2,12 +2,12 @@
 
     --secret id=ID,src=FILE | id=ID,env=VARIABLE | id=ID,secretsmanager=NAME   RUN --mount=type=secret,id=ID
 
-A value is never a build argument, a label or a part of the content. `gateways/images/secret_values.py` reads
-it where the image is built. CodeBuild gets names of AWS Secrets Manager, never values.
+A value is never a build argument, a label or a part of the content: docker and buildah read the file or the
+variable. CodeBuild gets names of AWS Secrets Manager, never values.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from trainyard.errors import ConfigError
@@ -76,6 +76,17 @@ def require_mounted(secrets: Sequence[BuildSecret], dockerfile: str, name: str) 
     for one, required in mounted.items():
         if required and one not in ids:
             raise ConfigError(f"{name} requires the secret {one}: give it with --secret id={one},src=FILE")
+
+
+def require_readable(secrets: Sequence[BuildSecret], variables: Container[str]) -> None:
+    """Raise ConfigError for a secret that a builder on this machine, with these variables, cannot read."""
+    for one in secrets:
+        if one.kind == "secretsmanager":
+            raise ConfigError(
+                f"--secret id={one.id}: only a build in AWS reads Secrets Manager; give a file or variable"
+            )
+        if one.kind == "env" and one.place not in variables:
+            raise ConfigError(f"--secret id={one.id}: the variable {one.place} is not set")
 
 
 def build_variables_of_secrets(

@@ -209,7 +209,7 @@ RULES: dict[str, Rule] = (
 def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[Finding]:
     """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [
-        *declared.refused,
+        *declared.installed.findings,
         *(
             replace(one, rule=name, file=one.file or declared.dockerfile)
             for name, rule in RULES.items()

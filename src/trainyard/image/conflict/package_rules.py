@@ -54,7 +54,7 @@ def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
 
 def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
-    if "torch" in declared.removed:
+    if "torch" in declared.installed.removed:
         return  # what was compiled against the base's torch may be removed, too
     compiled = base.kind == "ngc"
     # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.

@@ -45,8 +45,6 @@ class ReleaseResult:
     digest: str
     scan: str
     steps: Sequence[TagStep]
-    is_attested: bool
-    """Whether BuildKit's SBOM and provenance were pushed with the image."""
 
     @property
     def uri(self) -> str:
@@ -58,7 +56,6 @@ class ReleaseResult:
             "uri": self.uri,
             "digest": self.digest,
             "scan": self.scan,
-            "attested": self.is_attested,
             "tags": [vars(step) for step in self.steps],
         }
 
@@ -109,7 +106,7 @@ def _push(place: ReleasePlace, temporary: str, tags: Callable[[str], Sequence[Ta
     # A registry scans images, but not the index of an image and its attestations.
     scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
     steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
-    return ReleaseResult(place, digest, scan, steps, found.is_attested)
+    return ReleaseResult(place, digest, scan, steps)
 
 
 def _set_tags(one: ReleaseResult) -> None:
