@@ -181,22 +181,6 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
     assert {build.variables["TASK"] for build in aws.builds} == {"check"}
 
 
-def test_a_check_without_a_source_that_builds_is_red(
-    aws: ScriptedAws, bucket: str, check: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The backend refuses what CodeBuild refuses, so that the test above proves that its source exists."""
-    with zipfile.ZipFile(empty := BytesIO(), "w") as archive:
-        archive.writestr("README.md", "")
-    aws.client("s3", "us-east-1").put_object(Bucket=bucket, Key="bare.zip", Body=empty.getvalue())
-    for key, says in (("", "NoSuchBucket"), ("gone.zip", "NoSuchKey"), ("bare.zip", "buildspec.yml")):
-        place = {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"} if key else {}
-        sent = "trainyard.commands.image_check.send_source"
-        monkeypatch.setattr(sent, lambda *_, place=place, **__: (place, True))
-        aws.scripts = [Script()] * 3
-        done = check("--image", "registry.example/a:1")
-        assert (done.code, says in done.stderr) == (4, True), done.stderr
-
-
 def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
     (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     digest = pushed(aws, context.name, lambda: planned(run)["tag"])
@@ -263,13 +247,6 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
     assert not wrong
 
 
-def test_throttling_is_waited_out(aws: ScriptedAws, run: Run, context: Path) -> None:
-    digest = pushed(aws, context.name, lambda: "other")
-    aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    aws.refusals = {"BatchGetBuilds": [("ThrottlingException", "Rate exceeded")] * 2}
-    assert run().code == 0
-
-
 def test_several_images_are_built_side_by_side(
     aws: ScriptedAws, run: Run, context: Path, tmp_path: Path
 ) -> None:
@@ -302,14 +279,6 @@ def test_an_interrupt_stops_the_build(aws: ScriptedAws, bucket: str, context: Pa
         process.kill()
     assert process.returncode == 130, said
     assert "Interrupted." in said
-    assert aws.builds[0].stopped
-
-
-def test_a_build_that_takes_too_long_is_stopped(aws: ScriptedAws, run: Run, context: Path) -> None:
-    pushed(aws, context.name, lambda: "other")
-    aws.scripts = [Script(hangs=True)]
-    done = run("--time-limit", "1s")
-    assert done.code == 5, done.stderr
     assert aws.builds[0].stopped
 
 
