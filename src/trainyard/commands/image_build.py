@@ -180,7 +180,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         args.build_arg,
         args.max_context * 1000**2,
         base_image=args.base_image,
-        secrets=args.secrets,
     )
     if args.auto_fix:
         for file in args.dockerfile or [args.context / "Dockerfile"]:

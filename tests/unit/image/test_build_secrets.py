@@ -7,9 +7,7 @@ from trainyard.errors import ConfigError
 from trainyard.image.building.build_secrets import (
     BuildSecret,
     build_variables_of_secrets,
-    mounted_secrets,
     parse_secret,
-    require_mounted,
     require_readable,
 )
 
@@ -39,27 +37,6 @@ def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str
         parse_secret(text)
     assert VALUE not in str(refusal.value)
     assert "id=ID,src=FILE" in str(refusal.value)
-
-
-DOCKERFILE = """
-FROM a
-RUN --mount=type=secret,id=pip,required=true --mount=type=cache,target=/c pip install x
-RUN --mount=type=secret,target=/run/secrets/hf cat /run/secrets/hf
-RUN --mount=type=bind,target=/s true
-"""
-
-
-def test_ids_are_those_that_the_dockerfile_mounts() -> None:
-    assert mounted_secrets(DOCKERFILE) == {"pip": True, "hf": False}
-    pip, other = parse_secret("id=pip"), parse_secret("id=other")
-    require_mounted([pip], DOCKERFILE, "Dockerfile")
-    for secrets, named in (
-        ([], "requires the secret pip"),
-        ([pip, other], "mounted: pip, hf"),
-        ([pip, pip], "twice"),
-    ):
-        with pytest.raises(ConfigError, match=named):
-            require_mounted(secrets, DOCKERFILE, "Dockerfile")
 
 
 def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values() -> None:

@@ -16,7 +16,6 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_CreateSecret.html
 _NAME = re.compile(r"(?:arn:aws[a-z-]*:secretsmanager:[\w:/+=.@-]{1,400}|[\w/+=.@-]{1,512}(?::[\w.-]*){0,3})")
-_MOUNT = re.compile(r"--mount=(\S*\btype=secret\b\S*)")
 _FORM = "write it as id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME"
 
 
@@ -46,36 +45,6 @@ def parse_secret(text: str) -> BuildSecret:
             f"--secret id={name}: no valid name for {kind}. Give a name, never the value: {_FORM}"
         )
     return BuildSecret(name, kind, place)
-
-
-def mounted_secrets(dockerfile: str) -> dict[str, bool]:
-    """Return the ids of the secrets that a Dockerfile mounts, and whether each is required."""
-    found: dict[str, bool] = {}
-    for mount in _MOUNT.findall(dockerfile):
-        facts = dict(part.partition("=")[::2] for part in mount.split(","))
-        target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
-        name = facts.get("id") or target.rpartition("/")[2]
-        required = "required" in facts and facts["required"].lower() != "false"
-        found[name] = found.get(name, False) or required
-    return found
-
-
-def require_mounted(secrets: Sequence[BuildSecret], dockerfile: str, name: str) -> None:
-    """Raise ConfigError for a secret that no RUN mounts, that is given twice, or is required and missing."""
-    mounted = mounted_secrets(dockerfile)
-    ids = [secret.id for secret in secrets]
-    for one in ids:
-        if ids.count(one) > 1:
-            raise ConfigError(f"--secret id={one}: it is given twice")
-        if one not in mounted:
-            known = ", ".join(mounted) or "none"
-            raise ConfigError(
-                f"--secret id={one}: no RUN of {name} mounts it (mounted: {known}). Write "
-                f"RUN --mount=type=secret,id={one} … where it is used."
-            )
-    for one, required in mounted.items():
-        if required and one not in ids:
-            raise ConfigError(f"{name} requires the secret {one}: give it with --secret id={one},src=FILE")
 
 
 def require_readable(secrets: Sequence[BuildSecret], variables: Container[str]) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_request import COMMIT_ARGUMENT, BuildRequest, image_name, parse_build_args
-from trainyard.image.building.build_secrets import BuildSecret, require_mounted
 from trainyard.image.context.build_context import choose_files, content_digest, refuse_secrets, require_usable
 from trainyard.image.context.context_secrets import secret_by_content
 from trainyard.image.context.copied_files import locks_of, unsent_sources
@@ -44,7 +43,6 @@ class BuildOptions:
     most_bytes: int
     base_image: str = ""
     """Base image of the last stage, given to the argument of its FROM; empty: the argument's default."""
-    secrets: Sequence[BuildSecret] = ()
 
 
 def plan_build(
@@ -61,7 +59,6 @@ def plan_build(
     given = parse_build_args(
         [*options.build_args, *_base_argument(options.base_image, known)], known.arguments
     )
-    require_mounted(options.secrets, text, str(dockerfile))
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
     chosen = choose_files(listed, rules)
     require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
