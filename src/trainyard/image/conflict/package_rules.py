@@ -77,7 +77,7 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
     )
 
 
-def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
     if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
@@ -111,7 +111,7 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
 
 
-def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
@@ -182,7 +182,7 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Find
         )
 
 
-def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
@@ -196,7 +196,7 @@ def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
             )
 
 
-def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+def _flash_attn(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
         yield image_finding(
@@ -248,7 +248,7 @@ def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
     return any(map(_MAY_HAVE_CUDA.search, texts))
 
 
-def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _wheel(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     """Judge wheels of release pages, whose names say what they are built for."""
     for step in declared.steps:
         for one in step.stated:
@@ -319,16 +319,7 @@ def cuda_of(declared: DeclaredVersions) -> Version:
     return version(torch_row(own.version).get("pypi_cuda", "")) if own else ()
 
 
-PACKAGE_RULES: dict[str, Rule] = {
-    "torch-python": _torch_python,
-    "torch-twice": _torch_twice,
-    "torch-cuda": _cuda_of_torch,
-    "base-cuda": _cuda_of_base,
-    "architecture": _architecture,
-    "arch-list": _arch_list,
-    "driver": _driver,
-    "cuda-suffix": _suffixes,
-    "flash-attn": _flash_attention,
-    "compiled": _compiled,
-    "wheel": _wheel_names,
-}
+PACKAGE_RULES: tuple[Rule, ...] = (
+    *(_torch_python, _torch_twice, _torch_cuda, _base_cuda, _architecture),
+    *(_arch_list, _driver, _cuda_suffix, _flash_attn, _compiled, _wheel),
+)

@@ -33,7 +33,7 @@ def _known_version(declared: DeclaredVersions, name: str) -> Version:
     return package.version if package else base
 
 
-def _pairs(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     reported = set[str]()
     for row in rows_with("pairs", "package"):
         name, other = row["package"], row["with"]
@@ -213,11 +213,4 @@ def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
             )
 
 
-PAIR_RULES: dict[str, Rule] = {
-    "pair": _pairs,
-    "build-isolation": _build_isolation,
-    "apex": _apex,
-    "mixed-builds": _mixed_builds,
-    "library-path": _library_path,
-    "net-plugin": _net_plugin,
-}
+PAIR_RULES: tuple[Rule, ...] = (*(_pair, _build_isolation, _apex, _mixed_builds, _library_path, _net_plugin),)
