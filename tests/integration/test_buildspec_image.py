@@ -16,7 +16,6 @@ from tests.workflows.act.test_buildspec import Built, build
 
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import exported_answers
-from trainyard.image.building.build_poll import CompletedBuild
 from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,5 +194,5 @@ def test_the_task_check_only_checks(start: Start, machine: Path) -> None:
     assert (asked["cpu"], asked["efa"]) == (True, True)
     state = BuildState("t:1", "SUCCEEDED", (), "", "", "", built.exported)
     spec = (machine / "buildspec.yml").read_bytes()
-    answers = exported_answers(CompletedBuild(state, 1), "registry.example/trainer:1", "quick", spec)
+    answers = exported_answers(state, "registry.example/trainer:1", "quick", spec)
     assert set(answers) == set(LEVELS["quick"])

@@ -48,7 +48,7 @@ from trainyard.image.building.build_record import (
     result_markdown,
 )
 from trainyard.image.building.build_secrets import build_variables_of_secrets, parse_secret, require_readable
-from trainyard.image.building.planning import BuildOptions, plan_build, require_content
+from trainyard.image.building.planning import plan_build, require_content
 from trainyard.image.context.image_names import parse_reference, require_tag
 from trainyard.image.release.published_files import parse_allowed
 from trainyard.image.release.tag_strategy import is_version, tags_for
@@ -173,14 +173,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     take_image_tags(args)
     parse_allowed(args.allow)
     args.secrets = tuple(map(parse_secret, args.secret))
-    options = BuildOptions(
-        args.image or "",
-        args.platform,
-        args.target,
-        args.build_arg,
-        args.max_context * 1000**2,
-        base_image=args.base_image,
-    )
     if args.auto_fix:
         for file in args.dockerfile or [args.context / "Dockerfile"]:
             given = {name: value for name, _, value in (word.partition("=") for word in args.build_arg)}
@@ -190,7 +182,18 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
     git = git or ({"commit": args.commit, "dirty": False} if args.commit else {})
     requests = [
-        plan_build(args.context, file, options, files=context_files, git=git)
+        plan_build(
+            args.context,
+            file,
+            files=context_files,
+            git=git,
+            image=args.image or "",
+            platform=args.platform,
+            target=args.target,
+            build_args=args.build_arg,
+            base_image=args.base_image,
+            most_bytes=args.max_context * 1000**2,
+        )
         for file in args.dockerfile or [args.context / "Dockerfile"]
     ]
     require_different_names([request.image for request in requests])
