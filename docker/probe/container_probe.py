@@ -54,7 +54,10 @@ def _demanded(asked: dict[str, Any]) -> dict[str, str] | None:
     if asked["packages"] is None:
         return None
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return {**asked["packages"][""], **asked["packages"].get(python, {})}
+    if python not in asked["packages"]:
+        raise UnknownError(f"the lock was not read for Python {python}")
+    found: dict[str, str] = asked["packages"][python]
+    return found
 
 
 def _installed() -> dict[str, importlib.metadata.Distribution]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for buildah in tests: records each call, with the logins it was given, in `buildah-calls`.
+"""Stands in for buildah in tests: records each call in `buildah-calls`.
 
 It builds nothing. A push really puts a manifest into the registry it names, and a run really runs.
 STAND_IN_FAILS names a word (bud, from, push) that fails.
@@ -19,9 +19,8 @@ STATE = HOME / "buildah-images.json"
 
 def main(words: list[str]) -> int:
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
-    logins = json.loads(Path(options["--authfile"]).read_text()) if "--authfile" in options else None
     with (HOME / "buildah-calls").open("a") as calls:
-        calls.write(json.dumps([words, logins]) + "\n")
+        calls.write(json.dumps(words) + "\n")
     images = json.loads(STATE.read_text()) if STATE.is_file() else {}
     if os.environ.get("STAND_IN_FAILS") == words[0]:
         print(f"the stand-in fails at {words[0]}", file=sys.stderr)

@@ -32,8 +32,7 @@ def main(words: list[str]) -> int:
         print(f"context: {sorted(path.name for path in Path(words[-1]).iterdir())}")
         for _, _, value in (one for one in given if one[0] == "--secret"):
             facts = dict(part.partition("=")[::2] for part in value.split(","))
-            size = len(Path(facts["src"]).read_bytes())
-            print(f"secret {facts['id']}: {size} bytes, mode {Path(facts['src']).stat().st_mode & 0o777:o}")
+            print(f"secret {facts['id']}: {len(os.environ[facts['env']])} bytes")
     elif words[:2] == ["image", "inspect"]:
         if words[2] not in images:
             return 1
@@ -50,7 +49,7 @@ def main(words: list[str]) -> int:
         for check in json.loads(words[-1])["checks"]:
             print("TRAINYARD-PROBE " + json.dumps({"check": check, "ok": True, "says": "yes", "seconds": 1}))
     elif words[0] == "login":
-        assert sys.stdin.read() in ("password", "nvapi")
+        assert sys.stdin.read() == "password"
     elif words[0] == "push":
         print(f"latest: digest: {push(words[1])} size: 1")
     elif words[0] == "info":

@@ -1,6 +1,5 @@
 """Pushes to ECR: several regions and one that fails, tags that do not move, scans with findings."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -8,20 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.attachments import read_attachment
 from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, ScriptedAws
 
 from trainyard.commands import image_push
-from trainyard.gateways.images.registry import RECORD_TYPE, Registry
+from trainyard.gateways.images.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "requirements-training.txt"
 OTHER, THIRD = "eu-west-1", "ap-south-1"
 COMMIT, CONTENT = "b" * 40, "c" * 64
 CONTENT_TAG = f"content-{CONTENT[:24]}"
@@ -36,19 +33,12 @@ class Places:
     servers: dict[str, ScriptedAws]
     repository: str
     home: Path
-    labels: dict[str, str] = field(default_factory=dict)
 
     def tags(self, region: str) -> dict[str, str]:
         return self.servers[region].tags(self.repository)
 
     def final(self, region: str) -> set[str]:
         return {tag for tag in self.tags(region) if not tag.startswith(("build-", "sha256-"))}
-
-    def records(self, region: str) -> list[dict[str, Any]]:
-        """The manifests with a subject."""
-        stored = self.servers[region].registry
-        found = [json.loads(body) for path, body in stored.items() if "/manifests/sha256:" in path]
-        return [one for one in found if "subject" in one]
 
 
 @pytest.fixture
@@ -79,16 +69,9 @@ def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def push(places: Places, call_command: Callable[..., Done]) -> Callable[..., tuple[int, str]]:
-    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    labels = {
-        "dev.trainyard.content": CONTENT,
-        "org.opencontainers.image.revision": COMMIT,
-        "dev.trainyard.locks": f"{LOCK.name}@{digest}",
-        "dev.trainyard.bases": "ubuntu@sha256:" + "d" * 64,
-    }
+    given = {"dev.trainyard.content": CONTENT, "org.opencontainers.image.revision": COMMIT}
 
     def call(*words: str) -> tuple[int, str]:
-        given = labels | places.labels
         images = {"trainer:1": given, f"trainer:{CONTENT_TAG}": given}
         (places.home / "docker-images.json").write_text(json.dumps(images))
         line = ("--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words)
@@ -102,7 +85,7 @@ REGIONS = ("--region", REGION, "--region", OTHER, "--region", THIRD)
 FINAL = {GIT_TAG, CONTENT_TAG}
 
 
-def test_every_region_gets_the_same_digest_tags_and_record(places: Places, push: Any) -> None:
+def test_every_region_gets_the_same_digest_and_tags(places: Places, push: Any) -> None:
     code, said = push(*REGIONS, "--checked", "standard", "--json")
     assert code == 0, said
     data, _ = json.JSONDecoder().raw_decode(said)
@@ -111,14 +94,6 @@ def test_every_region_gets_the_same_digest_tags_and_record(places: Places, push:
         checked = {tag for tag in places.final(region) if tag.startswith("checked-standard-")}
         assert places.final(region) - checked == FINAL and len(checked) == 1
         assert {places.tags(region)[tag] for tag in places.final(region)} == {data["digest"]}
-    host, found = places.servers[OTHER].host, data["places"][1]
-    assert read_attachment(host, places.repository, found["record"]) == LOCK.read_bytes()
-    (record,) = places.records(OTHER)
-    assert (record["subject"]["digest"], record["artifactType"]) == (data["digest"], RECORD_TYPE)
-    facts = {"dev.trainyard.content": CONTENT, "org.opencontainers.image.revision": COMMIT}
-    facts |= {"dev.trainyard.bases": "ubuntu@sha256:" + "d" * 64, "dev.trainyard.builder": "local"}
-    assert facts.items() <= record["annotations"].items()
-    assert found["attested"] is False and "without SBOM and provenance" in said
 
 
 def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
@@ -132,7 +107,6 @@ def test_the_scan_is_that_of_the_image_in_an_index_with_attestations(
     code, said = push("--region", REGION, "--json")
     assert code == 0, said
     data, _ = json.JSONDecoder().raw_decode(said)
-    assert data["places"][0]["attested"] is True and "without SBOM" not in said
     assert set(places.servers[REGION].scanned) == {image}
     assert set(places.tags(REGION).values()) == {data["digest"]}
     monkeypatch.setenv("STAND_IN_INDEX", json.dumps({"manifests": index["manifests"][1:]}))
@@ -220,32 +194,6 @@ def test_a_second_push_of_the_same_image_keeps_what_is_set(places: Places, push:
     assert "kept" in said
     assert places.final(REGION) == FINAL
     assert len([tag for tag in places.tags(REGION) if tag.startswith("build-")]) == 3
-
-
-def test_a_lock_that_is_not_the_one_in_the_image_is_not_in_its_record(
-    places: Places, push: Any, tmp_path: Path
-) -> None:
-    places.labels = {"dev.trainyard.locks": f"{LOCK.name}@{'0' * 64}"}
-    code, said = push("--region", REGION)
-    assert code == 2, said
-    assert f"{LOCK.name} of this checkout is not the lock in trainer:1" in said
-    assert places.tags(REGION) == {}
-    lock = tmp_path / "lock.txt"
-    lock.write_text("numpy==2.0.0\n")
-    code, said = push("--region", REGION, "--lock", str(lock))
-    assert code == 0, said
-
-
-def test_an_image_without_a_lock_gets_a_record_without_one_and_that_is_reported(
-    places: Places, push: Any
-) -> None:
-    places.labels = {"dev.trainyard.locks": ""}
-    code, said = push("--region", REGION)
-    assert code == 0, said
-    assert "its record lists no packages" in said
-    (record,) = places.records(REGION)
-    assert record["annotations"]["dev.trainyard.content"] == CONTENT
-    assert [layer["mediaType"] for layer in record["layers"]] == ["application/vnd.oci.empty.v1+json"]
 
 
 def test_every_repository_of_the_project_gets_the_same_digest(

@@ -39,7 +39,6 @@ from trainyard.gateways.images.codebuild import CodeBuild
 from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files, write_archive
 from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
 from trainyard.gateways.images.local_builder import Login, find_builder
-from trainyard.gateways.images.secret_values import read_value, secret_files
 from trainyard.image.building.aws_build import AwsBuilder, registry_host, send_source, source_files
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
@@ -48,13 +47,8 @@ from trainyard.image.building.build_record import (
     result_lines,
     result_markdown,
 )
-from trainyard.image.building.build_secrets import (
-    build_variables_of_secrets,
-    login_of,
-    parse_login,
-    parse_secret,
-)
-from trainyard.image.building.planning import BuildOptions, plan_build, require_content
+from trainyard.image.building.build_secrets import build_variables_of_secrets, parse_secret, require_readable
+from trainyard.image.building.planning import plan_build, require_content
 from trainyard.image.context.image_names import parse_reference, require_tag
 from trainyard.image.release.published_files import parse_allowed
 from trainyard.image.release.tag_strategy import is_version, tags_for
@@ -88,10 +82,6 @@ def make_parser() -> CommandParser:
     )
     mounted = "id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME; may be repeated"
     what.add_argument("--secret", action="append", default=[], metavar="SECRET", help=mounted)
-    login = "for a private base: HOST=env:VARIABLE or HOST=secretsmanager:NAME; ECR needs none"
-    what.add_argument("--login", action="append", default=[], metavar="LOGIN", help=login)
-    files = "also send files that git neither tracks nor ignores"
-    what.add_argument("--untracked", action="store_true", help=files)
     fix = "first correct lines of the Dockerfile, as `image lint --fix` does"
     what.add_argument("--auto-fix", action="store_true", help=fix)
     what.add_argument(
@@ -133,7 +123,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
-    parser.set_defaults(secrets=(), logins=())  # --secret and --login, once they are parsed
+    parser.set_defaults(secrets=())  # --secret, once it is parsed
     parser.check = check_options
     return parser
 
@@ -183,17 +173,6 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     take_image_tags(args)
     parse_allowed(args.allow)
     args.secrets = tuple(map(parse_secret, args.secret))
-    args.logins = tuple(map(parse_login, args.login))
-    options = BuildOptions(
-        args.image or "",
-        args.platform,
-        args.target,
-        args.build_arg,
-        args.max_context * 1000**2,
-        untracked=args.untracked,
-        base_image=args.base_image,
-        secrets=args.secrets,
-    )
     if args.auto_fix:
         for file in args.dockerfile or [args.context / "Dockerfile"]:
             given = {name: value for name, _, value in (word.partition("=") for word in args.build_arg)}
@@ -203,7 +182,18 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
     git = git or ({"commit": args.commit, "dirty": False} if args.commit else {})
     requests = [
-        plan_build(args.context, file, options, files=context_files, git=git)
+        plan_build(
+            args.context,
+            file,
+            files=context_files,
+            git=git,
+            image=args.image or "",
+            platform=args.platform,
+            target=args.target,
+            build_args=args.build_arg,
+            base_image=args.base_image,
+            most_bytes=args.max_context * 1000**2,
+        )
         for file in args.dockerfile or [args.context / "Dockerfile"]
     ]
     require_different_names([request.image for request in requests])
@@ -246,24 +236,21 @@ def lint(
 
 def require_sendable(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> None:
     """Raise ConfigError for anything that a build in AWS would refuse after its source was sent."""
-    build_variables_of_secrets(args.secrets, args.logins, project=args.project)
+    build_variables_of_secrets(args.secrets, project=args.project)
     for request in requests:
         source_files(request)
 
 
 def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
     """Build one after the other, because they share the machine."""
+    require_readable(args.secrets, os.environ)
     builder, results = find_builder(args.program), []
-    account = partial(AwsAccount, args.region)
     cache = "" if args.cache == "none" else args.cache
     for request in requests:
         name, started = f"{request.image}:{request.tag}", time.monotonic()
         built = args.rebuild or bool(request.unpinned) or not builder.has(name)
         if built:
-            with (
-                tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder,
-                secret_files(args.secrets, account) as secrets,
-            ):
+            with tempfile.TemporaryDirectory(prefix="trainyard-context-") as folder:
                 copy_files({one: args.context / one for one in request.names}, Path(folder))
                 builder.build(
                     request,
@@ -271,8 +258,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
                     dockerfile=args.context / request.dockerfile,
                     cache=cache,
                     on_line=partial(_logger.info, "%s | %s", request.image),
-                    secrets=secrets,
-                    logins=logins_for(args, request, cache),
+                    secrets=args.secrets,
+                    logins=logins_for(request, cache),
                 )
         else:
             builder.tag(name, f"{request.image}:latest")  # `latest` may be another image by now
@@ -299,7 +286,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     account = AwsAccount(args.region)
     aws, number = CodeBuild(account), account.identity()[0]
     bucket = args.source_bucket or f"{args.project}-source-{number}-{aws.region}"
-    plain, secrets = build_variables_of_secrets(args.secrets, args.logins, project=args.project)
+    plain, secrets = build_variables_of_secrets(args.secrets, project=args.project)
     variables = {"TAGS": args.tags, "VERSION": version, **plain}
     variables |= {"CHECK_FLAGS": flags} if (flags := check_flags(args)) else {}
     variables |= {"IMAGE_TAGS": " ".join(args.image_tag)} if args.image_tag else {}
@@ -363,16 +350,11 @@ def cache_of(account: AwsAccount, named: str, request: "BuildRequest") -> str:
     return f"{found[0]['repositoryUri']}:latest" if found else ""
 
 
-def logins_for(args: argparse.Namespace, request: "BuildRequest", cache: str) -> list[Login]:
-    """Return the given logins, and logins to the ECR registries of the bases and the cache."""
-    account = partial(AwsAccount, args.region)
-    given = [
-        Login(one.id, *login_of(one.id, read_value(f"--login {one.id}", one, account))) for one in args.logins
-    ]
+def logins_for(request: "BuildRequest", cache: str) -> list[Login]:
+    """Return logins to the ECR registries of the bases and the cache."""
     names = [*(base for base in request.bases if base != "scratch"), *([cache] if cache else [])]
-    hosts = {parse_reference(name).host for name in names} - {login.host for login in given}
-    found = [login_to(host) for host in sorted(hosts)]
-    return [*given, *(login for login in found if login is not None)]
+    found = [login_to(host) for host in sorted({parse_reference(name).host for name in names})]
+    return [login for login in found if login is not None]
 
 
 def version_tags(version: str, request: "BuildRequest") -> list[str]:

@@ -220,7 +220,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
         "image": args.image,
         "level": args.level,
         "ok": True,
-        "build_id": ended.state.build_id,
+        "build_id": ended.build_id,
     }
     data |= {"answers": answers}
     says = f"no check fails; not known: {', '.join(unknown)}" if unknown else "every check holds"

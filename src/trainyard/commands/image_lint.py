@@ -4,8 +4,8 @@ The versions of torch, CUDA, Python, drivers, GPUs, compiled packages, NCCL and 
 come from the Dockerfile, the name of its base image, and the requirements, projects and locks that it copies
 and installs from. uv resolves each installing command as pip would, with the metadata of a package index
 (--index); without an index these commands are not checked. A version that none of them states is not judged.
---fix corrects single lines of the Dockerfile, and shows the difference and what it implies for the driver: a
-version becomes the newest of its major release that can be installed with the rest; torch keeps its minor.
+--fix corrects single lines of the Dockerfile, and shows the difference: a version becomes the newest of its
+major release that can be installed with the rest; torch keeps its minor release.
 
 Reads:      --dockerfile, and what it installs from in --context; the package index; UV_OFFLINE
 Writes:     with --fix the Dockerfile, unless --dry-run; in GitHub Actions an annotation for each finding
@@ -32,14 +32,13 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
-from trainyard.gateways.package_resolver import compile_requirements, export_lock
+from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare, unknown_facts
-from trainyard.image.conflict.package_rules import driver_note
 from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -132,8 +131,7 @@ def lint_dockerfile(
     if difference and not dry_run:
         write_bytes_atomically(request.dockerfile, after.encode())
     declared, unchecked, findings = linter.judge(after)
-    note = driver_note(linter.judge(before)[0], declared) if difference else ""
-    data = record_of(declared, unchecked, findings, efa=machine.efa, difference=difference, driver_note=note)
+    data = record_of(declared, unchecked, findings, efa=machine.efa, difference=difference)
     output.print_json(data) if as_json else print("\n".join(lint_lines(data, findings)))
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
@@ -163,11 +161,10 @@ class Linter:
             parse_dockerfile(text, name, given),
             name,
             partial(context_file, self.request),
-            read_lock=partial(export_lock, self.uv) if self.uv else None,
             resolver=None if self.reason else self.resolve,
             machine=self.machine.processor,
         )
-        unchecked = list(declared.unchecked)
+        unchecked = list(declared.installed.unchecked)
         if self.reason and any(not step.install.removes for step in declared.steps):
             unchecked = [f"what pip would refuse: {self.reason}", *unchecked]
         return declared, unchecked, judge_versions(declared, self.machine)
@@ -248,7 +245,6 @@ def record_of(
     *,
     efa: bool | None,
     difference: str,
-    driver_note: str,
 ) -> dict[str, Any]:
     proposed, reason = choose_base(declared, efa=bool(efa))
     for table in old_tables(date.today()):
@@ -262,7 +258,6 @@ def record_of(
         "findings": [*map(finding_record, findings)],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},
         "difference": difference,
-        "driver": driver_note,
     }
 
 
@@ -293,7 +288,6 @@ def lint_lines(data: Mapping[str, Any], findings: Sequence[Finding]) -> list[str
     lines += [f"  unknown       {one}" for one in data["unknown"]]
     lines += [f"  not checked   {one}" for one in data["not_checked"]]
     lines += data["difference"].splitlines()
-    lines += [f"  driver        {data['driver']}"] if data["driver"] else []
     lines += [line for finding in findings for line in finding_lines(finding)]
     if "base" in known and data["base"]["proposed"] != data["base"]["found"]:
         lines.append(f"  better base   {data['base']['proposed']}: {data['base']['reason']}")

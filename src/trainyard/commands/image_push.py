@@ -1,14 +1,13 @@
 """Push an image that was built here, read its digest back, scan it, and only then set its tags.
 
-An immutable tag is never moved: a version names one image permanently. The locks and facts of the image are
-attached to the pushed digest as its record, with oras. SBOM and provenance of BuildKit are pushed with the
-image. Each of several --region and --repository gets the same digest. ECR scans what it gets; for another
-registry nothing is scanned.
+An immutable tag is never moved: a version names one image permanently. SBOM and provenance of BuildKit are
+pushed with the image. Each of several --region and --repository gets the same digest. ECR scans what it gets;
+for another registry nothing is scanned.
 
-Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; --lock; AWS_*;
+Reads:      --image, from docker or buildah here, with oras; git, or --commit and --version; AWS_*;
             ECR_REPOSITORY
-Writes:     the image, its tags and its record into ECR, or into --registry; --output; in GitHub Actions the
-            outputs `image` and `digest`
+Writes:     the image and its tags into ECR, or into --registry; --output; in GitHub Actions the outputs
+            `image` and `digest`
 Exit codes: 0 pushed, and the digest read back is equal; 1 it differs, a tag is taken, or the scan found a
             fault of --fail-on or above; 2 wrong usage, no such image, repository or program; 4 AWS or the
             registry refused or failed
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts, tags_at_head
@@ -33,10 +31,9 @@ from trainyard.gateways.github import set_outputs
 from trainyard.gateways.images.ecr import EcrRepository
 from trainyard.gateways.images.local_builder import Login, find_builder
 from trainyard.gateways.images.registry import Registry
-from trainyard.image.building.build_request import BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
+from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
 from trainyard.image.context.build_context import content_tag
 from trainyard.image.context.image_names import require_repository, require_tag
-from trainyard.image.release.check_levels import find_locks
 from trainyard.image.release.release_order import ReleasePlace, judge_scan, release
 from trainyard.image.release.tag_strategy import (
     Tag,
@@ -46,7 +43,6 @@ from trainyard.image.release.tag_strategy import (
     tags_for,
 )
 from trainyard.run.atomic_files import write_json_atomically
-from trainyard.run.untrusted_files import read_named_text
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.local_builder import ImageFacts, LocalBuilder
@@ -74,8 +70,6 @@ def make_parser() -> CommandParser:
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what runs")
     parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image names none")
     parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
-    lock = "a lock of the image; may be repeated; default: the locks that were copied into it"
-    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
     passed = "level of trainyard image check that the image passed; recorded as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
@@ -137,16 +131,7 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         places,
         temporary=f"build-{facts.image_id[:12]}-{time.time_ns():x}",
         tags=lambda digest: [*tags, *check_tags(args.checked, content, digest)],
-        facts=record_facts(args, facts),
-        files=locks_of(args, facts),
     )
-    if not found[0].is_attested:
-        _logger.warning(
-            "%s was built by %s without SBOM and provenance; docker writes them with buildx and the "
-            "containerd image store",
-            args.image,
-            builder.program,
-        )
     return report(args, [one.record() for one in found]), ExitCode.DONE
 
 
@@ -199,32 +184,6 @@ def scan_result(args: argparse.Namespace, ecr: EcrRepository, digest: str) -> st
     if not is_good:
         raise CheckFailedError(f"{ecr.name}@{digest} in {ecr.region}: {text}.")
     return text
-
-
-def record_facts(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
-    """Return the facts of the attached record: the labels of our build, and the builder."""
-    names = (BASES_LABEL, COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL)
-    known = {
-        COMMIT_LABEL: args.commit,
-        "dev.trainyard.builder": os.environ.get("CODEBUILD_BUILD_ARN", "local"),
-    }
-    known |= {name: facts.labels[name] for name in names if facts.labels.get(name)}
-    return {name: text for name, text in known.items() if text}
-
-
-def locks_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, str]:
-    """Return the locks of the image by name. Raises ConfigError if a lock here differs from the image's."""
-    if args.lock:
-        return {path.name: read_named_text(path, "name a lock with --lock FILE") for path in args.lock}
-    texts, missing = find_locks(facts.labels, (Path.cwd(), REPOSITORY_ROOT))
-    for name in missing:
-        raise ConfigError(
-            f"{name} of this checkout is not the lock in {args.image}, so the packages of the image are not "
-            "known. Check out the commit that it was built from, or name its lock with --lock FILE."
-        )
-    if not texts:
-        _logger.warning("%s names no lock, so its record lists no packages; name it with --lock", args.image)
-    return texts
 
 
 def report(args: argparse.Namespace, results: list[dict[str, Any]]) -> dict[str, Any]:

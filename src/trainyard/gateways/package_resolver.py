@@ -1,4 +1,4 @@
-"""Run uv, which answers whether requirements can be installed together, in which versions, and reads uv.lock.
+"""Run uv, which answers whether requirements can be installed together, and in which versions.
 
 Nothing of the packages runs: only metadata is read, and nothing is built from source.
 """
@@ -58,18 +58,6 @@ def compile_requirements(
             [*command, *(where if index else ())], seconds=_SECONDS, cwd=folder, environment=environment
         )
         return done, (folder / "chosen.txt").read_text(encoding="utf-8")
-
-
-def export_lock(uv: Path, project: str, lock: str, extras: Sequence[str]) -> str:
-    """Return the pins of a uv.lock for these extras, `*` for all, as requirements; empty if uv refuses it."""
-    words = ["--all-extras"] if "*" in extras else [f"--extra={one}" for one in extras]
-    with tempfile.TemporaryDirectory(prefix="trainyard-lock-") as name:
-        for file, text in (("pyproject.toml", project), ("uv.lock", lock)):
-            (Path(name) / file).write_text(text, encoding="utf-8")
-        flags = ("--frozen", "--no-hashes", "--no-emit-project", "--offline", *_FLAGS[1:])
-        command = [str(uv), "export", *flags, "--python", sys.executable, *words]
-        done = run_program(command, seconds=_SECONDS, cwd=Path(name))
-    return done.stdout if done.ok else ""
 
 
 def published_digests(

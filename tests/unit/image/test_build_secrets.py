@@ -1,4 +1,4 @@
-"""Secrets and logins of a build: each form × each place, and no value is repeated or sent."""
+"""Secrets of a build: each form × each place, and no value is repeated or sent."""
 
 import pytest
 from tests.cases import each_case
@@ -7,11 +7,8 @@ from trainyard.errors import ConfigError
 from trainyard.image.building.build_secrets import (
     BuildSecret,
     build_variables_of_secrets,
-    login_of,
-    mounted_secrets,
-    parse_login,
     parse_secret,
-    require_mounted,
+    require_readable,
 )
 
 ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf"
@@ -22,7 +19,6 @@ WRONG = (
     *("", "pip", "id=", "id=pip,src=", VALUE, f"id=a b,src={VALUE}", f"id=pip,value={VALUE}"),
     *(f"id=pip,env={VALUE}-", f"id=pip,src=/a,env={VALUE}", f"id=pip,secretsmanager={VALUE} {VALUE}"),
 )
-WRONG_LOGINS = ("", "nvcr.io", "nvcr.io=", f"nvcr.io={VALUE}", "nv/cr=env:A", f"nvcr.io=user:{VALUE}")
 
 
 @each_case("kind", PLACES)
@@ -43,64 +39,26 @@ def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str
     assert "id=ID,src=FILE" in str(refusal.value)
 
 
-def test_a_login_names_where_its_value_is() -> None:
-    assert parse_login("nvcr.io=env:NGC") == BuildSecret("nvcr.io", "env", "NGC")
-    assert parse_login(f"127.0.0.1:5000=secretsmanager:{ARN}").place == ARN
-    for text in WRONG_LOGINS:
-        with pytest.raises(ConfigError) as refusal:
-            parse_login(text)
-        assert VALUE not in str(refusal.value)
-        assert "HOST=env:VARIABLE" in str(refusal.value) and "id=ID" not in str(refusal.value)
-
-
-def test_a_login_is_a_pair_or_json() -> None:
-    assert login_of("nvcr.io", "me:a:b") == ("me", "a:b")
-    in_json = '{"username": "$oauthtoken", "password": "nvapi"}'
-    assert login_of("nvcr.io", in_json) == ("$oauthtoken", "nvapi")
-    for value in (VALUE, '{"username": "me"}', "[]", ""):
-        with pytest.raises(ConfigError) as refusal:
-            login_of("nvcr.io", value)
-        assert not value or value not in str(refusal.value)
-
-
-DOCKERFILE = """
-FROM a
-RUN --mount=type=secret,id=pip,required=true --mount=type=cache,target=/c pip install x
-RUN --mount=type=secret,target=/run/secrets/hf cat /run/secrets/hf
-RUN --mount=type=bind,target=/s true
-"""
-
-
-def test_ids_are_those_that_the_dockerfile_mounts() -> None:
-    assert mounted_secrets(DOCKERFILE) == {"pip": True, "hf": False}
-    pip, other = parse_secret("id=pip"), parse_secret("id=other")
-    require_mounted([pip], DOCKERFILE, "Dockerfile")
-    for secrets, named in (
-        ([], "requires the secret pip"),
-        ([pip, other], "mounted: pip, hf"),
-        ([pip, pip], "twice"),
-    ):
-        with pytest.raises(ConfigError, match=named):
-            require_mounted(secrets, DOCKERFILE, "Dockerfile")
-
-
-@pytest.mark.parametrize("login", [True, False])
-def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values(login: bool) -> None:
+def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values() -> None:
     def variables(kind: str, place: str, project: str = "trainyard") -> tuple[dict[str, str], dict[str, str]]:
-        one = BuildSecret("nvcr.io" if login else "pip", kind, place)
-        return build_variables_of_secrets([] if login else [one], [one] if login else [], project=project)
+        return build_variables_of_secrets([BuildSecret("pip", kind, place)], project=project)
 
     for place in (PLACES["secretsmanager"], ARN, "trainyard/pip:token"):
         plain, named = variables("secretsmanager", place)
-        if login:
-            assert plain == {"REGISTRY_LOGINS": "nvcr.io=env:REGISTRY_LOGIN_1"}
-            assert parse_login(plain["REGISTRY_LOGINS"]).place in named
-        else:
-            assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
-            assert parse_secret(plain["BUILD_SECRETS"]).place in named
-        assert list(named.values()) == [place]
+        assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
+        assert named == {parse_secret(plain["BUILD_SECRETS"]).place: place}
         with pytest.raises(ConfigError, match="names begin with lab/"):
             variables("secretsmanager", place, "lab")
     for kind in ("src", "env"):
         with pytest.raises(ConfigError, match="a name that begins with trainyard/"):
             variables(kind, PLACES[kind])
+
+
+def test_a_builder_on_this_machine_reads_files_and_variables_that_are_set() -> None:
+    require_readable([BuildSecret("pip", "src", "/a"), BuildSecret("hf", "env", "HF")], {"HF": ""})
+    for secret, said in (
+        (BuildSecret("pip", "secretsmanager", "trainyard/pip"), "only a build in AWS"),
+        (BuildSecret("pip", "env", "HF"), "the variable HF is not set"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            require_readable([secret], {})

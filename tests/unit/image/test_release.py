@@ -13,7 +13,7 @@ from trainyard.gateways.images import context_files
 from trainyard.gateways.images.ecr import Scan
 from trainyard.gateways.images.local_builder import ImageFacts
 from trainyard.image.building.build_request import COMMIT_LABEL, image_name, parse_build_args
-from trainyard.image.building.planning import BuildOptions, plan_build
+from trainyard.image.building.planning import plan_build
 from trainyard.image.context.image_names import (
     parse_reference,
     repository_from,
@@ -270,14 +270,15 @@ def test_a_reference_in_its_parts() -> None:
 
 def test_only_a_tree_that_is_known_to_be_clean_is_labelled_with_its_commit(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
-    options = BuildOptions("ab", "linux/amd64", "", [], most_bytes=100)
+    words: dict[str, Any] = {"image": "ab", "platform": "linux/amd64", "target": "", "build_args": []}
+    words |= {"base_image": "", "most_bytes": 100}
     for git in (
         {"commit": COMMIT, "dirty": False},
         {"commit": COMMIT, "dirty": True},
         {"commit": COMMIT},
         {},
     ):
-        request = plan_build(tmp_path, Path("Dockerfile"), options, files=context_files, git=git)
+        request = plan_build(tmp_path, Path("Dockerfile"), files=context_files, git=git, **words)
         assert request.labels.get(COMMIT_LABEL) == (COMMIT if git.get("dirty") is False else None)
 
 

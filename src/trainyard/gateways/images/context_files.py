@@ -24,10 +24,7 @@ LISTING = ".trainyard-source.txt"
 _GIT_SECONDS = 60
 _THREADS = 4
 _BLOCK = 1 << 20
-_HEAD_OF_TEXT = 1024
-"""A file with a null byte in its first bytes counts as binary."""
-_OVERLAP = 4096
-"""Bytes of a block that are searched again with the next one: more than a secret with its name takes."""
+_HEAD_OF_TEXT, _LARGEST_TEXT = 1024, 64 << 20
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip file can hold."""
 _TOOLS = (
@@ -62,14 +59,14 @@ class HashedFile:
     """The kind of secret in it, as `examine` returned it."""
 
 
-def list_files(context: Path, *, untracked: bool = False) -> list[FileOnDisk]:
-    """Return the files of a context; with `untracked` also those that git neither tracks nor ignores.
+def list_files(context: Path) -> list[FileOnDisk]:
+    """Return the files of a context.
 
     Raises ConfigError if there is no such folder. A deleted file that git still tracks is omitted.
     """
     if not context.is_dir():
         raise ConfigError(f"{context}: no such folder to build from. Name it with --context")
-    names = _tracked_files(context, untracked=untracked)
+    names = _tracked_files(context)
     names = _listed_files(context) if names is None else names
     if names is None:
         found = list(islice(_walk_files(context), _MOST_FILES + 1))
@@ -119,31 +116,24 @@ def hash_files(
 ) -> list[HashedFile]:
     """Read files, given as name and mode; `examine` returns the kind of secret in some bytes of a named file.
 
-    It receives a file in blocks, each with the end of the one before, until it finds something. Of a binary
-    file (a null byte in the first bytes) it receives the first block only. Raises ConfigError for
-    a file that cannot be read.
+    It receives a text (no null byte in the first kilobyte) of up to 64 MiB, else nothing. Raises ConfigError
+    for a file that cannot be read.
     """
 
     def read(file: tuple[str, str]) -> HashedFile:
         name, mode = file
-        path = f"{context}/{name}"
+        path, secret = context / name, None
         try:
             if mode == "link":
-                target = os.fsencode(os.readlink(path))  # noqa: PTH115 - thousands of them
-                return HashedFile(name, mode, hashlib.sha256(target).hexdigest(), None)
-            with open(path, "rb", buffering=0) as stream:  # noqa: PTH123
-                digest = hashlib.sha256(last := stream.read(_BLOCK))
-                secret = examine(last, name)
-                searches = secret is None and b"\0" not in last[:_HEAD_OF_TEXT]
-                while block := stream.read(_BLOCK):
-                    digest.update(block)
-                    if searches:
-                        secret = examine(last[-_OVERLAP:] + block, name)
-                        searches = secret is None
-                    last = block
+                return HashedFile(name, mode, hashlib.sha256(bytes(path.readlink())).hexdigest(), None)
+            with path.open("rb") as stream:
+                head = stream.read(_HEAD_OF_TEXT)
+                if b"\0" not in head and path.stat().st_size <= _LARGEST_TEXT:
+                    secret = examine(head + stream.read(), name)
+                stream.seek(0)
+                return HashedFile(name, mode, hashlib.file_digest(stream, "sha256").hexdigest(), secret)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; it belongs to the build context") from None
-        return HashedFile(name, mode, digest.hexdigest(), secret)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))
@@ -184,17 +174,15 @@ def write_archive(sources: Mapping[str, Path], target: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _tracked_files(context: Path, *, untracked: bool = False) -> list[str] | None:
+def _tracked_files(context: Path) -> list[str] | None:
     """Return the files that git tracks below the context; None outside a repository.
 
     Raises ConfigError if there is a repository that git cannot read, because its files must not be guessed.
     """
     listing = ("ls-files", "-z", "--cached", "--recurse-submodules")
     done = run_git(context, *listing, seconds=_GIT_SECONDS)
-    more = ("ls-files", "-z", "--others", "--exclude-standard")
-    others = run_git(context, *more, seconds=_GIT_SECONDS).stdout if done.ok and untracked else ""
     if done.ok:
-        return sorted({name for name in (done.stdout + others).split("\0") if name})
+        return sorted({name for name in done.stdout.split("\0") if name})
     if any((folder / ".git").exists() for folder in (context.resolve(), *context.resolve().parents)):
         message = " ".join(done.stderr.split())[:300]
         raise ConfigError(f"{context}: git cannot list what it tracks here, so nothing is sent: {message}")

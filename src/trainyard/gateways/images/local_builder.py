@@ -3,14 +3,10 @@
 docker is used if its daemon answers, else buildah, which needs no daemon. Nothing here judges an image.
 """
 
-import base64
 import json
-import logging
-import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +16,7 @@ from trainyard.gateways.process import Finished, run_program, run_streamed
 
 if TYPE_CHECKING:
     from trainyard.image.building.build_request import BuildRequest
+    from trainyard.image.building.build_secrets import BuildSecret
 
 BUILD_SECONDS, PUSH_SECONDS = 7200.0, 3600.0
 _ASK_SECONDS = 60.0
@@ -27,7 +24,6 @@ _SAVE_SECONDS = 1800.0
 _TAIL_LINES = 15
 # https://docs.docker.com/engine/storage/containerd/
 _CONTAINERD_STORE = "io.containerd.snapshotter.v1"
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,13 @@ class LocalBuilder:
         dockerfile: Path,
         cache: str,
         on_line: Callable[[str], None],
-        secrets: Mapping[str, Path] | None = None,
+        secrets: "Sequence[BuildSecret]" = (),
         logins: Sequence["Login"] = (),
     ) -> None:
         """Build an image and keep it on this machine; `cache` is a reference in a registry, or empty.
 
-        `secrets` are the files of build secrets by their id, `logins` those for private base images. Raises
-        CheckFailedError with the end of the log when the build fails, ConfigError for secrets without buildx.
+        `logins` are those for its bases and the cache. Raises CheckFailedError with the end of the log when
+        the build fails, ConfigError for secrets without buildx.
         """
         if secrets and self.is_docker and not self._buildx:
             raise ConfigError("--secret: docker needs buildx to pass secrets to a build. Install buildx.")
@@ -85,20 +81,17 @@ class LocalBuilder:
         options += [f"--label={key}={value}" for key, value in plan.labels.items()]
         options += [f"--build-arg={key}={value}" for key, value in plan.all_build_args.items()]
         options += [f"--target={plan.target}"] if plan.target else []
-        options += [f"--secret=id={key},src={path}" for key, path in (secrets or {}).items()]
+        options += [f"--secret=id={one.id},{one.kind}={one.place}" for one in secrets]
         lines: list[str] = []
 
         def note(line: str) -> None:
             lines.append(line)
             on_line(line)
 
-        with auth_file(*logins, known=known_auths() if logins else {}) as auth:
-            for login in logins:
-                self.log_in(login)
-            if logins and not self.is_docker:
-                options.append(f"--authfile={auth}")
-            command = [*self._build_words(cache), *options, str(context)]
-            code = run_streamed(command, seconds=BUILD_SECONDS, on_line=note)
+        for login in logins:
+            self.log_in(login)
+        command = [*self._build_words(cache), *options, str(context)]
+        code = run_streamed(command, seconds=BUILD_SECONDS, on_line=note)
         if code != 0:
             how = f"ended with {code}" if code is not None else f"did not end within {BUILD_SECONDS:.0f} s"
             raise CheckFailedError(
@@ -133,10 +126,9 @@ class LocalBuilder:
 
     def pull(self, image: str, login: "Login | None" = None) -> None:
         """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
-        with auth_file(login) as auth:
-            self.log_in(login)
-            words = [] if self.is_docker else [*_plain_http(image), f"--authfile={auth}"]
-            done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
+        self.log_in(login)
+        words = [] if self.is_docker else _plain_http(image)
+        done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
         if not done.ok:
             raise ServiceError(f"{image} could not be pulled: {last_line(done)}")
 
@@ -169,19 +161,17 @@ class LocalBuilder:
 
         Raises ServiceError when the registry refuses.
         """
-        with auth_file(login) as auth:
-            self.log_in(login)
-            if self.is_docker:
-                self._run("tag", image, target)
-                done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
-                found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
-                digest = found[1] if found else ""
-            else:
-                file = auth.with_name("digest")
-                words = ["push", f"--digestfile={file}", f"--authfile={auth}", *_plain_http(target)]
-                words += ["--format=oci", image, f"docker://{target}"]
-                done = run_program(["buildah", *words], seconds=PUSH_SECONDS)
-                digest = file.read_text().strip() if file.is_file() else ""
+        self.log_in(login)
+        if self.is_docker:
+            self._run("tag", image, target)
+            done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
+            found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
+            digest = found[1] if found else ""
+        else:
+            with tempfile.NamedTemporaryFile() as file:
+                words = ["push", f"--digestfile={file.name}", *_plain_http(target), "--format=oci"]
+                done = run_program(["buildah", *words, image, f"docker://{target}"], seconds=PUSH_SECONDS)
+                digest = Path(file.name).read_text().strip()
         if not done.ok or not digest:
             raise ServiceError(f"{target} could not be pushed: {last_line(done)}")
         return digest
@@ -205,13 +195,14 @@ class LocalBuilder:
         return words
 
     def log_in(self, login: "Login | None") -> None:
-        """Log docker in to a registry; buildah gets the login with each call. Raises ServiceError."""
-        if not self.is_docker or login is None or not login.password:
+        """Log in to a registry, as `aws ecr get-login-password` is used. Raises ServiceError."""
+        if login is None or not login.password:
             return
-        words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
-        done = run_program(words, seconds=_ASK_SECONDS, stdin=login.password)
+        words = [self.program, "login", "--username", login.user, "--password-stdin"]
+        words += [] if self.is_docker else _plain_http(login.host)
+        done = run_program([*words, login.host], seconds=_ASK_SECONDS, stdin=login.password)
         if not done.ok:
-            raise ServiceError(f"docker could not log in to {login.host}: {last_line(done)}")
+            raise ServiceError(f"{self.program} could not log in to {login.host}: {last_line(done)}")
 
     def _run(self, *words: str) -> Finished:
         return run_program([self.program, *words], seconds=_ASK_SECONDS)
@@ -219,7 +210,7 @@ class LocalBuilder:
 
 @dataclass(frozen=True)
 class Login:
-    """The login for a registry. The password is a secret: it appears in no command line and no log."""
+    """The login for a registry. The password is a secret: it is in no command line and no log."""
 
     host: str
     user: str
@@ -241,39 +232,6 @@ def find_builder(wanted: str = "") -> LocalBuilder:
         f"No image can be built, checked or pushed on this machine: {missing}. Start docker or install "
         "buildah. Builds and checks also run in AWS, with --builder codebuild."
     )
-
-
-@contextmanager
-def auth_file(*logins: Login | None, known: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """A file in a temporary folder, with logins in docker's format, that only this user can read.
-
-    `known` are further logins in that format; `logins` take precedence.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "config.json")
-        auths: dict[str, Any] = dict(known or {})
-        for login in logins:
-            if login and login.password:
-                secret = f"{login.user}:{login.password}".encode()
-                auths[login.host] = {"auth": base64.b64encode(secret).decode()}
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump({"auths": auths}, file)
-        yield path
-
-
-def known_auths() -> dict[str, Any]:
-    """Return this user's logins in docker's format; buildah ignores them when it gets a file of logins."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    places = (
-        *([Path(os.environ["REGISTRY_AUTH_FILE"])] if os.environ.get("REGISTRY_AUTH_FILE") else []),
-        Path(runtime, "containers", "auth.json"),
-        Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json"),
-    )
-    found: dict[str, Any] = {}
-    for place in reversed(places):
-        with suppress(OSError, ValueError, AttributeError):
-            found |= json.loads(place.read_text(encoding="utf-8")).get("auths") or {}
-    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -1,28 +1,26 @@
-"""Use a registry through the `oras` command: read a manifest, set a tag, attach a record to an image.
+"""Use a registry through the `oras` command: read a manifest, set a tag.
 
-oras logs in, retries requests that a busy registry refused, and keeps the list of attachments if a registry
-has no API for it. The digest of a manifest is computed here from its bytes.
-https://oras.land/docs/commands/use_oras_cli
+oras logs in and retries requests that a busy registry refused. The digest of a manifest is computed here from
+its bytes. https://oras.land/docs/commands/use_oras_cli
 """
 
+import base64
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
-from trainyard.gateways.images.local_builder import Login, auth_file, is_loopback, last_line
+from trainyard.gateways.images.local_builder import Login, is_loopback, last_line
 from trainyard.gateways.process import run_program
 
-RECORD_TYPE = "application/vnd.trainyard.image-record.v1"
 _SECONDS = 300.0
-# oras sets this annotation to the present time unless it is given. With a fixed time a second push attaches
-# the same bytes, and so nothing new.
-_CREATED = "org.opencontainers.image.created=1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,6 @@ class Manifest:
             return [self.digest]
         return [str(one["digest"]) for one in self.content["manifests"] if not _is_attestation(one)]
 
-    @property
-    def is_attested(self) -> bool:
-        """Return whether BuildKit put attestations (packages, provenance) beside the image."""
-        return any(map(_is_attestation, self.content.get("manifests", ())))
-
 
 def _is_attestation(entry: Mapping[str, Any]) -> bool:
     # https://docs.docker.com/build/metadata/attestations/attestation-storage/
@@ -58,8 +51,7 @@ class Registry:
         """Raise ConfigError if oras is not installed, before anything is pushed."""
         if shutil.which("oras") is None:
             raise ConfigError(
-                "oras is not installed; it tags an image and attaches its record: "
-                "https://oras.land/docs/installation"
+                "oras is not installed; it sets the tags of an image: https://oras.land/docs/installation"
             )
         self._login, self.host = login, login.host
 
@@ -68,11 +60,10 @@ class Registry:
 
         Raises VerificationError if the bytes have another digest than the reference.
         """
-        with auth_file(self._login) as auth:
+        with self._auth_file() as auth:
             file = auth.with_name("manifest")
             name = self._name(repository, reference)
-            done = self._oras(auth, "manifest", "fetch", f"--output={file}", name, may_lack=True)
-            if done is None:
+            if not self._oras(auth, "manifest", "fetch", f"--output={file}", name, may_lack=True):
                 return None
             content = file.read_bytes()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -87,36 +78,31 @@ class Registry:
 
     def tag(self, repository: str, digest: str, tags: Sequence[str]) -> None:
         """Set tags to the image `digest`. Raises ServiceError if the registry refuses one."""
-        with auth_file(self._login) as auth:
+        with self._auth_file() as auth:
             self._oras(auth, "tag", self._name(repository, digest), *tags)
 
-    def attach(
-        self, repository: str, digest: str, *, facts: Mapping[str, str], files: Mapping[str, str]
-    ) -> str:
-        """Attach text files and facts (annotations) to an image; return the digest of the attachment."""
-        words = ["attach", "--no-tty", "--format=json", f"--artifact-type={RECORD_TYPE}"]
-        words += [f"--annotation={fact}" for fact in (_CREATED, *map("=".join, sorted(facts.items())))]
-        words.append(self._name(repository, digest))
-        with auth_file(self._login) as auth, tempfile.TemporaryDirectory() as folder:
-            for name, text in files.items():
-                file = Path(folder, name.replace("/", "-"))
-                file.write_text(text, encoding="utf-8")
-                words.append(f"{file.name}:text/plain")
-            return str(json.loads(str(self._oras(auth, *words, folder=Path(folder))))["digest"])
+    @contextmanager
+    def _auth_file(self) -> Iterator[Path]:
+        """A file in a temporary folder, with the login in docker's format, that only this user can read."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "config.json")
+            secret = f"{self._login.user}:{self._login.password}".encode()
+            own = {self.host: {"auth": base64.b64encode(secret).decode()}} if self._login.password else {}
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump({"auths": own}, file)
+            yield path
 
     def _name(self, repository: str, reference: str) -> str:
         return f"{self.host}/{repository}{'@' if reference.startswith('sha256:') else ':'}{reference}"
 
-    def _oras(
-        self, auth: Path, *words: str, folder: Path | None = None, may_lack: bool = False
-    ) -> str | None:
-        """Return the output of oras; with `may_lack`, None for "not found". Raises ServiceError."""
+    def _oras(self, auth: Path, *words: str, may_lack: bool = False) -> bool:
+        """Run oras; with `may_lack`, return False for "not found". Raises ServiceError."""
         options = [f"--registry-config={auth}", *(["--plain-http"] if is_loopback(self.host) else [])]
-        done = run_program(["oras", *words, *options], seconds=_SECONDS, cwd=folder)
+        done = run_program(["oras", *words, *options], seconds=_SECONDS)
         if done.ok:
-            return done.stdout
+            return True
         if may_lack and done.exit_code == 1 and done.stderr.rstrip().endswith(": not found"):
-            return None
+            return False
         raise ServiceError(
             f"The registry {self.host} refused oras {words[0]} or could not be reached: {last_line(done)}"
         )

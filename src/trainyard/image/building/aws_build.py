@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
-from trainyard.image.building.build_poll import BuildPoll, CompletedBuild
+from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
 from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
-    from trainyard.gateways.images.codebuild import CodeBuild
+    from trainyard.gateways.images.codebuild import BuildState, CodeBuild
 
 # Levels of the check; each includes the one before.
 _LEVELS = ("quick", "standard", "full")
@@ -132,7 +132,7 @@ class AwsBuilder:
         )
 
     def _result(
-        self, request: BuildRequest, held: str, ended: CompletedBuild | TrainyardError | None
+        self, request: BuildRequest, held: str, ended: "BuildState | TrainyardError | None"
     ) -> dict[str, Any] | TrainyardError:
         if isinstance(ended, TrainyardError):
             return ended
@@ -145,14 +145,14 @@ class AwsBuilder:
             return error
         found = {"uri": self._uri(request, digest), "digest": digest, "built": built is not None}
         if built is not None:
-            phases = {phase.name: phase.seconds or 0.0 for phase in built.state.phases if phase.status}
-            found |= {"build_id": built.state.build_id, "attempts": built.attempts, "phases": phases}
-            found |= {"seconds": round(sum(phases.values()), 1), "log": built.state.log_address}
+            phases = {phase.name: phase.seconds or 0.0 for phase in built.phases if phase.status}
+            found |= {"build_id": built.build_id, "phases": phases}
+            found |= {"seconds": round(sum(phases.values()), 1), "log": built.log_address}
         return request.record() | found
 
-    def _built_digest(self, request: BuildRequest, ended: CompletedBuild) -> str:
+    def _built_digest(self, request: BuildRequest, ended: "BuildState") -> str:
         """Return the digest of a built image; raise VerificationError unless the registry holds it."""
-        pushed = ended.state.exported.get("IMAGE_DIGEST", "")
+        pushed = ended.exported.get("IMAGE_DIGEST", "")
         held = self._digest(request, digest=pushed) if pushed else None
         if not pushed or held != pushed:
             holds = f"ECR holds {held or 'no image'} for the IMAGE_DIGEST {pushed}"
@@ -207,22 +207,19 @@ def source_files(request: BuildRequest) -> dict[str, Path]:
     return {f"{_CONTEXT}/{name}": Path(request.context) / name for name in names}
 
 
-def _unproven(image: str, ended: CompletedBuild, says: str) -> VerificationError:
-    state = ended.state
+def _unproven(image: str, ended: "BuildState", says: str) -> VerificationError:
     return VerificationError(
-        f"{image}: the build {state.build_id} succeeded, but {says}. {state.log_address}".rstrip()
+        f"{image}: the build {ended.build_id} succeeded, but {says}. {ended.log_address}".rstrip()
     )
 
 
-def exported_answers(
-    ended: CompletedBuild, image: str, level: str, buildspec: bytes
-) -> dict[str, bool | None]:
+def exported_answers(ended: "BuildState", image: str, level: str, buildspec: bytes) -> dict[str, bool | None]:
     """Return the answers of a build that checked `image` by this `buildspec`; None is not known.
 
     Raises VerificationError unless it exported the answers of this level, and none that failed.
     """
     try:
-        found = parse_json_object(ended.state.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
+        found = parse_json_object(ended.exported.get("IMAGE_CHECK", ""), "IMAGE_CHECK")
     except DamagedFileError:
         found = {}
     if not found:

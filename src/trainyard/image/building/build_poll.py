@@ -25,14 +25,6 @@ _LOST_ANSWERS = 5
 _BEFORE_OURS = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE")
 
 
-@dataclass(frozen=True)
-class CompletedBuild:
-    """A build that succeeded."""
-
-    state: "BuildState"
-    attempts: int
-
-
 @dataclass
 class _Run:
     start: Callable[[int], str]
@@ -57,16 +49,14 @@ class BuildPoll:
     most_attempts: int = 3
     """The most starts of one build. Only faults of CodeBuild itself are retried."""
 
-    def follow(
-        self, starts: Mapping[str, Callable[[int], str]]
-    ) -> dict[str, CompletedBuild | TrainyardError]:
-        """Start the builds of images and return how each ended.
+    def follow(self, starts: Mapping[str, Callable[[int], str]]) -> dict[str, "BuildState | TrainyardError"]:
+        """Start the builds of images; return the last state of those that succeeded, else why they failed.
 
         Raises WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. Builds that still run then
         are stopped, also on an interrupt.
         """
         end, lost = self.clock() + self.seconds, 0
-        ended: dict[str, CompletedBuild | TrainyardError] = {}
+        ended: dict[str, BuildState | TrainyardError] = {}
         running = {image: _Run(start) for image, start in starts.items()}
         try:
             for image, run in list(running.items()):
@@ -102,7 +92,7 @@ class BuildPoll:
         again = f", attempt {run.attempt}" if run.attempt > 1 else ""
         self.log(image, f"build {run.build_id} started{again}")
 
-    def _result(self, image: str, run: _Run, state: "BuildState") -> CompletedBuild | TrainyardError | None:
+    def _result(self, image: str, run: _Run, state: "BuildState") -> "BuildState | TrainyardError | None":
         """Report the phases that have ended; return the result, once the build has one.
 
         A build that failed because of CodeBuild itself is started again.
@@ -115,7 +105,7 @@ class BuildPoll:
         if state.status == "IN_PROGRESS":
             return None
         if state.status == "SUCCEEDED":
-            return CompletedBuild(state, run.attempt)
+            return state
         if run.attempt < self.most_attempts and can_retry(state):
             self.log(
                 image, f"{describe_build_end(state)}; another attempt may succeed, so it is started again"

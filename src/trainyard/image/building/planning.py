@@ -8,14 +8,12 @@ The module that lists and reads files is passed in; nothing is changed.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_request import COMMIT_ARGUMENT, BuildRequest, image_name, parse_build_args
-from trainyard.image.building.build_secrets import BuildSecret, require_mounted
 from trainyard.image.context.build_context import choose_files, content_digest, refuse_secrets, require_usable
 from trainyard.image.context.context_secrets import secret_by_content
 from trainyard.image.context.copied_files import locks_of, unsent_sources
@@ -31,42 +29,32 @@ if TYPE_CHECKING:
 _ARGUMENT_OF_FROM = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*)[^}\s]*\}?(?:\s|$)")
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """The build options of the command line."""
-
-    image: str
-    """Empty: named after a folder."""
-    platform: str
-    target: str
-    build_args: Sequence[str]
-    """NAME=VALUE."""
-    most_bytes: int
-    untracked: bool = False
-    """Whether files that git neither tracks nor ignores are sent too."""
-    base_image: str = ""
-    """Base image of the last stage, given to the argument of its FROM; empty: the argument's default."""
-    secrets: Sequence[BuildSecret] = ()
-
-
 def plan_build(
-    context: Path, dockerfile: Path, options: BuildOptions, *, files: ModuleType, git: Mapping[str, Any]
+    context: Path,
+    dockerfile: Path,
+    *,
+    files: ModuleType,
+    git: Mapping[str, Any],
+    image: str,
+    platform: str,
+    target: str,
+    build_args: Sequence[str],
+    base_image: str,
+    most_bytes: int,
 ) -> BuildRequest:
     """Return the request to build `dockerfile` in `context`; `git` has git's facts about its commit.
 
-    `files` is the module `gateways.images.context_files`, which lists and reads files. Raises ConfigError for
-    a context, Dockerfile or option that cannot be used.
+    `files` is the module `gateways.images.context_files`, which lists and reads files. An empty `image` is
+    named after a folder; `base_image` is given to the argument of the last stage's FROM. Raises ConfigError
+    for a context, Dockerfile or option that cannot be used.
     """
-    listed: list[FileOnDisk] = files.list_files(context, untracked=options.untracked)
+    listed: list[FileOnDisk] = files.list_files(context)
     name, text, ignore_file = files.find_dockerfile(context, dockerfile)
     known = parse_dockerfile(text, str(dockerfile))
-    given = parse_build_args(
-        [*options.build_args, *_base_argument(options.base_image, known)], known.arguments
-    )
-    require_mounted(options.secrets, text, str(dockerfile))
+    given = parse_build_args([*build_args, *_base_argument(base_image, known)], known.arguments)
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
     chosen = choose_files(listed, rules)
-    require_usable(chosen, where=str(context), most_bytes=options.most_bytes)
+    require_usable(chosen, where=str(context), most_bytes=most_bytes)
     wanted = [(one.name, one.mode) for one in chosen]
     read: list[HashedFile] = files.hash_files(context, wanted, examine=secret_by_content)
     found = {one.name: one.secret for one in read if one.secret}
@@ -74,19 +62,19 @@ def plan_build(
         found[name] = in_dockerfile
     refuse_secrets(found, where=str(context))
     parsed = parse_dockerfile(text, str(dockerfile), given)
-    if options.target and options.target.lower() not in {stage.name for stage in parsed.stages}:
+    if target and target.lower() not in {stage.name for stage in parsed.stages}:
         names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
-        raise ConfigError(f"--target {options.target}: the Dockerfile has no such stage ({names})")
+        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
     _require_sources(parsed, [one.name for one in chosen], context)
-    inputs = {"dockerfile": text, "platform": options.platform, "target": options.target}
+    inputs = {"dockerfile": text, "platform": platform, "target": target}
     inputs |= {f"arg {key}": value for key, value in given.items()}
     digests = {one.name: one.sha256 for one in read}
     return BuildRequest(
-        image=require_repository(options.image or image_name(str(context.resolve()), name)),
+        image=require_repository(image or image_name(str(context.resolve()), name)),
         context=str(context),
         dockerfile=name,
-        platform=options.platform,
-        target=options.target,
+        platform=platform,
+        target=target,
         build_args=given,
         takes_commit=COMMIT_ARGUMENT in parsed.arguments,
         commit=str(git.get("commit", "")),
@@ -124,7 +112,7 @@ def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) ->
         if (context / path).exists():
             raise ConfigError(
                 f"{path}: the Dockerfile copies it, but it is not sent: git does not track it, or "
-                ".dockerignore excludes it. Add it (git add), or send untracked files with --untracked."
+                ".dockerignore excludes it. Add it (git add)."
             )
         raise ConfigError(f"{path}: the Dockerfile copies it, but {context} has no such file or folder.")
 

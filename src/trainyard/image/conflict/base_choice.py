@@ -13,8 +13,9 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, base, torch = set(declared.packages), declared.base, declared.torch
     compiled, jit = names_in("compiles"), names_in("jit")
+    has_unstated = declared.is_unread or bool(declared.installed.unstated)
     is_locked = torch is not None and not torch.is_resolved
-    if torch is None and (base.has_packages or declared.has_unstated):
+    if torch is None and (base.has_packages or has_unstated):
         return base.image, "it may include torch, and the Dockerfile states no other torch"
     if efa and (declared.has_efa or base.kind == "dlc"):
         return base.image, "it has EFA, or the Dockerfile installs it"
@@ -32,7 +33,7 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     if named and release:
         why = f"{named} may be compiled, which needs the nvcc of torch's CUDA release"
         return f"nvidia/cuda:{release}-devel-ubuntu22.04", f"{why}; the last stage needs no nvcc"
-    if named or declared.has_unstated:
+    if named or has_unstated:
         return base.image, "what is installed on it may need what it holds"
     is_full = base.kind == "python" and not re.search(r"slim|alpine", base.image)
     has_gcc = base.has_compiler or is_full or re.search(r"\b(?:gcc|build-essential)\b", declared.commands)

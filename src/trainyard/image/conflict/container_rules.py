@@ -74,7 +74,7 @@ def nccl_of(declared: DeclaredVersions) -> Version:
     return declared.nccl or own
 
 
-def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+def _efa_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     row, nccl = next(rows_with("efa", "oldest_installer")), nccl_of(declared)
     name, _, value = row["unless"].partition("=")
     without = any((one.name, one.value) == (name, value) for one in declared.variables)
@@ -95,7 +95,7 @@ def _memory_registration(declared: DeclaredVersions, machine: TargetMachine) -> 
         )
 
 
-def _system_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+def _two_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
@@ -122,7 +122,7 @@ _JUDGED = frozenset(
 """Variables that are wrong in an image for the same reason as in a job; `judge_variable` judges both."""
 
 
-def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
     for variable in declared.variables:
         name, value = variable.name, variable.value
@@ -137,7 +137,7 @@ def _variables(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
             yield image_finding(variable.line, f"ENV {name}={value}", why, fix, severity=severity)
 
 
-def _pinning(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _unpinned(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
         yield image_finding(
             stage.line,
@@ -160,14 +160,17 @@ def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
         )
 
 
-def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    judges = {"ENV": _severity_of_variable, "ARG": _severity_of_argument}
+def _secret(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for instruction in declared.parsed.instructions:
-        values = pairs_of(instruction) if instruction.name == "ENV" else {}
-        if instruction.name == "ARG":
-            values = {key: value or "" for key, value in arguments_of(instruction.text, {}, {}).items()}
-        for name, value in values.items():
-            if severity := judges[instruction.name](name, value):
+        severities = dict[str, Severity | None]()
+        if instruction.name == "ENV":
+            found = (key for key, value in pairs_of(instruction).items() if baked_secret_kind(key, value))
+            severities = dict.fromkeys(found, ERROR)
+        elif instruction.name == "ARG":
+            values = arguments_of(instruction.text, {}, {})
+            severities = {key: _severity_of_argument(key, value or "") for key, value in values.items()}
+        for name, severity in severities.items():
+            if severity:
                 yield image_finding(
                     instruction.line,
                     f"{instruction.name} {name} keeps a secret in the image",
@@ -177,42 +180,29 @@ def _secrets(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
                 )
 
 
-def _severity_of_variable(name: str, value: str) -> Severity | None:
-    return ERROR if baked_secret_kind(name, value) else None
-
-
 def _severity_of_argument(name: str, value: str) -> Severity | None:
     """Return the severity of an ARG; one that is only named like a secret gets a warning."""
-    if secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
-        return ERROR
-    if secret_kind(name, value) and not is_build_variable(value):
+    in_value = secret_value_kind(f"{name}={value}".encode(errors="surrogateescape"))
+    if in_value or (secret_kind(name, value) and not is_build_variable(value)):
         return ERROR
     return WARNING if is_secret_name(name) else None
 
 
-RULES: dict[str, Rule] = (
-    PACKAGE_RULES
-    | PAIR_RULES
-    | {
-        "efa-versions": _efa_versions,
-        "efa-missing": _efa_missing,
-        "efa-nccl": _memory_registration,
-        "two-nccl": _system_nccl,
-        "environment": _variables,
-        "unpinned": _pinning,
-        "user": _user,
-        "secret": _secrets,
-    }
+RULES: tuple[Rule, ...] = (
+    *PACKAGE_RULES,
+    *PAIR_RULES,
+    *(_efa_versions, _efa_missing, _efa_nccl, _two_nccl, _environment, _unpinned, _user, _secret),
 )
+"""Each gives its findings its name, such as `efa-missing`."""
 
 
 def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[Finding]:
     """Run all rules; the worst findings come first, then they are sorted by place."""
     found = [
-        *declared.refused,
+        *declared.installed.findings,
         *(
-            replace(one, rule=name, file=one.file or declared.dockerfile)
-            for name, rule in RULES.items()
+            replace(one, rule=rule.__name__[1:].replace("_", "-"), file=one.file or declared.dockerfile)
+            for rule in RULES
             for one in rule(declared, machine)
         ),
     ]

@@ -6,16 +6,15 @@ states it, or the resolver finds it. No rule judges an unknown version.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trainyard.image.conflict.base_images import BaseImage
-from trainyard.image.conflict.install_steps import ContextReader, InstallStep, LockReader, read_steps
+from trainyard.image.conflict.install_steps import ContextReader, InstallStep, read_steps
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import Version, minor, version
 from trainyard.image.context.dockerfile import Dockerfile, is_stated, pairs_of
-from trainyard.plan.finding import Finding
 
 _EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
 _PLUGIN = re.compile(
@@ -40,36 +39,30 @@ class DeclaredVersions:
     dockerfile: str
     """Its name, for messages."""
     parsed: Dockerfile
-    base: BaseImage
-    packages: Mapping[str, Package] = field(default_factory=dict)
-    """By canonical name. What is installed last counts, as it does in the image."""
-    bases: Mapping[int, BaseImage] = field(default_factory=dict)
-    """The base image of each stage."""
-    base_is_used: bool = False
-    """Whether torch comes from the base image."""
-    removed: frozenset[str] = frozenset()
-    """Packages that a command uninstalls."""
-    unstated: frozenset[str] = frozenset()
-    """Packages that are installed in a version that is not stated, or removed."""
-    has_unstated: bool = False
-    """Whether a package is installed whose name or version is not stated."""
-    has_efa: bool = False
-    """Whether the EFA installer or the plugin is named, in any version."""
-    variables: tuple[Variable, ...] = ()
-    efa_installer: Version = ()
-    efa_plugin: Version = ()
-    nccl: Version = ()
-    """The NCCL that is installed beside torch's own, or instead of it."""
-    commands: str = ""
-    """The text of all RUNs, with its variables filled in."""
-    architectures: str = ""
-    """TORCH_CUDA_ARCH_LIST."""
-    steps: tuple[InstallStep, ...] = ()
+    bases: Mapping[int, BaseImage]
+    """The base image of each used stage."""
+    steps: tuple[InstallStep, ...]
     """The installing commands, in order."""
-    refused: tuple[Finding, ...] = ()
-    """What pip would refuse or replace."""
-    unchecked: tuple[str, ...] = ()
-    """Places that were not checked, each with its reason."""
+    installed: InstalledPackages
+    variables: tuple[Variable, ...]
+    commands: str
+    """The text of all RUNs, with its variables filled in."""
+    efa_installer: Version
+    efa_plugin: Version
+    nccl: Version
+    """The NCCL that is installed beside torch's own, or instead of it."""
+    architectures: str
+    """TORCH_CUDA_ARCH_LIST."""
+
+    @property
+    def base(self) -> BaseImage:
+        """The base image of the last stage."""
+        return self.bases[len(self.parsed.stages) - 1]
+
+    @property
+    def packages(self) -> Mapping[str, Package]:
+        """By canonical name. What is installed last counts, as it does in the image."""
+        return self.installed.packages
 
     @property
     def torch(self) -> Package | None:
@@ -81,6 +74,24 @@ class DeclaredVersions:
         return self.torch.build if self.torch else ""
 
     @property
+    def is_unread(self) -> bool:
+        """Whether something is installed that is not read."""
+        return any(step.unread for step in self.steps)
+
+    @property
+    def base_is_used(self) -> bool:
+        """Whether torch comes from the base image."""
+        if self.torch:
+            return bool(self.base.torch) and self.torch.build == "base"
+        return bool(self.base.torch) and "torch" not in self.installed.unstated and not self.is_unread
+
+    @property
+    def has_efa(self) -> bool:
+        """Whether the EFA installer or the plugin is named, in any version."""
+        named = re.search(r"efa[-_]installer|aws-ofi-nccl", self.commands)
+        return bool(self.efa_installer or self.efa_plugin or named)
+
+    @property
     def cuda(self) -> Version:
         """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
 
@@ -90,11 +101,9 @@ class DeclaredVersions:
             return ()
         if self.torch.cuda:
             return self.torch.cuda
-        toolkit = self.packages.get("cuda-toolkit")
-        if toolkit:
-            return minor(toolkit.version)
-        runtime = next((self.packages[n] for n in self.packages if n.startswith("nvidia-cuda-runtime")), None)
-        return minor(runtime.version) if runtime else ()
+        names = ["cuda-toolkit", *(one for one in self.packages if one.startswith("nvidia-cuda-runtime"))]
+        found = next((self.packages[one] for one in names if one in self.packages), None)
+        return minor(found.version) if found else ()
 
     def base_of(self, package: Package | None) -> BaseImage:
         """Return the base image of the stage that installs a package."""
@@ -104,22 +113,20 @@ class DeclaredVersions:
 def declare(
     parsed: Dockerfile,
     name: str,
-    read: ContextReader | None = None,
+    read: ContextReader,
     *,
-    read_lock: LockReader | None = None,
     resolver: Resolver | None = None,
     machine: str = "x86_64",
 ) -> DeclaredVersions:
     """Return what the last stage of a Dockerfile, called `name`, and the stages that it copies from state.
 
-    Files that it copies and installs from are read with `read` and `read_lock`; without a `resolver` only
-    pins are known. `machine` is x86_64 or aarch64.
+    Files that it copies and installs from are read with `read`; without a `resolver` only pins are known.
+    `machine` is x86_64 or aarch64.
     """
-    lines, bases, steps = read_steps(parsed, name, read, read_lock)
+    lines, bases, steps = read_steps(parsed, name, read)
     installed = InstalledPackages(name, resolver, machine)
     installed.follow(steps, "\n".join(line.text for line in lines))
-    final = len(parsed.stages) - 1
-    last = {stage.number for stage in parsed.ancestors(final)}
+    last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
     known, variables = dict[str, str](), list[Variable]()
     for line in lines:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
@@ -127,34 +134,24 @@ def declare(
             pairs = pairs_of(line.instruction)
             variables += [Variable(key, line.values[key], line.instruction.line) for key in pairs]
     text = "\n".join(line.text for line in lines if line.instruction.name == "RUN")
-    packages, unstated = installed.packages, installed.unstated
-    base, torch = bases[final], packages.get("torch")
-    wheel = next((packages[one].version for one in packages if one.startswith("nvidia-nccl-cu")), ())
-    unread = any(step.unread or step.missing for step in steps)
-    efa = _last_version(_EFA, text) or version(known.get("EFA_INSTALLER_VERSION", ""))
-    plugin = _last_version(_PLUGIN, text) or version(known.get("AWS_OFI_NCCL_VERSION", "").removeprefix("v"))
-    nccl = _last_version(_SYSTEM_NCCL, text) or version(known.get("NCCL_VERSION", "").removeprefix("v"))
-    kept = torch is None and "torch" not in unstated and not unread
+
+    def stated(pattern: re.Pattern[str], variable: str) -> Version:
+        found = pattern.findall(text) or [known.get(variable, "").removeprefix("v")]
+        return version(found[-1])
+
+    wheels = (one.version for key, one in installed.packages.items() if key.startswith("nvidia-nccl-cu"))
     return DeclaredVersions(
         dockerfile=name,
         parsed=parsed,
-        base=base,
-        packages=packages,
         bases=bases,
-        base_is_used=bool(base.torch) and (kept or (torch is not None and torch.build == "base")),
-        removed=frozenset(installed.removed),
-        unstated=frozenset(unstated),
-        has_unstated=bool(unread or unstated),
-        variables=tuple(variables),
-        efa_installer=efa,
-        efa_plugin=plugin,
-        has_efa=bool(efa or plugin or re.search(r"efa[-_]installer|aws-ofi-nccl", text)),
-        nccl=wheel or nccl,
-        commands=text,
-        architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
         steps=steps,
-        refused=tuple(installed.findings),
-        unchecked=tuple(installed.unchecked),
+        installed=installed,
+        variables=tuple(variables),
+        commands=text,
+        efa_installer=stated(_EFA, "EFA_INSTALLER_VERSION"),
+        efa_plugin=stated(_PLUGIN, "AWS_OFI_NCCL_VERSION"),
+        nccl=next(wheels, ()) or stated(_SYSTEM_NCCL, "NCCL_VERSION"),
+        architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
     )
 
 
@@ -163,17 +160,6 @@ def unknown_facts(declared: DeclaredVersions) -> list[str]:
     found, image = [], declared.base.image
     if not is_stated(image):
         found.append(f"the base image {image}: a variable in it has no value; give one with --build-arg")
-    missing = dict.fromkeys(path for step in declared.steps for path in step.missing)
-    found += [
-        f"{path}: the build context here has no such file, or a command changes it; see --context"
-        for path in missing
-    ]
-    unread = any(step.unread for step in declared.steps)
-    if declared.torch is None and ("torch" in declared.unstated or (unread and not missing)):
+    if declared.torch is None and ("torch" in declared.installed.unstated or declared.is_unread):
         found.append("torch: its version is not stated")
     return found
-
-
-def _last_version(pattern: re.Pattern[str], text: str) -> Version:
-    found = pattern.findall(text)
-    return version(found[-1]) if found else ()

@@ -7,7 +7,6 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from trainyard.image.conflict.base_images import BaseImage, base_of_stage
 from trainyard.image.conflict.stated_packages import (
@@ -24,8 +23,6 @@ from trainyard.image.context.install_commands import Install, installs_of
 
 ContextReader = Callable[[tuple[str, ...]], tuple[str, str] | None]
 """Returns name and text of the first of these files that the build context has; None if it has none."""
-LockReader = Callable[[str, str, Sequence[str]], str]
-"""Returns the pins of a uv.lock as requirements, from the project, the lock and extras; empty if it fails."""
 
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 """Text of commands that may make pip and uv use another index."""
@@ -43,7 +40,7 @@ class InstallStep:
 
     install: Install
     stated: tuple[StatedRequirement, ...]
-    """What its words and files require."""
+    """What its words and files require; in a condition only the names."""
     constraints: tuple[str, ...]
     indexes: tuple[str, ...]
     """The index that replaces PyPI, empty for none, then the others; of options, files and variables."""
@@ -55,14 +52,12 @@ class InstallStep:
     """Whether the last stage is built on it."""
     is_locked: bool
     """Whether everything that it installs is of locks, which were resolved when they were made."""
-    missing: tuple[str, ...] = ()
-    """Files that cannot be read here."""
     unread: str = ""
-    """What installs packages that are not read: a program, a script, a URL, a project; empty for nothing."""
+    """What installs packages that are not read: a file, a program, a URL, a condition; empty for nothing."""
 
 
 def read_steps(
-    parsed: Dockerfile, dockerfile: str, read: ContextReader | None, read_lock: LockReader | None
+    parsed: Dockerfile, dockerfile: str, read: ContextReader
 ) -> tuple[tuple[ResolvedInstruction, ...], dict[int, BaseImage], tuple[InstallStep, ...]]:
     """Return the instructions of the used stages, their bases, and the installing commands in order.
 
@@ -78,58 +73,53 @@ def read_steps(
             continue
         variables = _index_variables(lines[: place + 1], parsed)
         for install in installs_of(line.text):
-            find = partial(context_paths, parsed, lines, place, install=install)
-            found, missing = _read_files(install, partial(_text, read, find), read_lock)
+
+            def text_of(path: str, install: Install = install, place: int = place) -> tuple[str, str] | None:
+                paths = context_paths(parsed, lines, place, install=install, path=path)
+                return read(paths) if paths else None
+
+            files = _read_files(install, text_of)
             named = (read_requirement(word) for word in install.words)
             words = [replace(one, file=dockerfile, line=line.instruction.line) for one in named if one]
-            unread = install.opaque or ("" if all(one.name for one in words) else "a URL")
-            limits = [_text(read, find, path) for path in install.constraints]
+            stated = (*words, *(one for file in files for one in file.requirements))
+            unread = [install.opaque, *(file.options.opaque for file in files)]
+            unread += [] if all(one.name for one in words) else ["a URL"]
+            if not install.certain:
+                unread = ["a condition"]
+                stated = tuple(replace(one, pin="", allowed=None, written="", wheel="") for one in stated)
+            limits = [read_requirements(one[1]) for one in map(text_of, install.constraints) if one]
             steps.append(
                 InstallStep(
                     install,
-                    (*words, *(one for content in found for one in content.requirements)),
-                    tuple(s.written for one in limits if one for s in read_requirements(one[1]).requirements),
-                    _indexes([install, *(content.options for content in found)], variables),
+                    stated,
+                    tuple(one.written for limit in limits for one in limit.requirements),
+                    _indexes([install, *(file.options for file in files)], variables),
                     bases[stage],
                     line.instruction.line,
                     stage,
                     len(steps),
                     is_last=stage in last,
-                    is_locked=bool(found) and not words and all(content.is_lock for content in found),
-                    missing=tuple(missing),
-                    unread=unread or next((c.options.opaque for c in found if c.options.opaque), ""),
+                    is_locked=bool(files) and not words and all(file.is_lock for file in files),
+                    unread=next(filter(None, unread), ""),
                 )
             )
     return tuple(line for line in lines if line.instruction.stage in bases), bases, tuple(steps)
 
 
-def _text(
-    read: ContextReader | None, find: Callable[..., tuple[str, ...]], path: str
-) -> tuple[str, str] | None:
-    paths = find(path=path)
-    return read(paths) if read and paths else None
-
-
-def _read_files(
-    install: Install, text_of: Callable[[str], tuple[str, str] | None], read_lock: LockReader | None
-) -> tuple[list[RequirementsFile], list[str]]:
-    """Return the content of the files and projects of a command, and the files that cannot be read."""
-    found, missing = list[RequirementsFile](), list[str]()
+def _read_files(install: Install, text_of: Callable[[str], tuple[str, str] | None]) -> list[RequirementsFile]:
+    """Return the content of the files and projects of a command; one that cannot be read is opaque."""
+    found = []
     for path in install.files:
         file = text_of(path)
-        found += [read_requirements(file[1], file[0])] if file else []
-        missing += [] if file else [path]
+        missing = f"{path} (the build context here has no such file, or a command changes it; see --context)"
+        found.append(
+            read_requirements(file[1], file[0]) if file else RequirementsFile(options=Install(opaque=missing))
+        )
     for folder, extras in install.projects:
-        project = text_of(posixpath.join(folder, "pyproject.toml"))
-        if not install.locks:
-            of_project = read_project(project[1], project[0], extras) if project else None
-            found.append(of_project or RequirementsFile(options=Install(opaque=UNREAD)))
-            continue
-        lock = text_of(install.locks[0])
-        pins = read_lock(project[1], lock[1], extras) if lock and project and read_lock else ""
-        found += [replace(read_requirements(pins, lock[0]), is_lock=True)] if lock and pins else []
-        missing += [] if pins else [install.locks[0]]
-    return found, missing
+        file = text_of(posixpath.join(folder, "pyproject.toml"))
+        unknown = RequirementsFile(options=Install(opaque=UNREAD))
+        found.append(read_project(file[1], file[0], extras) if file else unknown)
+    return found
 
 
 def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ class InstalledPackages:
         for one in step.stated:
             if install.removes:
                 self.removed.add(one.name)
-            if one.pin and install.certain and not install.removes and len(pins[one.name]) == 1:
+            if one.pin and not install.removes and len(pins[one.name]) == 1:
                 text, build, index = _build_of(one, step)
                 place = (one.file, one.line, step.stage, index, step.number)
                 self.packages[one.name] = Package(one.name, text, *place, build=build)
@@ -113,7 +113,7 @@ class InstalledPackages:
             self.findings.append(
                 refuse(step, self.dockerfile, answer=answer, request=request, resolver=resolver)
             )
-        elif step.is_last and step.install.certain:
+        elif step.is_last:
             names = {one.name for one in step.stated if one.written}
             self._take_versions(step, names, before, answer.versions)
             pinned = "" if "torch" in names else required_torch(request, resolver, step.base, answer.python)
@@ -193,7 +193,7 @@ def _is_kept(one: StatedRequirement, step: InstallStep, before: Package | None) 
         fulfils = one.allowed.contains(PackageVersion(before.text), prereleases=True)
     except InvalidVersion:
         return False
-    return fulfils and (install.certain or not one.allowed)
+    return fulfils
 
 
 def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str, str]:

@@ -54,7 +54,7 @@ def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
 
 def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
-    if "torch" in declared.removed:
+    if "torch" in declared.installed.removed:
         return  # what was compiled against the base's torch may be removed, too
     compiled = base.kind == "ngc"
     # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.
@@ -77,7 +77,7 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
     )
 
 
-def _cuda_of_torch(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
     if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
@@ -111,7 +111,7 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
 
 
-def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
@@ -121,23 +121,13 @@ def _cuda_of_base(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
         return
-    has = f"{base.image} has CUDA {version_text(base.cuda)}, torch"
     if compiled and base.has_compiler:
         yield image_finding(
             base.line,
-            f"{has} is built with {version_text(cuda)}",
+            f"{base.image} has CUDA {version_text(base.cuda)}, torch is built with {version_text(cuda)}",
             f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
             "version that was used to compile PyTorch'",
             f"take a base image with CUDA {version_text(cuda)}",
-        )
-    else:
-        yield image_finding(
-            base.line,
-            f"{has} includes {version_text(cuda)}",
-            "torch's wheels contain CUDA libraries, but the loader takes those of the base first if "
-            "LD_LIBRARY_PATH names them",
-            f"take a base image with CUDA {version_text(cuda)}, or one without CUDA such as python:3.11-slim",
-            severity=WARNING,
         )
 
 
@@ -192,7 +182,7 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Find
         )
 
 
-def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = cuda_of(declared)
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
@@ -206,7 +196,7 @@ def _suffixes(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
             )
 
 
-def _flash_attention(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+def _flash_attn(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
         yield image_finding(
@@ -222,33 +212,27 @@ def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
     torch_is_there, compiled = False, names_in("needs_nvcc")
     for step in declared.steps:
         stated = step.stated
-        source = next((one for one in stated if one.name in compiled and not one.wheel), None)
+        source = next((one for one in stated if one.name in compiled and one.written), None)
         base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
-            name = source.written or source.name
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
-                certain = install.certain and not _may_have_cuda(declared, step)
                 yield image_finding(
                     step.line,
-                    f"{name} is compiled where there is no nvcc ({base.image})",
+                    f"{source.written} is compiled where there is no nvcc ({base.image})",
                     "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
                     "set' or 'nvcc was not found'",
                     "install a wheel from its release page for this torch, CUDA and Python, or build it in a "
                     "stage that starts from a -devel image",
-                    severity=ERROR if certain else WARNING,
+                    severity=WARNING if _may_have_cuda(declared, step) else ERROR,
                 )
-            elif not torch_is_there and base.kind in ("cuda", "python", "system") and install.certain:
+            elif not torch_is_there and base.kind in ("cuda", "python", "system"):
                 yield image_finding(
                     step.line,
-                    f"{name} is installed before torch",
+                    f"{source.written} is installed before torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     f"install torch first, and {source.name} after it with --no-build-isolation",
                 )
-        if (
-            step.unread
-            or step.missing
-            or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated))
-        ):
+        if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
             torch_is_there = True  # more than build tools may include torch
 
 
@@ -264,12 +248,12 @@ def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
     return any(map(_MAY_HAVE_CUDA.search, texts))
 
 
-def _wheel_names(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _wheel(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     """Judge wheels of release pages, whose names say what they are built for."""
     for step in declared.steps:
         for one in step.stated:
             built = _BUILT_FOR.search(one.wheel)
-            differs = list(_differences(declared, step, built)) if built and step.install.certain else []
+            differs = list(_differences(declared, step, built)) if built else []
             if differs:
                 yield image_finding(
                     one.line,
@@ -325,13 +309,6 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
 
 
-def driver_note(before: DeclaredVersions, after: DeclaredVersions) -> str:
-    """Return what a change of the packages implies for the driver of the machine."""
-    was, now = (version_text(cuda_of(one)) or "unknown" for one in (before, after))
-    driver = version_text(oldest_driver(cuda_of(after))) or "unknown"
-    return f"CUDA of torch: {was if was == now else f'{was} → {now}'}; its oldest driver: {driver}"
-
-
 def cuda_of(declared: DeclaredVersions) -> Version:
     """Return the CUDA release that torch runs with; empty if it is unknown."""
     if declared.base_is_used:
@@ -342,16 +319,7 @@ def cuda_of(declared: DeclaredVersions) -> Version:
     return version(torch_row(own.version).get("pypi_cuda", "")) if own else ()
 
 
-PACKAGE_RULES: dict[str, Rule] = {
-    "torch-python": _torch_python,
-    "torch-twice": _torch_twice,
-    "torch-cuda": _cuda_of_torch,
-    "base-cuda": _cuda_of_base,
-    "architecture": _architecture,
-    "arch-list": _arch_list,
-    "driver": _driver,
-    "cuda-suffix": _suffixes,
-    "flash-attn": _flash_attention,
-    "compiled": _compiled,
-    "wheel": _wheel_names,
-}
+PACKAGE_RULES: tuple[Rule, ...] = (
+    *(_torch_python, _torch_twice, _torch_cuda, _base_cuda, _architecture),
+    *(_arch_list, _driver, _cuda_suffix, _flash_attn, _compiled, _wheel),
+)

@@ -33,7 +33,7 @@ def _known_version(declared: DeclaredVersions, name: str) -> Version:
     return package.version if package else base
 
 
-def _pairs(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     reported = set[str]()
     for row in rows_with("pairs", "package"):
         name, other = row["package"], row["with"]
@@ -64,22 +64,19 @@ def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[F
     )
     for step in declared.steps if "NO_BUILD_ISOLATION" not in str(declared.variables) else ():
         install = step.install
-        isolated = (
-            install.is_isolated and install.certain and not install.other_indexes and not install.removes
-        )
-        for one in step.stated if isolated else ():
-            written = one.written or one.name
-            if one.name in names and not one.wheel and install.is_uv:
+        isolated = install.is_isolated and not install.other_indexes and not install.removes
+        for one in (one for one in step.stated if isolated and one.written):
+            if one.name in names and install.is_uv:
                 yield image_finding(
                     step.line,
-                    f"uv builds {written} in an environment without torch",
+                    f"uv builds {one.written} in an environment without torch",
                     "its setup imports torch and ends with \"No module named 'torch'\"",
                     "install torch first, and pass --no-build-isolation",
                 )
-            elif one.name in newest and not one.wheel and found and minor(found) < last:
+            elif one.name in newest and found and minor(found) < last:
                 yield image_finding(
                     step.line,
-                    f"{written} is compiled against the newest torch, not against {version_text(found)}",
+                    f"{one.written} is compiled against the newest torch, not against {version_text(found)}",
                     "its isolated build installs torch anew: nvcc has another CUDA, or the import ends with "
                     "an undefined symbol",
                     "install torch first, and pass --no-build-isolation",
@@ -216,11 +213,4 @@ def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
             )
 
 
-PAIR_RULES: dict[str, Rule] = {
-    "pair": _pairs,
-    "build-isolation": _build_isolation,
-    "apex": _apex,
-    "mixed-builds": _mixed_builds,
-    "library-path": _library_path,
-    "net-plugin": _net_plugin,
-}
+PAIR_RULES: tuple[Rule, ...] = (*(_pair, _build_isolation, _apex, _mixed_builds, _library_path, _net_plugin),)

@@ -1,12 +1,13 @@
 """The rules of a `.dockerignore`: they exclude files of a folder from the build.
 
-The patterns are those of moby's patternmatcher: Go's `filepath.Match`, with `**` for any number of folders. A
-line that begins with `!` includes files again, and the last matching line decides. A pattern that matches a
-folder matches everything in it.
+The patterns are those of moby's patternmatcher, without its escapes: `*`, `?` and `[…]` in a name, `**` for
+any number of folders. A line that begins with `!` includes files again, and the last matching line decides. A
+pattern that matches a folder matches everything in it.
 """
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from trainyard.errors import ConfigError
 
@@ -15,7 +16,8 @@ from trainyard.errors import ConfigError
 class IgnoreRule:
     """One line of the file."""
 
-    pattern: re.Pattern[str]
+    parts: tuple[str, ...]
+    """The pattern, split at `/`."""
     takes_back: bool
 
 
@@ -24,63 +26,40 @@ def parse_ignore_file(text: str, name: str) -> tuple[IgnoreRule, ...]:
     return tuple(
         rule
         for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
-        if (rule := _rule(line, f"{name}:{number}")) is not None
+        if (rule := _rule(line.strip(), f"{name}:{number}")) is not None
     )
 
 
 def is_ignored(path: str, rules: tuple[IgnoreRule, ...]) -> bool:
     """Return whether the file at `path` (relative, `/` between its names) is excluded."""
-    ignored = False
+    ignored, names = False, path.split("/")
     for rule in rules:
-        if rule.takes_back == ignored and rule.pattern.fullmatch(path):
+        if rule.takes_back == ignored and _matches(rule.parts, names):
             ignored = not rule.takes_back
     return ignored
 
 
 def _rule(line: str, place: str) -> IgnoreRule | None:
-    line = line.strip()
     if not line or line.startswith("#"):
         return None
-    takes_back = line.startswith("!")
-    pattern = line[1:].strip() if takes_back else line
-    if takes_back and not pattern:
+    pattern = line.removeprefix("!").strip()
+    if not pattern:
         raise ConfigError(f"{place}: ! alone includes nothing; name a file after it")
-    parts: list[str] = []
+    parts = list[str]()
     for part in pattern.split("/"):
         if part == "..":
             parts[-1:] = []
         elif part not in ("", "."):
-            parts.append(part)
+            parts.append(part.replace("[^", "[!"))  # as Python writes it
+            if "]" not in part.partition("[")[2] and "[" in part:
+                raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?")
+    return IgnoreRule(tuple(parts), line.startswith("!")) if parts else None  # one for the context is ignored
+
+
+def _matches(parts: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether the pattern matches the path, or a folder that it is in."""
     if not parts:
-        return None  # Docker ignores a pattern for the context itself
-    try:
-        return IgnoreRule(re.compile(_expression(parts) + r"(?:/.*)?", re.DOTALL), takes_back)
-    except (re.error, ValueError):
-        raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?") from None
-
-
-def _expression(parts: list[str]) -> str:
-    found = ""
-    for place, part in enumerate(parts):
-        last = place == len(parts) - 1
-        if part == "**":
-            found += ".*" if last else "(?:.*/)?"
-        else:
-            found += _TOKEN.sub(_translate, part) + ("" if last else "/")
-    return found
-
-
-_TOKEN = re.compile(
-    r"(?P<stars>\*+)|(?P<one>\?)|\[(?P<set>.[^\]]*)\]|\\(?P<escaped>.)|(?P<letter>.)", re.DOTALL
-)
-
-
-def _translate(token: re.Match[str]) -> str:
-    """Return the regular expression for one token of a pattern, between two `/`."""
-    if token["stars"]:
-        return "[^/]*" if token["stars"] == "*" else ".*"
-    if token["set"]:
-        return f"[{token['set']}]".replace("\\", "\\\\")
-    if token["letter"] == "[":
-        raise ValueError("it is not closed")
-    return "[^/]" if token["one"] else re.escape(token["escaped"] or token["letter"])
+        return True
+    if parts[0] == "**":
+        return any(_matches(parts[1:], names[place:]) for place in range(len(names)))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(parts[1:], names[1:])

@@ -1,6 +1,7 @@
 """Find in the commands of a RUN the packages, requirement files and indexes that they install from.
 
-It runs nothing. What depends on a condition, on a variable without a value or on another program is unknown.
+It runs nothing. What depends on a condition, on a variable without a value or on another program (`uv sync`,
+conda, a script) is unknown.
 """
 
 import json
@@ -8,7 +9,7 @@ import posixpath
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 _SPLITS = re.compile(r"[;&|()\n]+")
@@ -51,7 +52,6 @@ _PIP_OPTIONS = _kinds_by_option(
     "--exclude-newer --override --overrides --build-constraint --build-constraints -b --extra --group "
     "--upgrade-strategy --report --link-mode --keyring-provider --allow-insecure-host --channel",
 )
-_PROJECT_OPTIONS = _kinds_by_option(extras="--extra", folder="--directory --project", unused="--package")
 _UPGRADES = frozenset(("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"))
 
 
@@ -81,8 +81,6 @@ class Install:
     """Files of constraints, as written."""
     projects: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Folders of projects that it installs, each with the extras."""
-    locks: tuple[str, ...] = ()
-    """Locks of projects: uv.lock."""
     with_dependencies: bool = True
     environment: str = ""
     """The environment that it installs into, as far as the command names one."""
@@ -184,16 +182,16 @@ def _install(words: Sequence[str]) -> Install | None:
         name, rest = "pip", rest[1:]
     if name.startswith("python") and rest[:2] in (["-m", "pip"], ["-m", "uv"]):
         name, rest = rest[1], rest[2:]
-    if _PIP.fullmatch(name) or (name == "uv" and rest[:1] in (["pip"], ["add"])):
-        action = next((word for word in rest if word in ("install", "sync", "uninstall", "add")), "")
+    if _PIP.fullmatch(name) or (name == "uv" and rest[:1] == ["pip"]):
+        action = next((word for word in rest if word in ("install", "sync", "uninstall")), "")
         read = _read_pip(action, rest[rest.index(action) + 1 :], place) if action else None
         return read and replace(
             read,
             is_uv=name == "uv",
             is_isolated=not any(word.startswith("--no-build-isolation") for word in rest),
         )
-    if name == "uv" and rest[:1] == ["sync"]:
-        return _read_uv_sync(rest[1:])
+    if name == "uv" and rest[:1] in (["sync"], ["run"], ["add"]):
+        return Install(opaque=f"uv {rest[0]}")
     scripts = [
         word for word in words if word.endswith((".sh", "setup.py")) and not word.endswith(_EFA_INSTALLERS)
     ]
@@ -201,22 +199,11 @@ def _install(words: Sequence[str]) -> Install | None:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
     is_other = name in _OTHER_INSTALLERS and (name == "make" or bool(set(rest[:2]) & _ACTIONS))
-    is_other = is_other or (name == "uv" and rest[:1] == ["run"])
     return Install(opaque=posixpath.basename((scripts or [name])[0])) if scripts or is_other else None
 
 
-def _read_uv_sync(rest: Sequence[str]) -> Install:
-    """Return what `uv sync` installs: the lock beside the project."""
-    values, flags, _ = _split_options(rest, _PROJECT_OPTIONS)
-    folder = values["folder"][-1] if values["folder"] else "."
-    extras = (*values["extras"], *(["*"] if "--all-extras" in flags else []))
-    return Install(
-        locks=(posixpath.join(folder, "uv.lock"),), projects=((folder, extras),), environment="uv.lock"
-    )
-
-
 def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
-    values, flags, words = _split_options(rest, _PIP_OPTIONS)
+    values, flags, words = _split_options(rest)
     files, packages = (words, []) if action == "sync" else ([], words)
     folders = [_PROJECT.fullmatch(value) for value in values["projects"]]
     named = {word: _PROJECT.fullmatch(word) for word in packages if not word.endswith(_ARCHIVES)}
@@ -239,18 +226,16 @@ def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
     )
 
 
-def _split_options(
-    words: Sequence[str], options: Mapping[str, str]
-) -> tuple[Mapping[str, list[str]], set[str], list[str]]:
+def _split_options(words: Sequence[str]) -> tuple[dict[str, list[str]], set[str], list[str]]:
     """Return the values of the options by what they are, the options without a value, and the other words."""
     values, flags, others = defaultdict[str, list[str]](list), set[str](), list[str]()
     left = list(words)
     while left:
         word = left.pop(0)
         option, equals, value = word.partition("=")
-        if word.startswith("-") and option in options:
-            values[options[option]].append(value if equals else left.pop(0) if left else "")
-        elif word.startswith("-r") and "-r" in options:  # pip's `-rFILE`
+        if option in _PIP_OPTIONS:
+            values[_PIP_OPTIONS[option]].append(value if equals else left.pop(0) if left else "")
+        elif word.startswith("-r"):  # pip's `-rFILE`
             values["files"].append(word[2:])
         elif word.startswith("-"):
             flags.add(option)

@@ -29,7 +29,7 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-_PYTHONS_OF_IMAGES = tuple(f"3.{number}" for number in range(8, 21))
+_PYTHONS_OF_IMAGES = tuple(f"3.{number}" for number in range(8, 17))
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 
 
@@ -58,19 +58,7 @@ def probe_request(
     `packages` is Python's version -> package -> version; None if the image has no known lock.
     """
     checks = [name for name in LEVELS[level] if name in IN_CONTAINER]
-    listed = None if packages is None else _deduplicate(packages)
-    return {"checks": checks, "packages": listed, "gpus": False, "no_torch": False, **flags}
-
-
-def _deduplicate(packages: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the packages without repetition: under "" the common ones, under each Python the others."""
-    every = dict.fromkeys(pin for those in packages.values() for pin in those.items())
-    common = dict(pin for pin in every if all(those.get(pin[0]) == pin[1] for those in packages.values()))
-    rest = {
-        python: {name: pin for name, pin in those.items() if name not in common}
-        for python, those in packages.items()
-    }
-    return {"": common, **rest}
+    return {"checks": checks, "packages": packages, "gpus": False, "no_torch": False, **flags}
 
 
 def linux_markers(architecture: str) -> dict[str, str]:

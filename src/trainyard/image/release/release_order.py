@@ -1,12 +1,12 @@
 """The order in which an image is released to one or several registries, so that a failure sets no tag.
 
-    everywhere: push, read back, scan, plan the tags  ──>  everywhere: attach  ──>  everywhere: tag
+    everywhere: push, read back, scan, plan the tags  ──>  everywhere: tag
 
 If a registry refuses, holds another digest or finds too much in its scan, no tag is set anywhere.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ class ReleasePlace:
     """Returns the result of the scan of a digest. Raises CheckFailedError if it found too much."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReleaseResult:
     """The state of the image in one place."""
 
@@ -45,10 +45,6 @@ class ReleaseResult:
     digest: str
     scan: str
     steps: Sequence[TagStep]
-    is_attested: bool
-    """Whether BuildKit's SBOM and provenance were pushed with the image."""
-    record_digest: str = ""
-    """The digest of the record that is attached."""
 
     @property
     def uri(self) -> str:
@@ -60,8 +56,6 @@ class ReleaseResult:
             "uri": self.uri,
             "digest": self.digest,
             "scan": self.scan,
-            "attested": self.is_attested,
-            "record": self.record_digest,
             "tags": [vars(step) for step in self.steps],
         }
 
@@ -71,10 +65,8 @@ def release(
     *,
     temporary: str,
     tags: Callable[[str], Sequence[Tag]],
-    facts: Mapping[str, str],
-    files: Mapping[str, str],
 ) -> list[ReleaseResult]:
-    """Release an image; `tags` returns those of a digest, `facts` and `files` are attached as its record.
+    """Release an image; `tags` returns those of a digest.
 
     `temporary` is the tag that the image has before its scan. It has to be a new one: ECR sets an immutable
     tag only once, even to the same image.
@@ -87,9 +79,6 @@ def release(
         if len({one.digest for one in found}) > 1:
             held = ", ".join(one.uri for one in found)
             raise VerificationError(f"The registries hold different digests of the same image: {held}")
-        for one in found:
-            registry, repository = one.place.registry, one.place.repository
-            one.record_digest = registry.attach(repository, one.digest, facts=facts, files=files)
     except TrainyardError as error:
         nowhere = " in any registry" if len(places) > 1 else ""
         raise type(error)(f"{error}\nNo tag was set{nowhere}.") from None
@@ -117,7 +106,7 @@ def _push(place: ReleasePlace, temporary: str, tags: Callable[[str], Sequence[Ta
     # A registry scans images, but not the index of an image and its attestations.
     scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
     steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
-    return ReleaseResult(place, digest, scan, steps, found.is_attested)
+    return ReleaseResult(place, digest, scan, steps)
 
 
 def _set_tags(one: ReleaseResult) -> None:

@@ -1,7 +1,5 @@
 """A repository in ECR: its login, its tags, its scan, and the errors when AWS refuses."""
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +9,6 @@ from tests.unit.gateways.images.conftest import Server
 from trainyard.errors import (
     ConfigError,
     CredentialsRefusedError,
-    PermissionRefusedError,
-    ServiceError,
     ServiceTroubleError,
 )
 from trainyard.gateways.images.ecr import (
@@ -118,34 +114,6 @@ def test_the_findings_of_both_kinds_of_scans_are_named() -> None:
     assert scan.counts == {"CRITICAL": 1, "HIGH": 1, "LOW": 1}
     assert scan.completed
     assert not scan.runs
-
-
-CALLS: dict[str, Callable[[EcrRepository], Any]] = {
-    "DescribeRepositories": lambda ecr: ecr.fixed_tags(),
-    "GetAuthorizationToken": lambda ecr: ecr.login(),
-    "DescribeImageScanFindings": lambda ecr: ecr.scan(DIGEST, seconds=-1),
-}
-REFUSALS: dict[str, tuple[type[Exception], str]] = {
-    "RepositoryNotFoundException": (
-        ConfigError,
-        r"has no repository trainer,.*--more-repository trainer .*makes trainyard/trainer",
-    ),
-    "AccessDeniedException": (
-        PermissionRefusedError,
-        r"not allowed \(Acc.*because\).*runbooks/permissions\.md",
-    ),
-    "UnrecognizedClientException": (CredentialsRefusedError, "does not know these credentials"),
-    "InvalidParameterException": (ServiceError, r"\(InvalidParameterException: because\)"),
-}
-
-
-def test_each_refusal_of_ecr_has_its_error_with_the_region(server: Server) -> None:
-    ecr = repository()
-    for (operation, ask), (code, (kind, says)) in itertools.product(CALLS.items(), REFUSALS.items()):
-        server.refusals[operation] = [(code, "because")]
-        with pytest.raises(kind, match=f"{REGION}.*{says}") as caught:
-            ask(ecr)
-        assert type(caught.value) is kind
 
 
 @pytest.fixture

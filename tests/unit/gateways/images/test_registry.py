@@ -1,4 +1,4 @@
-"""A registry through oras, a stand-in or the real one: digests, tags and the record that is attached."""
+"""A registry through oras, a stand-in or the real one: digests and tags."""
 
 import hashlib
 import json
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.attachments import read_attachment
 from tests.unit.gateways.images.conftest import Install, Server
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
 from trainyard.gateways.images.local_builder import Login
-from trainyard.gateways.images.registry import RECORD_TYPE, Manifest, Registry
+from trainyard.gateways.images.registry import Manifest, Registry
 
 NOWHERE = "sha256:" + "0" * 64
 IMAGE, INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
@@ -32,7 +31,6 @@ def oras(request: pytest.FixtureRequest, install: Install, tmp_path: Path) -> st
 
 @pytest.fixture
 def registry(oras: str, server: Server) -> Registry:
-    server.lists_referrers = True
     return Registry(Login(server.host, "AWS", "password"))
 
 
@@ -56,28 +54,9 @@ def test_an_image_has_one_digest_under_its_tags(server: Server, registry: Regist
     assert registry.digest_of("x" * 200, "1") is None
 
 
-def test_a_record_is_attached_once_and_read_back(server: Server, registry: Registry) -> None:
-    digest = hold(server)
-    given: dict[str, Any] = {"facts": {"commit": "c", "bases": "a=b c"}, "files": {"in/lock.txt": "a==1\n"}}
-    own = registry.attach("team/image", digest, **given)
-    assert registry.attach("team/image", digest, **given) == own
-    assert read_attachment(server.host, "team/image", own) == b"a==1\n"
-    found = json.loads(server.registry[f"/v2/team/image/manifests/{own}"])
-    assert (found["subject"]["digest"], found["artifactType"]) == (digest, RECORD_TYPE)
-    assert given["facts"].items() <= found["annotations"].items()
-    assert found["layers"][0]["mediaType"] == "text/plain"
-    without = registry.attach("team/image", digest, facts={"commit": "c"}, files={})
-    assert without != own and f"/v2/team/image/manifests/{without}" in server.registry
-    assert server.tags("team/image") == {"1": digest}
-
-
-def test_an_image_that_is_gone_is_neither_tagged_nor_given_a_record(
-    server: Server, registry: Registry
-) -> None:
+def test_an_image_that_is_gone_is_not_tagged(server: Server, registry: Registry) -> None:
     with pytest.raises(ServiceError, match=f"oras tag .*team/image@{NOWHERE}: not found"):
         registry.tag("team/image", NOWHERE, ["1"])
-    with pytest.raises(ServiceError, match=r"oras attach .*not found"):
-        registry.attach("team/image", NOWHERE, facts={}, files={})
     assert server.registry == {}
 
 
@@ -125,9 +104,9 @@ def test_the_images_of_an_index_are_those_without_attestations(server: Server, r
     digest = hold(server, manifests=[entry, beside])
     found = registry.manifest("team/image", "1")
     assert found is not None and found.digest == digest
-    assert (found.image_digests, found.is_attested) == ([one], True)
+    assert found.image_digests == [one]
     alone = Manifest(one, {"layers": []})
-    assert (alone.image_digests, alone.is_attested) == ([one], False)
+    assert alone.image_digests == [one]
 
 
 def test_the_login_is_in_no_command_line_and_no_file_that_stays(
