@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from trainyard.run.segment import Segment
 
 
-SETUP = "For this and all else that a first run needs: PYTHONPATH=src python3 -m trainyard init github --store URL"
+SETUP = "All that a first run needs: PYTHONPATH=src python3 -m trainyard init github --store URL"
 SHIPPED = "configs/training_configuration.yaml"
 BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAINER"}
 """An input of train.yml -> the variable that it replaces."""
