@@ -68,12 +68,6 @@ def test_a_hosted_machine_or_one_of_its_network_follows_a_job_of_a_cluster_in_no
         machine_for(Target.EKS, {"TRAINYARD_EKS_CLUSTER": "a b"})
 
 
-@pytest.mark.parametrize("text", ["gpu", "[]", '["a", 1]', '["two  spaces"]', "{}", " "])
-def test_labels_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="TRAINYARD_RUNNER_LABELS"):
-        machine_for(Target.GPU_RUNNER, {"TRAINYARD_RUNNER_LABELS": text})
-
-
 @each_case("attempt", ["1", "3"])
 @each_case(
     "labels",
