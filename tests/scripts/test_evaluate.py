@@ -154,7 +154,7 @@ def test_the_command_of_a_store_runs_only_where_it_is_allowed(
     values, own = yaml.safe_load(finished_run.config_file.read_text()), tmp_path / "own.yaml"
     values["evaluation"]["command"] = ["sh", "-c", "echo '{\"accuracy\": 2}'"]
     own.write_text(yaml.safe_dump(values))
-    assert call(evaluate.main, "--run-dir", finished_run.path, "--config", own)[0] == 0
+    assert evaluate.evaluate_run(finished_run.path, config=own) == 0
     row = read_rows(finished_run.evaluations_file)[-1]
     assert (row["figures"], row["command"]) == ({"accuracy": 2}, values["evaluation"]["command"]), "what ran"
 
