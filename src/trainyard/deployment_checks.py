@@ -357,9 +357,9 @@ def workflow_items(folder: Path) -> Iterator[Finding]:
 def github_items() -> list[Finding]:
     """Return an item for each step of `trainyard init github`; nothing is changed."""
     host, name = find_repository("")
-    ask = GitHub(name, token_of_login(host), server=server_of(host)).ask
-    repository = get_repository(ask, host, name)
-    steps = Setup(ask, repository, WantedSetup()).steps()
+    api = GitHub(name, token_of_login(host), server=server_of(host))
+    repository = get_repository(api, host, name)
+    steps = Setup(api, repository, WantedSetup()).steps()
     return [item_of_setup(step, host) for step in steps]
 
 

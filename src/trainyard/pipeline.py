@@ -22,7 +22,7 @@ from typing import Any
 from trainyard.command.handler import code_of
 from trainyard.command.output import announce
 from trainyard.commands.doctor import check_readiness
-from trainyard.commands.evaluate import Configuration, evaluate_run
+from trainyard.commands.evaluate import evaluate_run
 from trainyard.commands.notify import Notice, notify
 from trainyard.commands.prepare import prepare_data
 from trainyard.commands.prove import prove_run
@@ -217,8 +217,8 @@ class Pipeline:
             return []
         # The records of the run have no secrets, so a command with some is that of the configuration.
         has_secrets = loaded.config.evaluation != loaded.given.evaluation
-        given = Configuration(self.config, tuple(self.changes)) if has_secrets else None
-        return [Step("evaluate", evaluate_run, {"run_dir": self.run_dir, "given": given})]
+        given = {"config": self.config, "changes": tuple(self.changes)} if has_secrets else {}
+        return [Step("evaluate", evaluate_run, {"run_dir": self.run_dir, **given})]
 
     @property
     def stores_failed(self) -> bool:

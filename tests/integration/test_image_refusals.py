@@ -46,14 +46,11 @@ REFUSALS: dict[str, tuple[str, str]] = {
 HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
 """A class of refusals -> its status in an answer to HEAD, which has no error code."""
 MISSING = {
-    ("image_build", "DescribeImages"): (
-        "RepositoryNotFoundException",
-        "trainyard init aws --more-repository",
-    ),
+    ("image_build", "DescribeImages"): ("RepositoryNotFoundException", "aws ecr create-repository "),
     ("image_build", "PutObject"): ("NoSuchBucket", "--source-bucket"),
     ("image_build", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
     ("image_check", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
-    ("image_push", "DescribeRepositories"): ("RepositoryNotFoundException", "--more-repository "),
+    ("image_push", "DescribeRepositories"): ("RepositoryNotFoundException", "aws ecr create-repository "),
 }
 """A call -> AWS's code for a missing resource, and words of the fix. The exit code is 2 for each."""
 

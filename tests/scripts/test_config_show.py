@@ -45,27 +45,12 @@ def test_it_explains_where_each_value_came_from() -> None:
     assert "max_steps: 400" in (ROOT / file).read_text().splitlines()[int(line) - 1]
 
 
-def test_it_explains_as_data() -> None:
-    explained = json.loads(show("--config", "configs/smoke.yaml", "--explain", "--json").stdout)
-    assert explained["training.max_steps"]["file"] == "configs/smoke.yaml"
-    assert explained["compute.threads"] == {"value": None, "file": "default"}
-
-
 def test_a_bad_file_ends_with_2_and_a_line_for_the_person(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("training:\n  max_step: 5\n")
     done = show("--config", "c.yaml", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "c.yaml:2: training.max_step: unknown key; did you mean max_steps?" in done.stderr
     assert done.stderr.endswith("Nothing was started.\n")
-
-
-def test_a_bad_set_ends_with_2() -> None:
-    done = show("--config", "configs/smoke.yaml", "--set", "training.max_step=5")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "--set training.max_step=5: unknown key; did you mean training.max_steps?\n"
-        "1 error. Nothing was started.\n"
-    )
 
 
 @pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Interrupted: ")])

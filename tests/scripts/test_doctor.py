@@ -20,7 +20,6 @@ from trainyard.deployment_checks import (
     tracker_items,
     workflow_items,
 )
-from trainyard.errors import ConfigError
 from trainyard.github.setup_step import SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.plan.finding import Severity
 
@@ -204,19 +203,6 @@ def test_an_area_that_is_left_out_is_not_checked_but_listed(
     for area, item in found.items():
         assert (item["found"] == "left out by --skip") is (area != left)
         assert (item["status"] == "not used") or area == left
-
-
-@pytest.mark.parametrize("words", [["--store", "file:///s", "--skip", "machine"], ["--skip", "moon"]])
-def test_skip_is_for_areas_of_the_checklist(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        doctor.main(words)
-    assert ended.value.code == 2
-    assert "--skip" in capsys.readouterr().err
-
-
-def test_a_word_that_is_no_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match="xx: there is no such run"):
-        doctor.main(["xx"])
 
 
 def test_in_the_folder_of_a_program_it_asks_for_no_more_than_a_run_does(

@@ -40,25 +40,6 @@ def test_a_command_and_its_report_become_pictures(tmp_path: Path) -> None:
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (1200, 1080)
 
 
-def test_what_cannot_be_drawn_is_named_and_leaves_no_picture(tmp_path: Path) -> None:
-    """The browser of these pictures ends with 1."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "chromium").write_text("#!/bin/sh\necho 'no display' >&2\nexit 1\n")
-    (tmp_path / "bin" / "chromium").chmod(0o755)
-    pictures, path = tmp_path / "pictures", f"{tmp_path}/bin:{os.environ['PATH']}"
-    for code, words, line in (
-        (1, "not proven", ["sh", "--", "-c", "echo not proven; exit 1"]),
-        (5, "longer than 1 s", ["--seconds", "1s", "sleep", "60"]),
-        (1, "no report", ["--runs", f"{tmp_path}/nowhere", "true"]),
-    ):
-        done = draw("--to", str(pictures), *line, path=path)
-        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-        assert not list(pictures.glob("report*"))
-    done = draw("--to", str(pictures), "touch", f"{tmp_path}/started", path=f"{tmp_path}")
-    assert (done.returncode, "apt-get install chromium" in done.stderr) == (2, True)
-    assert not (tmp_path / "started").exists()
-
-
 def test_the_screen_is_in_the_picture_as_it_was_at_the_end() -> None:
     redrawn = b"training 1/3\r\x1b[2Ktraining 2/3\r\x1b[2K  training   3 steps\r\nproven\r\n\r\n"
     assert [line.plain for line in screen_lines(redrawn, columns=40)] == ["  training   3 steps", "proven"]

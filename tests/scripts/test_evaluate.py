@@ -154,23 +154,9 @@ def test_the_command_of_a_store_runs_only_where_it_is_allowed(
     values, own = yaml.safe_load(finished_run.config_file.read_text()), tmp_path / "own.yaml"
     values["evaluation"]["command"] = ["sh", "-c", "echo '{\"accuracy\": 2}'"]
     own.write_text(yaml.safe_dump(values))
-    assert call(evaluate.main, "--run-dir", finished_run.path, "--config", own)[0] == 0
+    assert evaluate.evaluate_run(finished_run.path, config=own) == 0
     row = read_rows(finished_run.evaluations_file)[-1]
     assert (row["figures"], row["command"]) == ({"accuracy": 2}, values["evaluation"]["command"]), "what ran"
-
-
-def test_a_run_that_did_not_learn_is_not_promoted(
-    finished_run: RunDirectory, tmp_path: Path, call: Call
-) -> None:
-    rows = [{**row, "loss": 5.0 + row["step"] % 3} for row in read_rows(finished_run.metrics_file)]
-    finished_run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    store = (tmp_path / "store").as_uri()
-    sync_run(open_store(store), finished_run, None)
-    code, text = call(
-        store_promote.main, "--store", store, "--run-number", 1, "--step", "newest", "--name", "best"
-    )
-    assert code == 1
-    assert "did not get better" in text
 
 
 @pytest.mark.parametrize(

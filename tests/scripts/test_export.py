@@ -80,24 +80,3 @@ def test_an_export_says_what_it_wrote(trained: Path, tmp_path: Path, export: Exp
     assert "step 2: " in done.stderr
     code, _, said = export("--run-dir", trained, "--to", target)
     assert (code, "exists already" in said) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "words"),
-    [
-        (["--step", "newest", "--dry-run"], 0, "step 2"),
-        (["--step", "9"], 2, "there are: 2"),
-        (["--step", "last"], 2, "neither a step nor newest"),
-    ],
-)
-def test_a_step_is_a_number_or_newest(
-    trained: Path, tmp_path: Path, export: Export, flags: list[str], code: int, words: str
-) -> None:
-    status, _, said = export("--run-dir", trained, "--to", tmp_path / "out", *flags)
-    assert (status, words in said) == (code, True), said
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path, export: Export) -> None:
-    code, _, said = export("--run-dir", tmp_path, "--to", tmp_path / "out")
-    assert (code, "is not a run directory" in said) == (2, True)

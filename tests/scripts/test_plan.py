@@ -51,12 +51,6 @@ def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Call) -> None:
         assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
 
 
-def test_an_instance_can_be_planned_for_by_its_processors(plan: Call) -> None:
-    done = plan(SMOKE, "--set", "model.device=cpu", "--instance-type", "g6.4xlarge", "--json")
-    device = json.loads(done.stdout)["device"]
-    assert (device["kind"], device["name"]) == ("cpu", "8 CPU cores")
-
-
 def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Call) -> None:
     line = (LARGE, "--instance-type", "p5.48xlarge", "--json", "--mfu")
     slow = json.loads(plan(*line, "0.2").stdout)["estimate"]

@@ -37,13 +37,6 @@ def test_says_what_is_held_out_of_few_files(config: Path, called: Call) -> None:
     assert "validation (the end of it) [ok]" in result.stderr
 
 
-def test_says_what_was_prepared(config: Path, called: Call) -> None:
-    result = called("prepare", "--config", config)
-    assert result.returncode == 0, result.stderr
-    assert "train: 5 files, 5.0 kB train, no validation [ok]" in result.stderr
-    assert result.stdout == ""
-
-
 def test_gives_the_facts_as_json(config: Path, called: Call) -> None:
     first, second = (json.loads(called("prepare", "--config", config, "--json").stdout) for _ in range(2))
     assert first["train_files"] == 5

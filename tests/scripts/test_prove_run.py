@@ -50,20 +50,6 @@ def test_a_whole_run_is_proven(called: Call, stored_run: RunDirectory, store: st
     assert "objects: SHA-256 equal on disk, in the store and in the manifest [ok]" in lines[4]
 
 
-@pytest.mark.parametrize("depth", ["listing", "sample"])
-def test_a_lesser_depth_says_what_it_compared(
-    called: Call, stored_run: RunDirectory, store: str, depth: str
-) -> None:
-    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--depth", depth)
-    assert done.returncode == 0, done.stderr
-    assert "the store's own checksums equal disk and manifest" in proof_of(stored_run)["parts"][3]["evidence"]
-
-
-def test_json_is_the_proof_and_nothing_else(called: Call, stored_run: RunDirectory, store: str) -> None:
-    done = called("prove", "--run-dir", stored_run.path, "--store", store, "--json")
-    assert json.loads(done.stdout) == {"schema_version": 1, **proof_of(stored_run)}
-
-
 def test_the_exit_code_may_speak_of_some_parts(called: Call, stored_run: RunDirectory, store: str) -> None:
     """Other programs cannot show all five; the verdict itself is still about all five."""
     run = json.loads(stored_run.run_file.read_bytes())
@@ -193,8 +179,3 @@ def test_a_folder_that_is_no_run_is_named(called: Call) -> None:
     done = called("prove", "--run-dir", "missing")
     assert done.returncode == 2
     assert "run.json: missing, so missing is not a run directory" in done.stderr
-
-
-@pytest.mark.parametrize("arguments", [["--run-number", "0"], ["--run-number", "x"], ["--store", "ftp://x"]])
-def test_wrong_usage(called: Call, finished_run: RunDirectory, arguments: list[str]) -> None:
-    assert called("prove", "--run-dir", finished_run.path, *arguments).returncode == 2

@@ -174,15 +174,7 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(value))
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
-def test_a_run_that_nobody_touched_is_proven(yard: Yard, name: str) -> None:
-    proof = yard.prove(name)
-    assert proof["proven"], evidence(proof)
-    run = json.loads(yard.run(name).run_file.read_text())
-    assert (proof["run_id"], proof["finished"]) == (f"id-of-{name}", run["outcome"]["finished"])
-
-
-@pytest.mark.parametrize("stops", [[3], [6, 9], [8], [16, 18], [6, NEXT, NEXT], [NEXT] * 3])
+@pytest.mark.parametrize("stops", [[3], [16, 18], [6, NEXT, NEXT]])
 def test_a_run_that_was_stopped_and_went_on_is_proven(yard: Yard, stops: list[int]) -> None:
     for stop_at in stops:
         yard.train("c", stop_at=stop_at)
@@ -296,33 +288,6 @@ def test_a_checkpoint_that_is_not_the_runs_is_not_proven_and_replaces_none_in_th
     assert move[0] == "mv"
     Path(move[1]).rename(move[2])
     assert yard.prove()["proven"]
-
-
-RUN_JSON: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
-    ("stored", lambda run: run["outcome"].pop("checkpoint"), "does not name the checkpoint"),
-    ("stored", lambda run: run["outcome"]["checkpoint"].update(manifest_sha256="f" * 64), "is not the one"),
-    ("stored", lambda run: run["outcome"]["checkpoint"].update(step=15), "does not name the checkpoint"),
-    (
-        "repeatable",
-        lambda run: run["outcome"]["state_sha256"].update(model="x"),
-        "digests of the final state",
-    ),
-    ("trained", lambda run: run["outcome"].update(final_loss=0.1), "the outcome's final loss is 0.1"),
-    ("trained", lambda run: run["outcome"].update(first_loss=9.0), "the outcome's first loss is 9.0"),
-]
-
-
-@pytest.mark.parametrize(("part", "change", "words"), RUN_JSON)
-@pytest.mark.parametrize("synced", [False, True])
-def test_a_record_that_was_changed_is_not_proven(
-    yard: Yard, part: str, change: Callable[[dict[str, Any]], None], *, words: str, synced: bool
-) -> None:
-    change_json(yard.run().run_file, change)
-    if synced:
-        yard.sync()
-    proof = yard.prove()
-    assert part in failing(proof)
-    assert words in evidence(proof) or part == "stored"
 
 
 def test_the_trainer_names_each_checkpoint_that_it_saved(yard: Yard) -> None:

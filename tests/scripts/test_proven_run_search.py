@@ -45,8 +45,6 @@ def damage(store: Path, pattern: str, content: bytes | None = None) -> None:
 
 BEFORE: dict[str, Callable[[RunDirectory], Any]] = {
     "failed": lambda run: change_outcome(run, status="failed", exit_code=1),
-    "stopped, 75": lambda run: change_outcome(run, status="stopped", exit_code=75),
-    "half of its steps": lambda run: change_outcome(run, steps=10),
     "of a dirty tree": lambda run: change_record(
         run, git={"commit": COMMIT, "dirty": True, "diff_sha256": HEX}
     ),
@@ -58,18 +56,12 @@ BEFORE: dict[str, Callable[[RunDirectory], Any]] = {
         run, parent={"checkpoint": "/x", "manifest_sha256": HEX}
     ),
     "with an image": lambda run: change_record(run, image_digest=f"sha256:{HEX}"),
-    "over an unknown network": lambda run: change_record(run, hardware={"device": "cpu", "world_size": 16}),
-    "of a lost metrics file": lambda run: run.metrics_file.write_text(""),
-    "with a loss that is not finite": lambda run: run.metrics_file.write_text('{"step": 20, "loss": NaN}\n'),
 }
 """Changes to the run before it is stored: it is then not proven, or not the same run."""
 AFTER: dict[str, Callable[[Path], Any]] = {
     "a lost manifest": lambda store: lose(store, "manifests/*"),
-    "a damaged manifest": lambda store: damage(store, "manifests/*", b"{"),
     "a lost shard": lambda store: lose(store, "run-1/checkpoint-*20/state.bin"),
     "a changed shard": lambda store: damage(store, "run-1/checkpoint-*20/state.bin"),
-    "a lost record": lambda store: lose(store, "run-1/metrics.jsonl"),
-    "a changed record": lambda store: damage(store, "run-1/config.yaml"),
     "a damaged identity": lambda store: damage(store, "run-1/identity.json", b"{"),
     "no run": shutil.rmtree,
 }

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -441,17 +440,3 @@ def test_of_several_calls_each_watches_its_own_job(serve_github: Callable[..., s
     api = GitHub("o/r", "t", server=serve_github(lambda *_: (200, {"jobs": jobs})))
     for runner, status in (("r1", "queued"), ("r2", None)):
         assert step_wait.wait_for_start(api, "1", "Train and prove", seconds=0, runner=runner) == status
-
-
-def test_git_of_a_container_job_trusts_its_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the checkout belongs to another user."""
-    from trainyard.gateways.git import repository_facts
-
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "--quiet"], cwd=tmp_path, check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "x"], cwd=tmp_path, check=True)
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-    assert repository_facts(tmp_path) == {}
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
-    assert repository_facts(tmp_path)["dirty"] is False

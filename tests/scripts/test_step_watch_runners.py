@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cases import each_case
 
 from trainyard.commands import step_watch_runners
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ServiceError
 from trainyard.gateways import slack
 from trainyard.github import runner_watchdog
 
@@ -87,12 +86,6 @@ def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
     assert step_watch_runners.main(["--labels", ""]) == 0
     assert repository.changed == ["/actions/runs/7/rerun-failed-jobs"]
     assert "your own runners are not watched" in capsys.readouterr().err
-
-
-@each_case("text", ["gpu", "[]", "[1]"])
-def test_labels_that_are_none_are_refused(repository: Repository, text: str) -> None:
-    with pytest.raises(ConfigError, match="--labels"):
-        step_watch_runners.main(["--labels", text])
 
 
 def test_slack_is_told_in_one_message_and_its_trouble_is_a_warning(

@@ -12,6 +12,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
 from tests.unit.proof.test_proof import judge
 
 from trainyard.cluster.checks import CHECKS
+from trainyard.commands import step_plan
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
 STORE = "s3://ml-runs/phase2"
 OWN = ("python", "work.py")
+WORKFLOW = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
 TYPES = ("p5.48xlarge", "g6.xlarge")
 """With EFA and RDMA, without EFA."""
 
@@ -97,7 +99,7 @@ def test_plan_training_states_it_below_the_result(
 
 
 def test_plan_run_states_it_in_the_first_lines(
-    load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = {
         "TRAINYARD_EKS_CLUSTER": "gpus",
@@ -106,15 +108,17 @@ def test_plan_run_states_it_in_the_first_lines(
         "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
         "TRAINYARD_STORE": STORE,
     }
-    for name, value in variables.items():
+    for name, value in (WORKFLOW | variables).items():
         monkeypatch.setenv(name, value)
     unproven = ("eks", "2", "efa", "cpu")
-    others = (("here", "2", "efa", "cpu"), ("eks", "1", "efa", "cpu"), ("eks", "2", "tcp", "cpu"))
+    others = (("gpu-runner", "2", "efa", "cpu"), ("eks", "1", "efa", "cpu"), ("eks", "2", "tcp", "cpu"))
+    monkeypatch.setattr(step_plan, "keep_commit", lambda plan: plan)
     for target, nodes, network, device in (unproven, *others, ("eks", "2", "efa", "auto")):
         monkeypatch.setenv("TRAINYARD_EKS_NODES", nodes)
         changes = f"compute.strategy=ddp compute.network={network} model.device={device}"
-        words = ["--config", str(SMOKE), "--settings", changes, "--target", target]
-        assert load_script("step_plan").main(words) == 0
+        inputs = {"config": str(SMOKE), "set": changes, "runner": target}
+        monkeypatch.setenv("INPUTS", json.dumps(inputs))
+        assert step_plan.main([]) == 0
         head = capsys.readouterr().out.splitlines()[:4]
         is_stated = any("This run cannot be proven: network: " in line for line in head)
         assert is_stated is ((target, nodes, network, device) == unproven), (target, nodes, network, device)
@@ -125,13 +129,11 @@ def test_plan_run_states_it_in_the_first_lines(
 def test_a_plan_warns_only_of_what_trains(
     event: str,
     is_set_up: bool,
-    load_script: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It does not warn where no run starts."""
     variables = {
-        "GITHUB_ACTIONS": "true",
         "GITHUB_EVENT_NAME": event,
         "TRAINYARD_EKS_CLUSTER": "yard",
         "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/x" if is_set_up else "",
@@ -139,12 +141,13 @@ def test_a_plan_warns_only_of_what_trains(
         "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
         "TRAINYARD_STORE": STORE,
     }
-    for name, value in variables.items():
+    for name, value in (WORKFLOW | variables).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(step_plan, "keep_commit", lambda plan: plan)
     changes = "compute.strategy=ddp compute.network=efa model.device=cpu"
-    words = ["--config", str(SMOKE), "--settings", changes, "--target", "eks"]
-    if not is_set_up and event == "workflow_dispatch":
-        monkeypatch.setenv("INPUTS", '{"dry_run": "true"}')
-    assert load_script("step_plan").main(words) == 0
+    dry_run = not is_set_up and event == "workflow_dispatch"
+    inputs = {"config": str(SMOKE), "set": changes, "runner": "eks", "dry_run": str(dry_run)}
+    monkeypatch.setenv("INPUTS", json.dumps(inputs))
+    assert step_plan.main([]) == 0
     said = capsys.readouterr().err
     assert ("title=This run cannot be proven" in said) is is_set_up

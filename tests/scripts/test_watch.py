@@ -361,18 +361,3 @@ def test_a_job_that_is_not_seen_any_more_is_not_healthy(cluster: Cluster, smi: S
         eventually = (watched.read_status() for _ in range(20))
         look = next(look for look in eventually if look.unknown)
     assert (look.health, look.unknown[-1].split(":")[0]) == ("unknown", "the state of the job")
-
-
-def test_the_nodes_of_many_pods_are_read_by_one_list(cluster: Cluster, watch: Watch, smi: Smi) -> None:
-    smi(*BUSY)
-    pods, nodes = [pod(f"job-{rank}", rank=rank) for rank in range(40)], []
-    for number, each in enumerate(pods):
-        each["spec"]["nodeName"] = f"n{number}"
-        nodes.append({**cluster.node, "metadata": {"name": f"n{number}"}})
-    cluster.server.objects[f"{SPACE}/pods"]["items"] = pods
-    cluster.server.objects["/api/v1/nodes"] = {"metadata": {}, "items": nodes[:-1]}
-    code, text = watch(*cluster.words, "--json")
-    look = json.loads(text)
-    assert [(alert["rule"], alert["subject"]) for alert in look["alerts"]] == [("node-leaving", "n39")]
-    assert (code, len(look["nodes"])) == (1, 40)
-    assert [path for path in cluster.server.reads if "/nodes" in path] == ["/api/v1/nodes"]

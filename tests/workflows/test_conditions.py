@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.cases import each_case
 from tests.workflows.conftest import shipped_workflow as shipped_file
 
@@ -49,21 +48,6 @@ def test_a_condition_is_one_whole_expression(shipped: Any) -> None:
         assert condition.startswith("${{"), condition
         assert condition.endswith("}}"), condition
         assert condition.count("${{") == 1, condition
-
-
-def test_what_cannot_be_read_is_an_error(expressions: Any) -> None:
-    with pytest.raises(ValueError, match="Unrecognized named-value"):
-        expressions.holds("${{ gihub.ref == 'x' }}", **every_context())
-
-
-def test_a_condition_without_a_status_asks_for_success(expressions: Any) -> None:
-    yes, said_in_a_text = "${{ github.ref == 'main' }}", "${{ github.ref != 'always()' }}"
-    for condition in (yes, said_in_a_text, ""):
-        assert expressions.holds(condition, github={"ref": "main"})
-        assert not expressions.holds(condition, status="failure", github={"ref": "main"})
-    assert expressions.holds(
-        "${{ always() && github.ref == 'main' }}", status="failure", github={"ref": "main"}
-    )
 
 
 @each_case("result", RESULTS)

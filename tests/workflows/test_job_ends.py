@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from trainyard.github.job_end import TRAINING, JobEnd, unreported_end
+from trainyard.github.job_end import TRAINING, JobEnd, job_of_call, rerun_command, unreported_end
 
 Needs = dict[str, Any]
 RESULTS = ("success", "failure", "cancelled", "skipped")
-RUN, ATTEMPT, EARLIER = "99", "2", "1"
+RUN, PLAN, ATTEMPT, EARLIER = "99", 7, "2", "1"
 AFTER = ("The operation was canceled.", "Process completed with exit code 1.")
 """Annotations that GitHub adds whatever the cause was."""
 
@@ -80,7 +80,7 @@ def end_of(
     """The end where GitHub has these annotations on each job, among those that follow every end."""
     found = [{"annotation_level": level, "title": title, "message": note} for note in notes]
     after = [{"annotation_level": "failure", "message": note} for note in AFTER]
-    record = {"runner_name": machine, "annotations": [after[0], *found, after[1]]}
+    record = {"id": PLAN, "runner_name": machine, "annotations": [after[0], *found, after[1]]}
     return unreported_end(needs, run=RUN, attempt=ATTEMPT, records=lambda _: record)
 
 
@@ -104,7 +104,7 @@ def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
             assert sum(part.startswith(words) for part in parts) == 1, (needs, end.reason)
         others = [TRAINING[name] for name in TRAINING if name not in expected]
         assert not any(f"job {each.title} " in end.reason for each in others)
-        assert "gh run " in end.next_step and RUN in end.next_step
+        assert RERUN in end.next_step or end.next_step == f"gh run view {RUN} --log-failed"
     assert seen >= 27
 
 
@@ -130,7 +130,7 @@ def test_github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested() -> No
         assert end is not None and end.next_step.startswith(start)
 
 
-RERUN = f"gh run rerun {RUN}"
+RERUN = f"gh run rerun --job {PLAN}"
 ALLOW = "gh api --method POST repos/{owner}/{repo}/environments/training/deployment-branch-policies"
 SETTLE = f"settle what GitHub says, then {RERUN}"
 GITHUB_SAYS: list[tuple[str, str, str, str]] = [
@@ -193,7 +193,7 @@ def test_a_warning_is_no_cause_and_an_error_of_a_step_has_its_title() -> None:
     lost = {"plan": job("success"), "train": job("failure")}
     end = end_of(lost, "Node.js 20 actions are deprecated.", level="warning")
     assert end is not None and "failed (GitHub names no cause): " in end.reason
-    assert end.next_step == f"gh run view {RUN} --log-failed, then {RERUN} --failed"
+    assert end.next_step == f"gh run view {RUN} --log-failed, then {RERUN}"
     refused = end_of({"plan": job("failure")}, "a.yaml:3: unknown key", title="Wrong configuration")
     assert refused is not None
     assert (
@@ -201,7 +201,31 @@ def test_a_warning_is_no_cause_and_an_error_of_a_step_has_its_title() -> None:
         == "the job Plan failed (Wrong configuration: a.yaml:3: unknown key): nothing was started"
     )
     own = end_of({"plan": job("success"), "continue": job("failure", reason="it did not move on")}, "other")
-    assert own == JobEnd("it did not move on", f"{RERUN} --failed", by_person=False)
+    assert own == JobEnd("it did not move on", RERUN, by_person=False)
+
+
+def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runner(training: Any) -> None:
+    """GitHub runs a job again together with all that need it, and keeps the results of the others."""
+    needs = {
+        name: {job.get("needs", [])} if isinstance(job.get("needs"), str) else set(job.get("needs", []))
+        for name, job in training.jobs.items()
+    }
+
+    def runs_again(first: str) -> set[str]:
+        found = {first}
+        for _ in needs:
+            found |= {name for name, others in needs.items() if others & found}
+        return found
+
+    assert runs_again("plan") == set(training.jobs)
+    assert "wait" not in runs_again("train")  # so `gh run rerun --failed` is not what a message names
+    jobs = [
+        {"id": 1, "name": "a / Plan"},
+        {"id": 2, "name": "b / Plan"},
+        {"id": 3, "name": "b / Continue or notify", "runner_name": "hosted 9", "status": "in_progress"},
+    ]
+    assert rerun_command(RUN, job_of_call(jobs, "Plan", "hosted 9")) == "gh run rerun --job 2"
+    assert rerun_command(RUN, job_of_call([], "Plan", "hosted 9")) == f"gh run rerun {RUN}"
 
 
 def test_the_jobs_have_the_names_that_github_lists(training: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.commands import COMMANDS, step_plan
+from trainyard.commands import step_plan
 from trainyard.commands.run import RunRequest, pipeline_of
 from trainyard.config.load import load_config
 from trainyard.github.job_times import STORING_MINUTES
@@ -65,12 +65,6 @@ def test_only_the_job_that_trains_waits_for_the_gpu(training: Any, caller: Any) 
     assert others == {"ubuntu-24.04"}
 
 
-def test_after_the_plan_only_the_set_up_looks_at_an_input(training: Any) -> None:
-    for name, job in training.jobs.items():
-        read = re.findall(r"\binputs\b[.)][\w]*", str(job))
-        assert read == {"plan": ["inputs)"], "train": ["inputs.setup"]}.get(name, []), name
-
-
 def test_a_dispatch_offers_what_a_plan_reads(caller: Any) -> None:
     inputs = caller.content["on"]["workflow_dispatch"]["inputs"]
     names = ["runner", "config", "set", "epochs", "resume", "dry_run", "continues"]
@@ -113,25 +107,6 @@ def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dic
     assert upload["with"]["retention-days"] == "30"
     assert "always()" in upload["if"]
     assert int(upload["timeout-minutes"]) <= STORING_MINUTES / 2
-
-
-def test_the_daily_run_is_off_the_hour(caller: Any) -> None:
-    minute = caller.content["on"]["schedule"][0]["cron"].split()[0]
-    assert minute not in ("0", "00", "30", "*")
-
-
-def test_each_job_takes_one_step_of_the_action_but_the_last(training: Any) -> None:
-    taken = {
-        name: [step["with"]["step"] for step in job["steps"] if step.get("uses") == "$/.github/actions/step"]
-        for name, job in training.jobs.items()
-    }
-    assert taken == {
-        "plan": ["plan"],
-        "train": ["action", "action"],
-        "wait": ["wait"],
-        "notify": ["continue", "notify"],
-    }
-    assert {f"step {each}" for steps in taken.values() for each in steps} <= set(COMMANDS)
 
 
 def test_the_files_are_short_and_have_no_logic(training: Any, caller: Any, root: Path) -> None:

@@ -1,6 +1,5 @@
 """The watchdog's workflow against the code it calls and the workflow it watches."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from tests.cases import each_case
 
 from trainyard.github import runner_watchdog
 from trainyard.github.setup import SCHEDULE
-from trainyard.github.target import Machine
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +18,6 @@ def watching(root: Path) -> dict[str, Any]:
     text = text.replace("\n  # schedule:", SCHEDULE)
     content: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
     return content
-
-
-def test_it_looks_every_hour_off_the_hour_so_that_a_month_costs_720_minutes(watching: dict[str, Any]) -> None:
-    [entry] = watching["on"]["schedule"]
-    minute, *others = entry["cron"].split()
-    assert others == ["*"] * 4
-    assert 5 <= int(minute) <= 55
-    assert int(minute) % 15
-    assert watching["concurrency"] == {"group": "watch-runners", "cancel-in-progress": "false"}
-    assert {job["runs-on"] for job in watching["jobs"].values()} == {"ubuntu-24.04"}
 
 
 def test_it_knows_the_job_that_trains_by_its_name(training: Any) -> None:
@@ -64,11 +52,3 @@ def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
     for inputs in ({"dry_run": None}, {"dry_run": False}):
         assert expressions.holds(condition, status=status, needs=needs, inputs=inputs) is told
     assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False
-
-
-@each_case("group", ["", "gpu machines"])
-def test_labels_and_a_group_reach_runs_on(training: Any, expressions: Any, group: str) -> None:
-    machine = Machine(("self-hosted", "gpu box 1"), "trainyard-gpu", group=group)
-    plan = json.dumps({"runner": machine.runs_on})
-    found = expressions.value(training.jobs["train"]["runs-on"], needs={"plan": {"outputs": {"plan": plan}}})
-    assert found == machine.runs_on

@@ -22,7 +22,6 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,6 @@ from trainyard.run.untrusted_files import parse_json_line, read_bytes
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    with_secrets = "the configuration of the run, if evaluation.command has secrets, which no record has"
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=with_secrets)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one value")
     add_run(parser, text="the run's directory, or its number in --store")
     parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
@@ -74,18 +70,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("give RUN, a directory, or --store with the number of a run")
     if args.run_dir and (args.allow_command or args.public_key):
         parser.error("--allow-command and --public-key need --store")
-    if args.set and args.config is None:
-        parser.error("--set changes a value of the configuration: add --config FILE")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    given = Configuration(args.config, args.set) if args.config else None
     if args.run_dir:
-        return evaluate_run(
-            args.run_dir, given=given, step=args.step, dry_run=args.dry_run, as_json=args.json
-        )
+        return evaluate_run(args.run_dir, step=args.step, dry_run=args.dry_run, as_json=args.json)
 
     verifier = KeyVerifier(args.public_key) if args.public_key else None
     store, number = open_store(args.store), parse_run_number(args.run_number)
@@ -105,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return evaluate(
             directory,
             lambda record: add_evaluation(open_store(args.store), int(args.run_number), record),
-            given=given,
             step=args.step,
             environment=dict(os.environ),
             dry_run=args.dry_run,
@@ -113,25 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """The configuration that a run was started with, which has the secrets that no record has."""
-
-    file: Path
-    changes: Sequence[str] = ()
-
-
 def evaluate_run(
     run_dir: Path,
     *,
-    given: Configuration | None = None,
+    config: Path | None = None,
+    changes: Sequence[str] = (),
     step: int | None = None,
     dry_run: bool = False,
     as_json: bool = False,
 ) -> int:
     """Evaluate a checkpoint of a run directory; see `evaluate`. Without `step` it is the newest one.
 
-    The command gets the variables that the program got.
+    The command gets the variables that the program got. `config` and `changes` are what the run was started
+    with, if its command has secrets, which no record has.
     """
     directory = RunDirectory(run_dir)
 
@@ -140,9 +124,15 @@ def evaluate_run(
         writer.write(dict(record))
         writer.close()
 
-    environment = environment_without(withheld_names(os.environ))
+    own = load_config(config, changes).given.evaluation.command if config else None
     return evaluate(
-        directory, save, given=given, step=step, environment=environment, dry_run=dry_run, as_json=as_json
+        directory,
+        save,
+        own_command=own,
+        step=step,
+        environment=environment_without(withheld_names(os.environ)),
+        dry_run=dry_run,
+        as_json=as_json,
     )
 
 
@@ -168,16 +158,19 @@ def evaluate(
     directory: RunDirectory,
     save: Callable[[Mapping[str, Any]], None],
     *,
-    given: Configuration | None,
+    own_command: Sequence[str] | None = None,
     step: int | None,
     environment: Mapping[str, str],
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Evaluate a checkpoint of the run, save its figures, and compare them with the thresholds."""
+    """Evaluate a checkpoint of the run, save its figures, and compare them with the thresholds.
+
+    `own_command` replaces the one on record.
+    """
     words, settings = command_on_record(directory)
     step, checkpoint, digest = find_checkpoint(directory, step)
-    started_with, words = command_of(words, given, environment)
+    started_with, words = command_of(own_command or words, environment)
     command = fill_command(started_with, directory, checkpoint)
     shown = shlex.join(fill_command(words, directory, checkpoint))
     output.announce("evaluation", f"step {step:,}: {shown}", copied=True)
@@ -211,12 +204,9 @@ def evaluate(
     return ExitCode.NO
 
 
-def command_of(
-    words: Sequence[str], given: Configuration | None, environment: Mapping[str, str]
-) -> tuple[list[str], list[str]]:
-    """Return the command with secrets, `given` or from the environment, and without. Raises ConfigError."""
-    own = load_config(given.file, given.changes).given.evaluation.command if given else None
-    recorded = {"evaluation.command": [str(word) for word in own or words]}
+def command_of(words: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the command with the secrets of the environment, and without any. Raises ConfigError."""
+    recorded = {"evaluation.command": [str(word) for word in words]}
     restored = restore_secrets(recorded, environment)["evaluation.command"]
     return restored, SecretFilter.of({"environment": dict(environment)}, recorded).mask_values(restored)
 

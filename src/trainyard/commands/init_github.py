@@ -65,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     wanted = wanted_setup(args)
     host, name = find_repository(args.repository)
-    ask = GitHub(name, token_of_login(host), server=server_of(host)).ask
-    repository = get_repository(ask, host, name)
+    api = GitHub(name, token_of_login(host), server=server_of(host))
+    repository = get_repository(api, host, name)
     if not args.json:
         kind = "private" if repository.is_private else "public"
         mode = " · dry run" if args.dry_run else ""
         print(f"{host}/{repository.name} · {kind} · {repository.branch}{mode}\n")
     steps = []
-    for step in Setup(ask, repository, wanted, dry_run=args.dry_run, replace_chosen=args.yes).steps():
+    for step in Setup(api, repository, wanted, dry_run=args.dry_run, replace_chosen=args.yes).steps():
         steps.append(step)
         if not args.json:
             print(step_row(step), flush=True)

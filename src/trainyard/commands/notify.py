@@ -33,7 +33,7 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
 from trainyard.gateways.github_api import github_from
-from trainyard.github.job_end import unreported_end
+from trainyard.github.job_end import job_of_call, unreported_end
 from trainyard.github.job_times import JOB_MINUTES
 from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import facts_if_any
@@ -176,10 +176,9 @@ def job_record(run: str, title: str) -> dict[str, Any]:
     """Return the job `title` of a workflow run with its annotations; nothing if GitHub does not answer."""
     try:
         api = github_from()
-        # GitHub names a job of a called workflow `CALLER / JOB`; `title` may be either.
-        for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
-            if title in str(job["name"]).split(" / "):
-                return {**job, "annotations": list(api.pages(f"/check-runs/{job['id']}/annotations"))}
+        jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+        if job := job_of_call(jobs, title, os.environ.get("RUNNER_NAME", "")):
+            return {**job, "annotations": list(api.pages(f"/check-runs/{job['id']}/annotations"))}
     except TrainyardError as error:
         _logger.warning("GitHub's annotations, which name the cause, were not read: %s", error)
     return {}

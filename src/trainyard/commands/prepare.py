@@ -16,7 +16,6 @@ Example: trainyard prepare --config configs/smoke.yaml
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,42 +52,35 @@ def prepare_data(
     """Prepare the data of a configuration, report it, and return the exit code."""
     display = PhaseDisplay("data", "reading the configuration")
     with refusal_in_summary("Not started: the data could not be prepared"), terminal.show_live(display):
-        found = prepare(load_with_weights(file, changes).config, display, dry_run=dry_run)
-    output.announce("data", found.text, "" if found.is_plan else "ok")
+        text, facts = prepare(load_with_weights(file, changes).config, display, dry_run=dry_run)
+    output.announce("data", text, "" if dry_run else "ok")
     if as_json:
-        output.print_json(found.facts)
+        output.print_json(facts)
     return ExitCode.DONE
 
 
-@dataclass(frozen=True)
-class DataSummary:
-    """Amounts of training and validation data."""
+def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> tuple[str, Mapping[str, Any]]:
+    """Prepare the data, open the stream, or with `dry_run` plan; return the result in words and as data.
 
-    text: str
-    facts: Mapping[str, Any]
-    is_plan: bool = False
-    """Whether this was a dry run that wrote nothing."""
-
-
-def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSummary:
-    """Prepare the data, open the stream, or with `dry_run` plan; each branch imports only its modules."""
+    Each branch imports only its modules.
+    """
     if config.kind is not RunKind.TRAINER:
-        return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
+        return "the program reads its own data; nothing to prepare", {}
     if config.data.hugging_face.dataset:
         from trainyard.training.data.hugging_face import open_stream
 
         display.begin(f"opening {config.data.hugging_face.dataset}")
         stream = open_stream(config.data, config.model)
-        return DataSummary(f"{stream.name}: read while training, nothing to prepare", stream.to_json())
+        return f"{stream.name}: read while training, nothing to prepare", stream.to_json()
     if dry_run:
         from trainyard.training.data.preparation import plan_preparation
 
         plan = plan_preparation(config.data, config.model)
-        return DataSummary(plan_text(plan), plan.to_json(), is_plan=True)
+        return plan_text(plan), plan.to_json()
     from trainyard.training.data.tokenize_corpus import prepare_data
 
     data = prepare_data(config.data, config.model, display)
-    return DataSummary(data_text(data), data_facts(data))
+    return data_text(data), data_facts(data)
 
 
 def data_text(data: "PreparedData") -> str:

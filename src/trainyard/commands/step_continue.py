@@ -27,7 +27,7 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary, set_output, workflow_file
 from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import SegmentEnd, dispatch_once, next_segment, require_tag
-from trainyard.github.job_end import next_command, outputs_of
+from trainyard.github.job_end import outputs_of
 from trainyard.github.variables import read_json
 from trainyard.run.segment import read_handover
 from trainyard.run.untrusted_files import parse_json_object
@@ -52,9 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     decision = next_segment(ended, most=plan.most_segments)
     if decision.next is None:
         annotate(Level.ERROR, decision.reason, title="The run is not done, and there is no further segment")
-        again = f"gh run rerun {os.environ.get('GITHUB_RUN_ID', 'RUN_ID')} --failed"
-        again = next_command(again, os.environ.get("GITHUB_RUN_ATTEMPT", "1"))
-        append_summary(f"### ❌ Not continued\n\n{decision.reason}.\n\nNext: `{again}`\n")
         set_output("reason", f"no further segment: {decision.reason}")
         output.announce("next", decision.reason, "failed")
         return ExitCode.NO

@@ -5,16 +5,15 @@ later segments run it. If the repository is not set up (it does not say where to
 push or the daily run trains nothing and succeeds, with a notice that names the commands to set it up. A
 training that somebody requested is refused.
 
-Reads:      the flags, else the inputs of the dispatch (GITHUB_EVENT_PATH), else INPUTS, GitHub's context
-            `inputs` of train.yml, else the repository's variables (docs/variables.md); the configuration;
-            CONTAINER; GitHub's variables, and GITHUB_TOKEN for the tag
-Writes:     the tag; the plan on stdout (--json: all of it) and into --output; in GitHub Actions the step
-            outputs `plan` (JSON) and `trains`, the job summary, and for a wrong configuration an annotation
-            per problem, with its place
+Reads:      the inputs of the dispatch (GITHUB_EVENT_PATH), else INPUTS, GitHub's context `inputs` of
+            train.yml, else the repository's variables (docs/variables.md); the configuration; CONTAINER;
+            GitHub's variables, and GITHUB_TOKEN for the tag
+Writes:     the tag; the plan on stdout (--json: all of it); the step outputs `plan` (JSON) and `trains`, the
+            job summary, and for a wrong configuration an annotation per problem, with its place
 Exit codes: 0 decided, with a warning if it seems not to fit, cannot be proven or has one segment only, or
             there is nothing to train; 2 an input, a variable or the file is wrong, or a training was
             requested and the repository is not set up
-Example:    trainyard step plan --config configs/smoke.yaml --settings "training.max_steps=50"
+Example:    trainyard step plan --json
 """
 
 import argparse
@@ -26,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.config.kind import kind_in_job
 from trainyard.config.load import config_sha256, load_config
@@ -34,13 +33,11 @@ from trainyard.config.parameters import count_parameters
 from trainyard.config.registries import COMMAND
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, ServiceError
-from trainyard.gateways.git import is_cleaned
 from trainyard.gateways.github import (
     Level,
     annotate,
     annotate_problems,
     append_summary,
-    in_actions,
     set_outputs,
 )
 from trainyard.gateways.github_api import github_from
@@ -59,7 +56,6 @@ from trainyard.report.plan.run_plan_summary import (
     missing_settings_text,
     summarize_expectations,
 )
-from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.segment import first_segment, read_continues
 from trainyard.run.untrusted_files import parse_json
 
@@ -69,24 +65,14 @@ if TYPE_CHECKING:
     from trainyard.run.segment import Segment
 
 
-SETUP = "PYTHONPATH=src python3 -m trainyard init github --store URL"
+SETUP = "All that a first run needs: PYTHONPATH=src python3 -m trainyard init github --store URL"
 SHIPPED = "configs/training_configuration.yaml"
 BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAINER"}
 """An input of train.yml -> the variable that it replaces."""
-TARGET = "where to train; default: as the repository is set up, and `here` outside of a workflow"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    shipped = "default: TRAINYARD_CONFIG, else the shipped one"
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=shipped)
-    parser.add_argument(
-        "--settings", default="", metavar="WORDS", help="key=value, one or more; quote spaces in values"
-    )
-    parser.add_argument("--epochs", default="", metavar="N", help="replaces training.epochs")
-    parser.add_argument("--resume", default="", help="auto (default), none, a manifest, or a checkpoint")
-    parser.add_argument("--target", default="", metavar="gpu-runner|codebuild|eks|here", help=TARGET)
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser.parse_args(argv)
 
@@ -113,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = given_inputs(os.environ)
     os.environ.update({BY_INPUT[name]: value for name, value in given.items() if name in BY_INPUT})
     try:
-        plan, planned = plan_given(args, given)
+        plan, planned = plan_given(given)
     except ConfigError as error:
         annotate_problems(str(error))
         append_summary(f"### ❌ Not started: the configuration or an input is wrong\n\n```\n{error}\n```\n")
@@ -128,13 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = markdown_plan(planned) if is_complete else report_missing_settings(plan)
     append_summary(text := SecretFilter().mask_under("", text))
     if plan.is_refused:
-        raise ConfigError(
-            missing_settings_text(plan.missing_settings, is_refused=True, hints=hints_for(plan, os.environ))
-        )
-    if plan.trains and plan.dispatch.target != Target.HERE:
+        raise ConfigError(missing_settings_text(plan.missing_settings, is_refused=True, hint=SETUP))
+    if plan.trains:
         plan = keep_commit(plan)
-    if args.output:
-        write_json_atomically(args.output, plan.to_json())
     output.print_json(plan.job_plan()) if args.json else print(text)
     if not planned.plan.get("fits", True):  # this is only computed: check_environment decides on the machine
         own = "" if plan.is_requested else " For another file on pushes: gh variable set TRAINYARD_CONFIG"
@@ -147,23 +129,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def plan_given(args: argparse.Namespace, given: Mapping[str, str]) -> "tuple[RunPlan, RunPreview]":
-    """Return the plan for the flags, else the inputs, else the variables. Raises ConfigError."""
-    file = str(args.config or given.get("config") or os.environ.get("TRAINYARD_CONFIG") or SHIPPED)
-    changes, name = overrides_in(args.settings or given.get("set", "")), given.get("name", "")
+def plan_given(given: Mapping[str, str]) -> "tuple[RunPlan, RunPreview]":
+    """Return the plan for the inputs, else the variables. Raises ConfigError."""
+    file, name = given.get("config") or os.environ.get("TRAINYARD_CONFIG") or SHIPPED, given.get("name", "")
+    changes = overrides_in(given.get("set", ""))
     inputs = DispatchInputs(
         file,
         changes,
-        epochs=args.epochs or given.get("epochs", ""),
-        resume=args.resume or given.get("resume") or "auto",
-        target=target_for(args.target or given.get("runner", ""), os.environ),
+        epochs=given.get("epochs", ""),
+        resume=given.get("resume") or "auto",
+        target=target_for(given.get("runner", ""), os.environ),
         dry_run=given.get("dry_run", "").lower() == "true",
     )
-    config, segment = load_config(Path(file), changes).config, first_segment(local_run(os.environ), name)
+    config, segment = load_config(Path(file), changes).config, first_segment(os.environ, name)
     if given.get("continues"):
         segment = segment_here(read_continues(given["continues"])[0], segment.commit)
     plan = resolve(inputs, config, segment, name=name, variables=os.environ)
-    refuse_cleaned_directory(os.environ)
     return plan, plan_of(config, plan)
 
 
@@ -195,54 +176,19 @@ def keep_commit(plan: "RunPlan") -> "RunPlan":
     return dataclasses.replace(plan, most_segments=plan.segment.number)
 
 
-def refuse_cleaned_directory(environment: Mapping[str, str]) -> None:
-    """Raise ConfigError for a directory of runs in the checkout that the next job's `git clean` deletes.
-
-    An absolute path on another machine is checked there, by trainyard step environment.
-    """
-    named = environment.get("TRAINYARD_RUNS_DIRECTORY", "")
-    if named and in_actions(environment) and is_cleaned(Path(named)):
-        raise ConfigError(
-            f"TRAINYARD_RUNS_DIRECTORY: {named} is in the checkout and not ignored by git, so the next job's "
-            "git clean deletes it. Name a folder outside: gh variable set TRAINYARD_RUNS_DIRECTORY "
-            f"--body /mnt/storage/runs; or add {named.rstrip('/')}/ to .gitignore"
-        )
-
-
 def report_missing_settings(plan: "RunPlan") -> str:
     """Write the annotation and summary of a run that trains nothing, with the commands that change this."""
-    hints = hints_for(plan, os.environ)
-    text = missing_settings_text(plan.missing_settings, is_refused=plan.is_refused, hints=hints)
+    text = missing_settings_text(plan.missing_settings, is_refused=plan.is_refused, hint=SETUP)
     annotate(Level.ERROR if plan.is_refused else Level.NOTICE, text)
-    return missing_settings_markdown(plan.missing_settings, is_refused=plan.is_refused, hints=hints)
-
-
-def hints_for(plan: "RunPlan", environment: Mapping[str, str]) -> list[str]:
-    """Return further commands and settings for the owner of the repository."""
-    if plan.dispatch.target is Target.HERE:
-        return []
-    hints = [f"For this and all else that a first run needs: {SETUP}"]
-    if plan.dispatch.target is Target.GPU_RUNNER and not plan.machine.is_known:
-        is_set = environment.get("TRAINYARD_CODEBUILD_PROJECT")
-        there = "CodeBuild is set up: gh workflow run training_ci.yml -f runner=codebuild"
-        instead = "To train on CodeBuild, set TRAINYARD_CODEBUILD_PROJECT instead of TRAINYARD_RUNNER_LABELS."
-        hints.append(there if is_set else instead)
-    return hints
-
-
-def local_run(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return GitHub's variables, or defaults if the script runs outside GitHub."""
-    here = {"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "1", "GITHUB_SHA": "0" * 40}
-    return {**here, **{name: environment[name] for name in here if environment.get(name)}}
+    return missing_settings_markdown(plan.missing_settings, is_refused=plan.is_refused, hint=SETUP)
 
 
 def plan_of(config: "Config", plan: "RunPlan") -> RunPreview:
     """Plan the run, for the runner's machine if it is known."""
     figures, is_program = plan_on(plan.machine, config), config.recipe == COMMAND
-    target = "this machine" if plan.dispatch.target is Target.HERE else str(plan.dispatch.target)
     return RunPreview(
         plan.job_plan(),
-        target=target,
+        target=str(plan.dispatch.target),
         labels=(*plan.machine.labels, *([f"group {plan.machine.group}"] if plan.machine.group else [])),
         model=shlex.join(config.program.command or ()) if is_program else config.model.name,
         parameters=None if is_program else count_parameters(config.model.architecture).total,

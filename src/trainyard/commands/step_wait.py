@@ -12,9 +12,9 @@ Example:    trainyard step wait
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
@@ -22,6 +22,7 @@ from trainyard.commands.notify import Notice, notify
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
 from trainyard.gateways.github_api import github_from
+from trainyard.github.job_end import job_of_call
 from trainyard.github.variables import read_json
 
 if TYPE_CHECKING:
@@ -86,21 +87,12 @@ def wait_for_start(
 ) -> str | None:
     """Return None as soon as a runner has taken the job, else the status of the job after `seconds`.
 
-    Several calls of train.yml in one run each have a job of this name; that of the call to which the job on
-    `runner`, this one, belongs is meant.
+    `runner` is the one that runs this job, which belongs to the same call of train.yml.
     """
     until = time.monotonic() + seconds
     while True:
-        jobs = {
-            str(each["name"]): each
-            for each in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
-        }
-        here = {"runner_name": runner, "status": "in_progress"}.items()
-        callers = (key.rpartition(" / ")[0] for key, each in jobs.items() if here <= each.items())
-        caller = next(callers, "") if runner else ""
-        named = [key for key in jobs if key.rpartition(" / ")[2] == name]
-        own = f"{caller} / {name}" if caller else next(iter(named), "")
-        job: Mapping[str, Any] = jobs.get(own, {})
+        jobs = api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest")
+        job = job_of_call(jobs, name, runner)
         status = str(job.get("status") or "")
         if status in ("in_progress", "completed"):
             return None

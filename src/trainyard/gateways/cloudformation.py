@@ -30,18 +30,18 @@ class CloudFormationStack:
         """Return the answer to one call. Raises ServiceError."""
         return self._aws.call("cloudformation", operation, **given)
 
-    def find(self, *, in_review: bool = False) -> Json | None:
+    def find(self) -> Json | None:
         """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
         # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
         answer = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
         stack: Json | None = answer["Stacks"][0] if answer else None
-        return stack if stack and (stack["StackStatus"] == _REVIEW) is in_review else None
+        return stack if stack and stack["StackStatus"] != _REVIEW else None
 
     def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> tuple[str, list[Json]]:
         """Create a change set; return its ARN and each ResourceChange, or nothing if all is as wanted.
 
-        A new stack imports resources that exist and that the template would retain. The change set of an
-        existing one also reverts changes that were made outside of the stack. Raises ServiceError.
+        The change set of an existing stack also reverts changes that were made outside of it. Raises
+        ServiceError.
         """
         made = self.call(
             "create_change_set",
@@ -51,7 +51,7 @@ class CloudFormationStack:
             Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
             Capabilities=["CAPABILITY_NAMED_IAM"],
             ChangeSetType="CREATE" if new else "UPDATE",
-            **({"ImportExistingResources": True} if new else {"DeploymentMode": "REVERT_DRIFT"}),
+            **({} if new else {"DeploymentMode": "REVERT_DRIFT"}),
         )
         named = {"ChangeSetName": made["Id"]}
         found = self._wait("Status", lambda: self.call("describe_change_set", **named))
@@ -59,18 +59,18 @@ class CloudFormationStack:
             return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
         reason = str(found.get("StatusReason", ""))
         if any(text in reason for text in _NOTHING_TO_CHANGE):
-            self.discard(made["Id"])
+            self.discard(made["Id"], new=new)
             return "", []
         # The reason only mentions the findings of the early validation, such as a name that is taken.
         events = self.call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
-        self.discard(made["Id"])
+        self.discard(made["Id"], new=new)
         findings = _reasons(events, "ValidationStatusReason")
         raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
 
-    def discard(self, change_set: str) -> None:
-        """Delete a change set, and the empty stack that was made for it."""
+    def discard(self, change_set: str, *, new: bool) -> None:
+        """Delete a change set, and the empty stack that was made for that of a new one."""
         self.call("delete_change_set", ChangeSetName=change_set)
-        if self.find(in_review=True):
+        if new:
             self.call("delete_stack", StackName=self.name)
 
     def execute(self, change_set: str) -> None:

@@ -5,13 +5,11 @@ only to GitHub and never to the target of a redirect, and appears in no error. T
 request. https://docs.github.com/en/rest
 """
 
-import copy
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -29,27 +27,13 @@ _RETRIED_STATUSES = (429, 500, 502, 503, 504)
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ApiAnswer:
-    """GitHub's answer to one call, which may be a refusal."""
-
-    status: int
-    content: Any
-    """The parsed JSON; None if there is none."""
-
-    @property
-    def message(self) -> str:
-        """The status and GitHub's own text, which states why a call was refused."""
-        text = self.content.get("message", "") if isinstance(self.content, dict) else ""
-        return " ".join(f"{self.status} {text}".split())[:300]
-
-
 class ApiRefusedError(ServiceError):
     """GitHub refused a call."""
 
-    def __init__(self, method: str, path: str, answer: ApiAnswer) -> None:
-        self.answer = answer
-        super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}")
+    def __init__(self, method: str, path: str, status: int, message: str) -> None:
+        self.status = status
+        place = path.partition("?")[0] or "the repository"
+        super().__init__(f"GitHub refused {method} {place}: {f'{status} {message}'.rstrip()}")
 
 
 class GitHub:
@@ -60,13 +44,20 @@ class GitHub:
             raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
         if urlsplit(server).scheme not in ("http", "https"):
             raise ConfigError("GITHUB_API_URL is not an http or https address")
-        self._server = server.rstrip("/")
-        self._base, self._token = f"{self._server}/repos/{repository}", token
+        self._base, self._token = f"{server.rstrip('/')}/repos/{repository}", token
         self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
-    def get(self, path: str, **query: str | int) -> Any:
-        """Return the answer to a read. Raises ServiceError when GitHub refuses or cannot be reached."""
-        return self._json("GET", path, query=query)
+    def get(self, path: str, *, or_none: bool = False, **query: str | int) -> Any:
+        """Return the answer to a read; with `or_none`, None for "not found".
+
+        Raises ServiceError when GitHub refuses or cannot be reached.
+        """
+        try:
+            return self._json("GET", path, query=query)
+        except ApiRefusedError as error:
+            if or_none and error.status == 404:
+                return None
+            raise
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Json]:
         """Every item of a list, read page by page; `key` names the list if the answer is an object."""
@@ -83,24 +74,15 @@ class GitHub:
 
     def post(self, path: str, body: Json | None = None) -> Any:
         """Return the answer to a change; it is not retried."""
-        return self._json("POST", path, body=body or {})
+        return self.change("POST", path, body or {})
+
+    def change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer to a change by any method; it is not retried."""
+        return self._json(method, path, body=None if body is None else dict(body))
 
     def delete(self, path: str) -> None:
         """Delete something; it is retried."""
         self._json("DELETE", path)
-
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ApiAnswer:
-        """Return the answer to a call about anything, such as `repos/me/lab`; a read is retried.
-
-        Raises ServiceTroubleError when there is no answer, or GitHub's rate limit is reached.
-        """
-        root = copy.copy(self)
-        root._base = f"{self._server}/"
-        sent = None if body is None else dict(body)
-        try:
-            return ApiAnswer(200, root._json(method, path, body=sent))
-        except ApiRefusedError as error:
-            return error.answer
 
     def dispatch(self, workflow: str, *, ref: str, inputs: Mapping[str, str]) -> str:
         """Start `workflow` on a branch or tag; return the new run's URL, empty if GitHub does not give it.
@@ -131,7 +113,7 @@ class GitHub:
             try:
                 return self._once(method, path, body)
             except HTTPError as error:
-                refusal = ApiRefusedError(method, path, _answer_of(error))
+                refusal = ApiRefusedError(method, path, error.code, _message_of(error))
                 if error.headers.get("X-RateLimit-Remaining") == "0":
                     raise ServiceTroubleError(f"GitHub's rate limit is reached: {refusal}") from None
                 if error.code not in _RETRIED_STATUSES:
@@ -180,8 +162,10 @@ def server_of(host: str) -> str:
     return f"https://{host}/api/v3"
 
 
-def _answer_of(error: HTTPError) -> ApiAnswer:
+def _message_of(error: HTTPError) -> str:
+    """Return GitHub's own text, which states why a call was refused."""
     try:
-        return ApiAnswer(error.code, json.loads(error.read(10_000)))
+        content = json.loads(error.read(10_000))
     except (ValueError, OSError, HTTPException):
-        return ApiAnswer(error.code, None)
+        return ""
+    return " ".join(str(content.get("message", "")).split())[:300] if isinstance(content, dict) else ""

@@ -9,7 +9,7 @@ job that reports its own end sets the output `reported` to the attempt. This mod
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ _NOT_ALLOWED = re.compile(
 MOST_ATTEMPTS = 50
 """Attempts of one run that GitHub allows: https://docs.github.com/en/actions/reference/limits"""
 _LOG = "gh run view {run} --log-failed"
-_AGAIN = "gh run rerun {run} --failed"
+_AGAIN = "{again}"
 _MOST_LETTERS = 400  # of a quoted sentence
 
 
@@ -79,7 +79,7 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
         if _result(needs, name) == "skipped" and _is_due(needs, attempt, name):
             effect = texts.not_started or texts.after
             reasons.append(f"the run was cancelled before the job {texts.title} started: {effect}")
-            fixes.append(_rerun(needs))
+            fixes.append(_AGAIN)
         elif _has_bad_end(needs, name, texts) and not is_reported(needs, name, attempt):
             record, is_cancelled = records(texts.title), _result(needs, name) == "cancelled"
             cause, has_run = quoted_cause(record), bool(record.get("runner_name") or not record)
@@ -88,13 +88,36 @@ def unreported_end(needs: Json, *, run: str, attempt: str, records: JobRecords) 
             effect = texts.after if has_run else texts.not_started or texts.after
             reason = f"the job {texts.title} {ended} ({cause or 'GitHub names no cause'}): {effect}"
             reasons.append(own or reason)
-            fix = _rerun(needs) if is_cancelled else texts.fix
-            fixes.append(fix if has_run or own or not cause else _fix_of(cause, _rerun(needs)))
+            fix = _AGAIN if is_cancelled else texts.fix
+            fixes.append(fix if has_run or own or not cause else _fix_of(cause))
             person = BY_PERSON.search(cause) if is_cancelled else None
             by_person |= person is not None and not person["what"].endswith("[bot]")
     if not reasons:
         return None
-    return JobEnd("; ".join(reasons), next_command(fixes[0].format(run=run), attempt), by_person)
+    fix = fixes[0].format(run=run, again=rerun_command(run, records(TRAINING["plan"].title)))
+    return JobEnd("; ".join(reasons), next_command(fix, attempt), by_person)
+
+
+def rerun_command(run: str, plan: Json) -> str:
+    """Return the command that starts a run again from its job `Plan`; all of its jobs if that is not known.
+
+    GitHub runs a job again together with those that need it. `--failed` would leave out the job that waits
+    for a runner, which succeeded, and would keep a plan whose variables may be what was wrong.
+    """
+    return f"gh run rerun --job {plan['id']}" if "id" in plan else f"gh run rerun {run}"
+
+
+def job_of_call(jobs: Iterable[Json], title: str, runner: str) -> Json:
+    """Return the job `title` of the call of train.yml that has the job on `runner`; empty without one.
+
+    GitHub names a job of a called workflow `CALLER / JOB`, and several calls in one run each have such a job.
+    """
+    known = {str(each["name"]): each for each in jobs}
+    here = {"runner_name": runner, "status": "in_progress"}.items()
+    callers = [name.rpartition(" / ")[0] for name, each in known.items() if runner and here <= each.items()]
+    named = [name for name in known if name.rpartition(" / ")[2] == title]
+    own = f"{callers[0]} / {title}" if callers and callers[0] else next(iter(named), "")
+    return known.get(own, {})
 
 
 def quoted_cause(record: Json) -> str:
@@ -110,16 +133,16 @@ def quoted_cause(record: Json) -> str:
     return ""
 
 
-def _fix_of(cause: str, rerun: str) -> str:
+def _fix_of(cause: str) -> str:
     """Return what to do about a job that GitHub did not give to a machine, for a cause that it names."""
     found = _NOT_ALLOWED.search(cause)
     if found is None:
-        return rerun if BY_PERSON.search(cause) else f"settle what GitHub says, then {rerun}"
+        return _AGAIN if BY_PERSON.search(cause) else f"settle what GitHub says, then {_AGAIN}"
     # The tags of lineages share a pattern, so that it is allowed once.
     pattern = re.sub(r"^(trainyard-lineage-).*", r"\1*", found["ref"])
     path = f"repos/{{{{owner}}}}/{{{{repo}}}}/environments/{found['environment']}/deployment-branch-policies"
     kind = found["kind"].lower()
-    return f"gh api --method POST {path} -f name='{pattern}' -f type={kind}, then {rerun}"
+    return f"gh api --method POST {path} -f name='{pattern}' -f type={kind}, then {_AGAIN}"
 
 
 def next_command(fix: str, attempt: str) -> str:
@@ -147,11 +170,6 @@ def _is_due(needs: Json, attempt: str, name: str) -> bool:
             "failure",
         )
     return name == "train" and outputs_of(needs, "plan").get("trains") == "true"
-
-
-def _rerun(needs: Json) -> str:
-    """Return the command that starts a run again; GitHub refuses `--failed` where no job failed."""
-    return _AGAIN if any(_result(needs, name) == "failure" for name in needs) else "gh run rerun {run}"
 
 
 def _result(needs: Json, name: str) -> str:

@@ -1,20 +1,13 @@
-"""One repository on GitHub: its name in every form, its facts, and requests about it.
-
-Requests are made by a function that is passed in. A refusal becomes an error that names the call; "not found"
-may be an answer.
-"""
+"""One repository on GitHub: its name in every form, and its facts, by an API that is passed in."""
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
 
 if TYPE_CHECKING:
-    from trainyard.gateways.github_api import ApiAnswer
-
-    Ask = Callable[..., ApiAnswer]  # `gateways.github_api.GitHub.ask`
+    from trainyard.gateways.github_api import GitHub
 
 GITHUB = "github.com"
 _PARTS = re.compile(r"(?:(?P<host>[\w.-]+(?::\d+)?)/)?(?P<name>[\w.-]+/[\w.-]+)", re.ASCII)
@@ -45,40 +38,14 @@ class Repository:
         return f"repos/{self.name}"
 
 
-class RefusedError(ServiceError):
-    """GitHub refused a call."""
-
-    def __init__(self, method: str, path: str, answer: "ApiAnswer") -> None:
-        self.status, self.message = answer.status, answer.message
-        super().__init__(f"GitHub refused {method} {path.partition('?')[0]}: {answer.message}{_hint(answer)}")
-
-
-def request(
-    ask: "Ask", method: str, path: str, body: Mapping[str, Any] | None = None, *, or_none: bool = False
-) -> Any:
-    """Return the content of the answer; with `or_none`, None for "not found". Raises RefusedError."""
-    answer = ask(method, path, body)
-    if answer.status == 404 and or_none:
-        return None
-    if not 200 <= answer.status < 300:
-        raise RefusedError(method, path, answer)
-    return answer.content
-
-
-def list_items(ask: "Ask", path: str, key: str) -> list[Any]:
-    """Return every item of a list, read page by page. Raises RefusedError."""
-    items: list[Any] = []
-    for number in range(1, 51):
-        found = request(ask, "GET", f"{path}?per_page=100&page={number}").get(key) or []
-        items += found
-        if len(found) < 100:
-            break
-    return items
-
-
-def get_repository(ask: "Ask", host: str, name: str) -> Repository:
+def get_repository(api: "GitHub", host: str, name: str) -> Repository:
     """Return the facts about a repository. Raises ConfigError or ServiceError where none can train."""
-    found = request(ask, "GET", f"repos/{name}", or_none=True)
+    try:
+        found = api.get("", or_none=True)
+    except ServiceTroubleError:
+        raise
+    except ServiceError as error:
+        raise ServiceError(with_hint(error)) from None
     if found is None:
         raise ServiceError(
             f"{host} has no repository {name} that your login may see. Check the name, and gh auth status; "
@@ -144,13 +111,13 @@ def _push_command(name: str) -> str:
     return f"git remote rename origin upstream; gh repo create {name} --private --source . --push"
 
 
-def _hint(answer: "ApiAnswer") -> str:
-    """Return the fix for a refusal, to be appended to its message; empty when none is known."""
-    text = answer.message.lower()
-    if answer.status == 401:
-        return ". Log in again: gh auth login"
-    if "not accessible by" in text:
-        return ". The token lacks a permission: docs/runbooks/permissions.md#setting-up lists them"
-    if "scope" in text or "must have admin" in text:
-        return ". Your login may not do that: gh auth refresh --scopes repo,workflow"
-    return ""
+def with_hint(refusal: ServiceError) -> str:
+    """Return the text of GitHub's refusal with the fix where one is known."""
+    text = str(refusal).rstrip(".")
+    if ": 401 " in text:
+        return f"{text}. Log in again: gh auth login"
+    if "not accessible by" in text.lower():
+        return f"{text}. The token lacks a permission: docs/runbooks/permissions.md#setting-up lists them"
+    if "scope" in text.lower() or "must have admin" in text.lower():
+        return f"{text}. Your login may not do that: gh auth refresh --scopes repo,workflow"
+    return text

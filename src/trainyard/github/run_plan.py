@@ -271,15 +271,15 @@ def _store(text: str) -> str:
 
 
 def _missing_settings(target: Target, machine: Machine, store: str, *, role: str) -> Iterator[MissingSetting]:
-    if target in PLACES and not machine.is_known:
+    if not machine.is_known:
         variable, example = PLACES[target]
         yield MissingSetting("where to train", variable, f"gh variable set {variable} --body {example}")
     if target is Target.EKS and not role:
         command = "gh variable set TRAINYARD_EKS_ROLE --body arn:aws:iam::ACCOUNT:role/NAME"
         yield MissingSetting("which role may send jobs", "TRAINYARD_EKS_ROLE", command)
     if not store:
-        set_it = "gh variable set TRAINYARD_STORE --body " if target in PLACES else "export TRAINYARD_STORE="
-        yield MissingSetting("where to store", "TRAINYARD_STORE", set_it + _STORE_EXAMPLE)
+        command = f"gh variable set TRAINYARD_STORE --body {_STORE_EXAMPLE}"
+        yield MissingSetting("where to store", "TRAINYARD_STORE", command)
 
 
 def _resume(resume: str, segment: Segment, *, again: bool) -> str:

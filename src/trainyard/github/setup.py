@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
-from trainyard.github.repository import GITHUB, RefusedError, Repository, list_items, request
+from trainyard.github.repository import GITHUB, Repository, with_hint
 from trainyard.github.runner_command import runner_command
 from trainyard.github.setup_step import (
     BROWSER,
@@ -53,7 +53,7 @@ from trainyard.github.variables import (
 )
 
 if TYPE_CHECKING:
-    from trainyard.github.repository import Ask
+    from trainyard.gateways.github_api import GitHub
 
 TRAIN_JOB = "Train and prove"  # a name in the workflow; a test checks that they are equal
 # The tags from which segments run whose branch has a newer workflow file.
@@ -120,7 +120,7 @@ class Setup:
 
     def __init__(
         self,
-        ask: "Ask",
+        api: "GitHub",
         repository: Repository,
         wanted: WantedSetup,
         *,
@@ -128,7 +128,7 @@ class Setup:
         replace_chosen: bool = False,
     ) -> None:
         """`replace_chosen`: settings that somebody chose are replaced."""
-        self._ask, self._repository, self._wanted = ask, repository, wanted
+        self._api, self._repository, self._wanted = api, repository, wanted
         self._is_dry_run, self._replaces_chosen = dry_run, replace_chosen
         self._for_gh = repository_argument(repository.host, repository.name)
         self._selector, self._kind = RunnerSelector(tuple(wanted.labels), wanted.group), wanted.kind
@@ -140,8 +140,10 @@ class Setup:
             try:
                 step = replace(check(), name=name)
                 yield self._change(step, check) if step.verdict is SetupVerdict.CHANGE else step
-            except RefusedError as error:
-                yield self._refusal(name, str(error))
+            except ServiceTroubleError:
+                raise
+            except ServiceError as error:
+                yield self._refusal(name, with_hint(error))
 
     def rows(self) -> Iterator[tuple[str, Callable[[], SetupStep]]]:
         """Yield name and function of each row, in order."""
@@ -182,11 +184,11 @@ class Setup:
         refusal = "GitHub accepted the change but does not show it"
         try:
             for change in step.changes:
-                request(self._ask, change.method, change.path, change.body)
+                self._make(change)
         except ServiceTroubleError:
             raise
         except ServiceError as error:
-            refusal = str(error)
+            refusal = with_hint(error)
         again = replace(check(), name=step.name)
         if again.verdict is SetupVerdict.CHANGE:
             return self._refusal(step.name, f"{step.text}: {refusal}")
@@ -267,7 +269,7 @@ class Setup:
         if rules and not is_limited:
             return _by_hand(f"it has rules of yours and no such limit: add one, {text}", page)
         policies = f"{base}/{path}/deployment-branch-policies"
-        listed = list_items(self._ask, policies, "branch_policies") if is_limited else []
+        listed = self._list(f"{path}/deployment-branch-policies", "branch_policies") if is_limited else []
         present = {(str(each["name"]), str(each.get("type", "branch"))) for each in listed}
         bodies = [{"name": pattern, "type": kind} for pattern, kind in sorted(wanted - present)]
         changes = [SetupChange("POST", policies, body) for body in bodies]
@@ -304,7 +306,7 @@ class Setup:
                 "private, or accept that with --allow-public"
             )
             return _by_hand(text, Todo(BROWSER, f"{repository.page}/settings#danger-zone"))
-        listed = list_items(self._ask, f"{repository.base}/actions/runners", "runners") if is_own else []
+        listed = self._list("actions/runners", "runners") if is_own else []
         needed = {*map(str.casefold, labels)}  # GitHub ignores the case of labels
         fitting = [each for each in listed if needed <= {one["name"].casefold() for one in each["labels"]}]
         run = "" if fitting or (is_own and not repository.is_of_organisation) else self._proven_since(LABELS)
@@ -336,7 +338,7 @@ class Setup:
         }
         token, note = "TOKEN", "a run without --dry-run inserts a token that is valid for an hour"
         if not self._is_dry_run:
-            made = request(self._ask, for_token.method, for_token.path)
+            made = self._make(for_token)
             ends = datetime.fromisoformat(made["expires_at"]).astimezone(UTC)
             token = str(made["token"])
             note = f"the token in it is for one hour, until {ends:%H:%M} UTC; run this again for a new one"
@@ -418,14 +420,20 @@ class Setup:
         path = f"actions/workflows/{WORKFLOW}/runs?branch={branch}&per_page=10"
         runs = (self._get(path, or_none=True) or {}).get("workflow_runs") or []
         for run in runs:
-            jobs = list_items(self._ask, f"{self._repository.base}/actions/runs/{run['id']}/jobs", "jobs")
+            jobs = self._list(f"actions/runs/{run['id']}/jobs", "jobs")
             green = [str(job["name"]) for job in jobs if job.get("conclusion") == "success"]
             if any(name.split(" / ")[-1] == TRAIN_JOB for name in green):
                 return runs, run
         return runs, None
 
     def _get(self, path: str, *, or_none: bool = False) -> Any:
-        return request(self._ask, "GET", f"{self._repository.base}/{path}", or_none=or_none)
+        return self._api.get(f"/{path}", or_none=or_none)
+
+    def _list(self, path: str, key: str) -> list[Json]:
+        return list(self._api.pages(f"/{path}", key))
+
+    def _make(self, change: SetupChange) -> Any:
+        return self._api.change(change.method, change.path.removeprefix(self._repository.base), change.body)
 
     def _value(self, name: str) -> str:
         return str((self._get(f"actions/variables/{name}", or_none=True) or {}).get("value") or "")

@@ -1,4 +1,4 @@
-"""Choose where a run trains: your own GPU runner, a CodeBuild machine, a cluster (EKS), or this machine.
+"""Choose where a run trains: your own GPU runner, a CodeBuild machine, or a cluster (EKS).
 
 It chooses the machine of the job `train`, the queue that it waits in and what is known of where it trains:
 CodeBuild and clusters train elsewhere, and a hosted machine starts and follows them. It queries no service.
@@ -35,8 +35,6 @@ class Target(StrEnum):
     """One build, which runs buildspec.yml."""
     EKS = "eks"
     """Pods of a cluster."""
-    HERE = "here"
-    """The machine that plans also trains, as in `buildspec.yml`; no job is routed."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,7 @@ class Machine:
     """The machine that the job `train` is routed to."""
 
     labels: tuple[str, ...]
-    """Labels that the runner must have.
-
-    Empty where no job is routed, and where the repository does not say which machine trains.
-    """
+    """Labels that the runner must have; empty where the repository does not say which machine trains."""
     queue: str
     """Concurrency group; jobs of one queue run one after the other."""
     hardware: str | None = None
@@ -84,7 +79,7 @@ def target_for(requested: str, variables: MutableMapping[str, str]) -> Target:
 
     Anything but the name of a target is a runner's label, or JSON as `runs-on` takes it, which then replaces
     the variable. If several are set up, the order is: the own runner, which is paid for already, CodeBuild,
-    the cluster. Outside a workflow nothing is routed.
+    the cluster.
     """
     requested = "" if requested == AS_SET_UP else requested or variables.get(LABELS, "")
     if requested in list(Target):
@@ -92,8 +87,6 @@ def target_for(requested: str, variables: MutableMapping[str, str]) -> Target:
     if requested:
         is_json = requested.lstrip().startswith(("[", "{"))
         variables[LABELS] = requested if is_json else json.dumps([requested])
-    if variables.get("GITHUB_ACTIONS") != "true":
-        return Target.HERE
     named = (target for target, (variable, _) in PLACES.items() if variables.get(variable))
     return next(named, Target.GPU_RUNNER)
 
@@ -119,7 +112,7 @@ def machine_for(target: Target, variables: Mapping[str, str]) -> Machine:
         return Machine(
             runner.labels if cluster else (), f"trainyard-eks-{run}", hardware, cluster, runner.group
         )
-    if target is Target.GPU_RUNNER and (text := variables.get(LABELS, "")):
+    if text := variables.get(LABELS, ""):
         try:
             selector = selector_in_json(text)
         except ConfigError as error:

@@ -2,7 +2,7 @@
 
 The things to damage are found by walking real runs; rules state the expected verdicts (`situations`).
 A run of the tests takes a share of the situations, always the same one; TRAINYARD_EVERY_SITUATION=1 all of
-them. Fields of records with wrong values are in tests/scripts/test_prove_tampering.py and tests/unit/proof.
+them. Fields of records with wrong values are in tests/unit/proof.
 """
 
 import os

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainyard.gateways.github_api import ApiAnswer
+from trainyard.gateways.github_api import ApiRefusedError
+from trainyard.gateways.github_api import GitHub as Api
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import Setup, WantedSetup
 from trainyard.github.setup_step import SetupStep, exit_code_of_steps
@@ -187,9 +188,20 @@ def set_up(
     dry_run: bool = False,
 ) -> Done:
     """Set the stand-in up without `gh` and without a connection, for rules with many cases."""
+    api, wanted = InMemory(github), wanted or WantedSetup()
+    repository = get_repository(api, host, REPOSITORY)
+    return Done(list(Setup(api, repository, wanted, dry_run=dry_run, replace_chosen=yes).steps()))
 
-    def ask(method: str, path: str, body: Any = None) -> ApiAnswer:
-        return ApiAnswer(*github.reply(method, f"/{path}", json.loads(json.dumps(body))))
 
-    repository, wanted = get_repository(ask, host, REPOSITORY), wanted or WantedSetup()
-    return Done(list(Setup(ask, repository, wanted, dry_run=dry_run, replace_chosen=yes).steps()))
+class InMemory(Api):
+    """The API of the stand-in."""
+
+    def __init__(self, github: GitHub) -> None:
+        super().__init__(REPOSITORY, "")
+        self._github = github
+
+    def _json(self, method: str, path: str, *, query: Any = None, body: Any = None) -> Any:
+        status, found = self._github.reply(method, f"/repos/{REPOSITORY}{path}", json.loads(json.dumps(body)))
+        if status >= 400:
+            raise ApiRefusedError(method, path, status, found["message"])
+        return found

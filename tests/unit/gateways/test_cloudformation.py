@@ -1,15 +1,11 @@
 """A stack against scripted answers, where moto has no answer; AWS's own model checks each request."""
 
-import json
-import re
 from typing import Any, cast
 
 import pytest
 from botocore.session import get_session
 from botocore.validate import ParamValidator
-from tests.unit.infrastructure.template_reader import ACCOUNT, REGION, ResolvedTemplate
 
-from trainyard.commands import init_aws
 from trainyard.errors import ServiceError, WaitTimeoutError
 from trainyard.gateways import cloudformation
 from trainyard.gateways.aws_refusals import AwsAccount
@@ -73,26 +69,12 @@ def test_a_stack_that_agrees_has_no_change_set_and_a_name_that_is_taken_is_named
             {"Status": "FAILED", "StatusReason": "DescribeEvents"},
         ],
         describe_events=[{"OperationEvents": [why]}],
-        describe_stacks=[stands("REVIEW_IN_PROGRESS")],
     )
     with pytest.raises(ServiceError, match="GitHubRole: lab-github already exists"):
         stack(taken).plan("{}", {}, new=True)
-    assert taken.operations()[-3:] == ["delete_change_set", "describe_stacks", "delete_stack"]
-    assert stack(taken).find() is None, "a stack that was never created is none"
-
-
-def test_resources_that_exist_are_imported_and_then_get_the_settings() -> None:
-    change = {"LogicalResourceId": "SourceBucket", "ResourceType": "AWS::S3::Bucket", "Action": "Import"}
-    sets = [
-        {"Status": "CREATE_COMPLETE", "Changes": [{"ResourceChange": {**change, "Action": action}}]}
-        for action in ("Import", "Modify")
-    ]
-    aws = Aws(**PLANNED, describe_change_set=sets)
-    (found,) = init_aws.deploy(stack(aws), "{}", {}, new=True, dry_run=False)
-    assert init_aws.row_of(found, dry_run=False)["standing"] == "imported"
-    asked = [given for operation, given in aws.requests if operation == "create_change_set"]
-    assert [each["ChangeSetType"] for each in asked] == ["CREATE", "UPDATE"]
-    assert asked[0]["ImportExistingResources"] is True
+    assert taken.operations()[-2:] == ["delete_change_set", "delete_stack"]
+    review = Aws(describe_stacks=[stands("REVIEW_IN_PROGRESS")])
+    assert stack(review).find() is None, "a stack that was never created is none"
 
 
 def test_a_failure_has_the_reason_of_the_resource_that_caused_it() -> None:
@@ -114,22 +96,3 @@ def test_a_stack_that_does_not_settle_ends_with_how_to_follow_it(monkeypatch: py
     monkeypatch.setattr(cloudformation, "_SECONDS", 0.0)
     with pytest.raises(WaitTimeoutError, match="describe-stack-events --stack-name lab"):
         stack(Aws(describe_stacks=[stands("X_IN_PROGRESS")])).execute(ARN)
-
-
-def test_what_is_retained_can_be_imported_by_the_identifier_of_its_schema() -> None:
-    """cfn-lint has AWS's own schemas. An OIDC provider is found only by its ARN, which no template has."""
-    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
-
-    values = {"Project": "lab", "Repository": "team/lab"}
-    names = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
-    written = json.loads(init_aws.write_template({**values, **names}, ["verl", "a-b"]))
-    for name, resource in written["Resources"].items():
-        if resource.get("DeletionPolicy") == "Retain" and name != "GitHubProvider":
-            schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", resource["Type"]).schema
-            (key,) = [path.removeprefix("/properties/") for path in schema["primaryIdentifier"]]
-            assert isinstance(resource["Properties"][key], str), name
-    assert init_aws.more_repositories(written["Resources"]) == ["verl", "a-b"]
-    more = {name for name in written["Resources"] if name.startswith("More")}
-    assert len(more) == 4 and all(re.fullmatch("[A-Za-z0-9]+", name) for name in more)
-    found = ResolvedTemplate(values, written).resources()
-    assert {name: found[name] for name in found if name not in more} == ResolvedTemplate(values).resources()

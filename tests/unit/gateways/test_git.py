@@ -35,6 +35,17 @@ def test_a_clean_tree_is_identified_by_its_commit(repository: Path) -> None:
     }
 
 
+def test_git_of_a_container_job_trusts_its_workspace(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the checkout belongs to another user."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    assert repository_facts(repository) == {}
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(repository))
+    assert repository_facts(repository)["dirty"] is False
+
+
 def digests_of_changes(repository: Path) -> set[str]:
     """The digests of two trees with changed code; both trees must be dirty."""
     digests = set()

@@ -283,22 +283,3 @@ def test_any_program_is_trained_stored_and_proven_though_github_refuses_the_arti
     assert played.green, played.log
     assert any("/checkpoint-" in key for key in bucket.keys("program/")), played.log
     told(played, "proven")
-
-
-def test_a_cluster_that_cannot_be_checked_is_reported_once(stage: Any) -> None:
-    """A hosted job sends the training to the cluster, and follows it."""
-    played = stage.play(
-        "workflow_dispatch",
-        inputs={"config": TINY, "runner": "eks"},
-        variables={
-            "TRAINYARD_EKS_CLUSTER": "gpus",
-            "TRAINYARD_EKS_ROLE": ROLE,
-            "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
-            "TRAINYARD_STORE": "s3://ml-runs/eks",
-        },
-        environment={"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"},
-    )
-    assert played.exit_code == 1
-    assert played.steps[TRAIN] == "failure", played.log
-    [message] = played.messages
-    assert "failed" in message

@@ -31,17 +31,11 @@ _HOST = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(
 
 
 def no_repository(name: str, region: str) -> str:
-    """Return the message for a repository that does not exist, with the command that makes one.
-
-    A further repository is named PROJECT/NAME; another `--ecr-repository` would replace the first one.
-    """
-    head, _, last = name.rpartition("/")
-    project = head if head and "/" not in head else "trainyard"
-    words = f" --project-name {project}" if project != "trainyard" else ""
-    other = f", which makes {project}/{last}, and name that" if name != f"{project}/{last}" else ""
+    """Return the message for a repository that does not exist, with the command that makes it."""
     return (
-        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make one once "
-        f"with trainyard init aws{words} --more-repository {last} --region {region}{other}, or name another."
+        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make it, with a "
+        "name PROJECT/NAME if CodeBuild builds the image: aws ecr create-repository --region "
+        f"{region} --repository-name {name} --image-scanning-configuration scanOnPush=true; or name another."
     )
 
 

@@ -69,16 +69,16 @@ def markdown_plan(planned: RunPreview) -> str:
 
 
 def missing_settings_text(
-    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hints: Sequence[str] = ()
+    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hint: str
 ) -> str:
     """The reason why nothing is trained and the commands that change it, as an annotation or an error."""
     return "\n".join(
-        [f"{_headline(missing_settings, is_refused)}.", *(each.command for each in missing_settings), *hints]
+        [f"{_headline(missing_settings, is_refused)}.", *(each.command for each in missing_settings), hint]
     )
 
 
 def missing_settings_markdown(
-    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hints: Sequence[str] = ()
+    missing_settings: "Sequence[MissingSetting]", *, is_refused: bool, hint: str
 ) -> str:
     """The same as a job summary, ending in a newline."""
     parts = [
@@ -86,8 +86,7 @@ def missing_settings_markdown(
         "This command sets it up:" if len(missing_settings) == 1 else "These commands set it up:",
         fence_code("\n".join(each.command for each in missing_settings)),
     ]
-    if hints:
-        parts.append("\n".join(f"- {hint}" for hint in hints))
+    parts.append(hint)
     if not is_refused:
         parts.append("Until then a push and the daily run end here, after a few minutes of a hosted runner.")
     return "\n\n".join(parts) + "\n"
