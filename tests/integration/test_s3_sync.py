@@ -136,8 +136,8 @@ def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_an
         old = bucket.client.get_object(Bucket=bucket.name, Key=key, VersionId=version)["Body"].read()
         bucket.put(key, old)
     assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
-    [plan] = plan_pruning(bucket.store, [1], rules := RetentionRules(keep_last=1))
-    assert prune(bucket.store, plan, by="ada", rules=rules) == []
+    [plan] = plan_pruning(bucket.store, [1], RetentionRules(keep_last=1))
+    assert prune(bucket.store, plan, by="ada") == []
     found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run)
     assert (found.problems, found.notes) == ((), ())
 
