@@ -271,18 +271,6 @@ def test_a_step_that_is_trained_and_stored_anew_while_others_are_removed_stays(
     assert ok(store, run)
 
 
-def test_what_is_promoted_in_the_very_moment_is_rescued(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
-    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
-    told = prune(store, plan, by="ada")
-    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, so it was kept"]
-    assert steps_in(folder) == [300, 500]
-    assert ok(store, run)
-
-
 def test_the_names_are_read_again_before_every_single_checkpoint_goes(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
@@ -371,14 +359,6 @@ def test_rules_that_are_none() -> None:
         RetentionRules()
     with pytest.raises(ConfigError, match="--keep-last 0"):
         RetentionRules(keep_last=0)
-
-
-def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
-    assert runs_in_question(store, None) == runs_in_question(store, "1") == [1]
-    with pytest.raises(VerificationError, match=r"Run 2 is not in .*; it has 1\."):
-        runs_in_question(store, "2")
-    with pytest.raises(ConfigError, match="needs a run"):
-        runs_in_question(store, "auto")
 
 
 def records_in(folder: Path) -> list[str]:
