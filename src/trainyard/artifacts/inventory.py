@@ -15,11 +15,11 @@ from typing import Any
 
 from trainyard.artifacts.promotion import Promotion, list_promotions
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.run_notes import notes_in_store
 from trainyard.artifacts.record.sync_report import Verdict, size_text
 from trainyard.artifacts.store.layout import (
+    belongs_to_checkpoint,
     checkpoint_step_of,
     identity_key,
     is_manifest,
@@ -129,7 +129,7 @@ def _list_run(
         proof=_proof(manifest, judge, problems) if is_read else NOT_JUDGED,
         age_seconds=round(time.time() - put, 1) if put else None,
         **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
-        checkpoints=_checkpoints(manifest, listed, names) if is_read else _named(number, listed, names),
+        checkpoints=_checkpoints(number, listed, names),
         pruned=len(manifest.pruned) if manifest else 0,
         objects=len(listed) + len(manifests),
         bytes=sum(found.size for found in (*listed.values(), *manifests.values())),
@@ -202,22 +202,13 @@ def _proof(
 
 
 def _checkpoints(
-    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: _Names
+    number: int, listed: Mapping[str, StoredObject], names: _Names
 ) -> tuple[ListedCheckpoint, ...]:
-    found = []
-    for each in checkpoints_of(manifest) if manifest else []:
-        age = _age(listed[entry.key].modified for entry in each.objects if entry.key in listed)
-        promoted = tuple(sorted(name.name for name in names if name.digest == each.digest))
-        found.append(ListedCheckpoint(each.step, each.size, age, promoted))
-    return tuple(reversed(found))
-
-
-def _named(number: int, listed: Mapping[str, StoredObject], names: _Names) -> tuple[ListedCheckpoint, ...]:
-    """Return the checkpoints by the names of their files, oldest first."""
-    parts: dict[int, list[StoredObject]] = {}
+    """Return the checkpoints by the names of their files, oldest first; one of unknown step comes first."""
+    parts: dict[int | None, list[StoredObject]] = {}
     for found in listed.values():
-        if (step := checkpoint_step_of(found.key)) is not None:
-            parts.setdefault(step, []).append(found)
+        if belongs_to_checkpoint(found.key):
+            parts.setdefault(checkpoint_step_of(found.key), []).append(found)
     return tuple(
         ListedCheckpoint(
             step,
@@ -225,7 +216,7 @@ def _named(number: int, listed: Mapping[str, StoredObject], names: _Names) -> tu
             _age(found.modified for found in parts[step]),
             tuple(sorted(name.name for name in names if (name.run_number, name.step) == (number, step))),
         )
-        for step in sorted(parts)
+        for step in sorted(parts, key=lambda step: -1 if step is None else step)
     )
 
 

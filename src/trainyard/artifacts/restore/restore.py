@@ -262,22 +262,18 @@ def _lock_directory(work: Path) -> Iterator[None]:
 @contextmanager
 def _suggest_retry(work: Path) -> Iterator[None]:
     """Add the place of the fetched files to an error of the store or the disk."""
+    kept = (
+        f"Nothing is under the final name. What was fetched is kept in {work}: run the same command again "
+        "to continue."
+    )
     try:
         yield
     except (ServiceError, VerificationError) as error:
-        raise type(error)(f"{error}\n{_leftovers_text(work)}") from error
+        raise type(error)(f"{error}\n{kept}") from error
     except OSError as error:
         free = size_text(shutil.disk_usage(work).free)
-        name = error.filename or work
-        text = f"{name}: {error.strerror} ({free} free there).\n{_leftovers_text(work)}"
+        text = f"{error.filename or work}: {error.strerror} ({free} free there).\n{kept}"
         raise TrainyardError(text) from error
-
-
-def _leftovers_text(work: Path) -> str:
-    nothing = "Nothing is under the final name"
-    if not any(work.iterdir()):
-        return f"{nothing}, and nothing was fetched."
-    return f"{nothing}. The fetched files are kept in {work}: run the same command again to continue."
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:
