@@ -148,7 +148,7 @@ def measure_listing(url: str, runs: int) -> dict[str, Any]:
     with counted_requests() as requests:
         before = time.process_time()
         store = open_store(url)
-        listed = list_runs(store, used_numbers(store), judge=failing_parts, price=None)
+        listed = list_runs(store, used_numbers(store), judge=failing_parts)
         result |= {"ls_cpu_seconds": round(time.process_time() - before, 2), "ls_requests": dict(requests)}
     with counted_requests() as requests:
         before = time.process_time()

@@ -40,7 +40,7 @@ from trainyard.gateways.github_api import GitHub, server_of
 from trainyard.gateways.github_cli import token_of_login
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
 from trainyard.gateways.local_machine import free_bytes
-from trainyard.gateways.model_signing import METHOD, signer_from
+from trainyard.gateways.model_signing import signer_from
 from trainyard.gateways.nvidia import query_gpus
 from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
@@ -143,7 +143,7 @@ def query_readiness(wanted: Deployment, *, timeout: float = SECONDS) -> Answers:
         role=role,
         role_problem=role_problem,
         **facts,
-        **_query_signer(timeout),
+        **_query_signer(),
     )
 
 
@@ -180,16 +180,12 @@ def _assume_role(url: str, seconds: float) -> tuple[str, str]:
     return role.arn, ""
 
 
-def _query_signer(seconds: float) -> dict[str, Any]:
+def _query_signer() -> dict[str, Any]:
     """Return the signing settings of the environment as fields of `Answers`, never the key itself."""
     try:
-        if within(seconds, signer_from) is None:
-            return {}
+        return {"signing": "the key can be used"} if signer_from() else {}
     except ConfigError as error:
         return {"signing_problem": str(error)}
-    except (ServiceError, WaitTimeoutError) as error:
-        return {"signing_problem": f"Sigstore: {error}", "signing_is_away": True}
-    return {"signing": "with this workflow's identity" if os.environ.get(METHOD) else "the key can be used"}
 
 
 def default_config() -> Path | None:

@@ -92,7 +92,7 @@ def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_
     assert restore(store, Selection(1), tmp_path / "back").steps == (100, 200)
     [plan] = plan_pruning(store, [1], rules)
     with pytest.raises(ServiceError, match=r"The missing permission is s3:DeleteObject on"):
-        prune(store, plan, by="ada", rules=rules)
+        prune(store, plan, by="ada")
     enforce(False)
     iam = boto3.client("iam", endpoint_url=moto.url, region_name="us-east-1")
     user = iam.list_users()["Users"][-1]["UserName"]
@@ -101,7 +101,7 @@ def test_only_the_role_for_retention_removes_and_only_checkpoints_and_copies_of_
     iam.put_user_policy(UserName=user, PolicyName="retention", PolicyDocument=document)
     enforce(True)
     [plan] = plan_pruning(store, [1], rules)
-    assert prune(store, plan, by="ada", rules=rules) == []
+    assert prune(store, plan, by="ada") == []
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).notes == ()
     store.delete("run-1/records-1/run.json")  # one that newer records supersede
     for key in ("manifests/run-1-manifest.json", "run-1/run.json", "promoted/best.json"):

@@ -199,6 +199,6 @@ def test_a_check_that_was_killed_and_one_that_is_not_ours(
     assert probe_store(store, writes=True).problems == []
     sync_run(store, make_run(), None)
     assert (used_numbers(store), verify_run(store, 1, depth=Depth.FULL).problems) == ([1], ())
-    (listed,) = list_runs(store, [1], judge=lambda *_: (), price=None)
+    (listed,) = list_runs(store, [1], judge=lambda *_: ())
     of_the_run = [key for key in keys(seaweedfs, bucket) if key.startswith(("run-1/", "man", "met"))]
     assert listed.objects == len(of_the_run), "what a check left is of no run"

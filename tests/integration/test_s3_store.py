@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
 from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.s3.bucket import Bucket
 
@@ -101,7 +99,7 @@ def test_a_key_of_any_name_is_the_same_for_other_clients(
     assert server.client.get_object(Bucket=bucket, Key=key)["Body"].read() == b"1234"
     assert [(found.key, found.etag) for found in store.list_objects(key[:-1])] == [(key, stored.etag)]
     assert list(store.folders()) == ["run-1"]
-    assert b"".join(store.read_chunks(key, start=1, length=2)) == b"23"
+    assert b"".join(store.stream(key, 1, 4)) == b"234"
     assert store.describe(f"{key}-not") is None
 
 
@@ -144,36 +142,12 @@ def test_a_large_file_goes_in_parts_and_appears_only_when_committed(
     assert list(store.list_objects("")) == []
     stored = upload.commit()
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert hashlib.sha256(b"".join(store.read_chunks("big"))).hexdigest() == upload.sha256
+    assert hashlib.sha256(b"".join(store.stream("big", 0, upload.size))).hexdigest() == upload.sha256
     described = store.describe("big")
     assert described is not None
     assert checksum_agrees(described.checksum, upload.sha256, stored.checksum) is True
     assert server.client.head_object(Bucket=bucket, Key="big")["ServerSideEncryption"] == "AES256"
     assert (stored.checksum["algorithm"], stored.checksum["type"]) == ("CRC64NVME", "FULL_OBJECT")
-
-
-@pytest.mark.usefixtures("small_limit")
-@pytest.mark.parametrize("answer", [None, {"UploadId": "none"}])
-def test_a_store_without_crc64nvme_gets_parts_without_checksums_and_is_read_back(
-    answer: Any, server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create, asked = Bucket.create, list[str]()
-
-    def refuse(self: Bucket, operation: str, key: str, **arguments: Any) -> Any:
-        asked.append(str(arguments.get("ChecksumAlgorithm")))
-        if arguments.get("ChecksumAlgorithm") == "CRC64NVME":
-            return answer
-        return create(self, operation, key, **arguments)
-
-    monkeypatch.setattr(Bucket, "create", refuse)
-    store = open_store(f"s3://{bucket}")
-    for name in ("a", "b"):
-        file = random_file(tmp_path / name, 33 * MIB)
-        with GroupUploader(store, known={}, there={}, metadata={}) as sending:
-            entry = sending.send(Group(name, (Item(name, file),)))[name]
-        assert entry.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-        assert b"".join(store.read_chunks(name)) == file.read_bytes()
-    assert asked == ["CRC64NVME", "None", "None"], "asked once only"
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -210,7 +184,7 @@ def test_an_object_that_is_not_there_is_an_answer(store: Store) -> None:
     assert store.describe("none") is None
     assert store.read_object("none") is None
     with pytest.raises(FileNotFoundError):
-        list(store.read_chunks("none"))
+        list(store.stream("none", 0, 0))
 
 
 def test_no_encryption_is_asked_for_when_none_is_wanted(server: Any, bucket: str, tmp_path: Path) -> None:
@@ -257,16 +231,14 @@ def test_an_impossible_number_of_attempts_is_a_usage_error(monkeypatch: pytest.M
         open_store("s3://some-bucket")
 
 
-def test_a_part_is_read_and_nothing_beyond_the_end(store: Store) -> None:
+def test_an_object_is_read_from_a_start_and_nothing_beyond_its_end(store: Store) -> None:
     store.put_new("a", b"0123456789", metadata={})
     store.put_new("empty", b"", metadata={})
-    assert b"".join(store.read_chunks("a", start=3, length=4)) == b"3456"
-    assert b"".join(store.read_chunks("a", start=9, length=7)) == b"9"
-    assert b"".join(store.read_chunks("a", start=4)) == b"456789"
-    assert b"".join(store.read_chunks("a", start=10, length=7)) == b""
-    assert b"".join(store.read_chunks("empty", length=1)) == b""
+    for start, rest in ((4, b"456789"), (9, b"9"), (10, b"")):
+        assert b"".join(store.stream("a", start, 17)) == rest
+    assert b"".join(store.stream("empty", 0, 1)) == b""
     with pytest.raises(FileNotFoundError):
-        list(store.read_chunks("none", start=1, length=2))
+        list(store.stream("none", 1, 2))
 
 
 def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the_end(

@@ -11,8 +11,6 @@ import pytest
 from trainyard.artifacts.record.contents import contents_of
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
-from trainyard.artifacts.retention.pruning import prune
-from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run
@@ -116,30 +114,6 @@ def test_a_large_file_that_is_another_than_the_manifest_says_is_named_and_not_st
     assert re.search(r"__0_0\.distcp: SHA-256 .*, the checkpoint's manifest says", problem)
     assert not list(bucket.store.list_objects("run-1/checkpoint-100/"))
     assert not bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads")
-
-
-def test_in_a_bucket_with_versions_what_was_overwritten_or_removed_is_noticed_and_can_be_had_back(
-    bucket: Bucket, make_run: Any
-) -> None:
-    on = {"Status": "Enabled"}
-    bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration=on)
-    run = make_run(steps=(100, 200, 300))
-    sync_run(bucket.store, run, 1)
-    first = {
-        key: bucket.client.head_object(Bucket=bucket.name, Key=key)["VersionId"] for key in (DATA, OTHER)
-    }
-    bucket.put(DATA, os.urandom(100_000))
-    bucket.client.delete_object(Bucket=bucket.name, Key=OTHER)
-    named = {problem.partition(":")[0] for problem in verify_run(bucket.store, 1, depth=Depth.FULL).problems}
-    assert named == {DATA, OTHER}
-    for key, version in first.items():
-        old = bucket.client.get_object(Bucket=bucket.name, Key=key, VersionId=version)["Body"].read()
-        bucket.put(key, old)
-    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
-    [plan] = plan_pruning(bucket.store, [1], rules := RetentionRules(keep_last=1))
-    assert prune(bucket.store, plan, by="ada", rules=rules) == []
-    found = verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run)
-    assert (found.problems, found.notes) == ((), ())
 
 
 def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(

@@ -48,7 +48,7 @@ def _new_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def content_of(store: Store, key: str) -> bytes:
-    return b"".join(store.read_chunks(key))
+    return b"".join(store.stream(key, 0, 0))
 
 
 @pytest.mark.parametrize("size", [3000, PART + 1000])
@@ -175,12 +175,12 @@ def test_what_is_in_an_archive_is_neither_proven_nor_promoted_and_listed_as_such
         assert f"{data}: is in the archive GLACIER" in problem
     with pytest.raises(VerificationError, match=f"{data}: is in the archive GLACIER"):
         find_promotable(remote, 1, 200, depth=Depth.LISTING)
-    (listed,) = list_runs(remote, [1], judge=lambda *_: (), price=None)
+    (listed,) = list_runs(remote, [1], judge=lambda *_: ())
     assert f"{data}: is in the archive GLACIER" in listed.problems[0]
     if server == "moto":
         client.restore_object(Bucket=name, Key=f"runs/{data}", RestoreRequest={"Days": 1})
         assert verify_run(remote, 1, depth=Depth.FULL, run_directory=run).problems == ()
-        (listed,) = list_runs(remote, [1], judge=lambda *_: (), price=None)
+        (listed,) = list_runs(remote, [1], judge=lambda *_: ())
         assert listed.problems == ()
 
 

@@ -113,7 +113,7 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session"}
-SHARED_GATEWAYS = ("process", "process_tree", "aws_session", "aws_refusals", "time_limit")
+SHARED_GATEWAYS = ("process", "process_tree", "nvidia", "aws_session", "aws_refusals", "time_limit")
 MUTATORS = {
     "append",
     "extend",
@@ -155,11 +155,11 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 9_639),
+    "commands": (8_000, 9_609),
     "training": (9_500, 9_910),
-    "gateways": (7_500, 8_543),
+    "gateways": (7_500, 8_415),
     "jobs": (6_500, 7_861),
-    "artifacts": (6_500, 6_924),
+    "artifacts": (6_500, 6_627),
     "programs": (5_500, 8_850),
     "report": (4_800, 5_611),
     "image": (3_900, 4_698),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
-    "src": (72_000, 86_103),
-    "tests": (75_000, 88_111),
+    "src": (72_000, 85_648),
+    "tests": (75_000, 87_853),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -17,12 +17,11 @@ from trainyard.run.directory import RunDirectory
 
 LARGEST_FILE = 32 << 20
 """A larger metrics.jsonl or events.jsonl is cut to its last rows; any other larger file is omitted."""
-LARGEST_LOG = 2 << 20
-"""A larger text file in `logs/` is cut to its beginning and end."""
+LARGEST_LOG = 8 << 20
+"""A larger text file in `logs/` is cut to its last lines."""
 LARGEST_LOGS = 32 << 20
 """Total size kept of `logs/`, smallest files first."""
 _TEXTS = (".log", ".txt")
-_CUT = b"\n[... the middle of this file was left out ...]\n"
 
 
 @dataclass
@@ -64,10 +63,10 @@ def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
         put(path, _full_content(path))
     for path in _files(directory.path, "metrics.jsonl", "events.jsonl", "evaluations.jsonl"):
-        put(path, _last_rows(path))
+        put(path, _last_lines(path, LARGEST_FILE))
     end = gathered.size + LARGEST_LOGS
     for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):
-        content = _both_ends(path) if path.suffix in _TEXTS else _full_content(path)
+        content = _last_lines(path, LARGEST_LOG) if path.suffix in _TEXTS else _full_content(path)
         fits = content is not None and gathered.size + len(content) <= end
         put(path, content if fits else None)
     return gathered
@@ -82,22 +81,11 @@ def _full_content(path: Path) -> bytes | None:
     return path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
 
 
-def _last_rows(path: Path) -> bytes:
-    """Return the file, or its last complete lines."""
+def _last_lines(path: Path, most: int) -> bytes:
+    """Return the file, or its last complete lines, of at most `most` bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        if size > LARGEST_FILE:
-            file.seek(size - LARGEST_FILE)
-            file.readline()  # probably the rest of a cut row
+        if size > most:
+            file.seek(size - most)
+            file.readline()  # probably the rest of a cut line
         return file.read()
-
-
-def _both_ends(path: Path) -> bytes:
-    """Return the file, or its beginning and its end."""
-    size, half = path.stat().st_size, (LARGEST_LOG - len(_CUT)) // 2
-    with path.open("rb") as file:
-        if size <= LARGEST_LOG:
-            return file.read()
-        head = file.read(half)
-        file.seek(size - half)
-        return head + _CUT + file.read(half)

@@ -1,4 +1,4 @@
-"""List the runs and checkpoints of a store: size, age, completeness and monthly cost.
+"""List the runs and checkpoints of a store: size, age and completeness.
 
 One listing of the store says which runs there are, with their sizes, checkpoints and ages. The records of
 the newest runs are read too: their verdict rests on names and sizes, and the proof of one that succeeded is
@@ -15,11 +15,11 @@ from typing import Any
 
 from trainyard.artifacts.promotion import Promotion, list_promotions
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
-from trainyard.artifacts.record.checkpoints import checkpoints_of
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.run_notes import notes_in_store
 from trainyard.artifacts.record.sync_report import Verdict, size_text
 from trainyard.artifacts.store.layout import (
+    belongs_to_checkpoint,
     checkpoint_step_of,
     identity_key,
     is_manifest,
@@ -27,17 +27,11 @@ from trainyard.artifacts.store.layout import (
     manifest_prefix,
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject, snapshot
-from trainyard.artifacts.verify.comparison import Depth
-from trainyard.artifacts.verify.verify import verify_run
 
-S3_USD_PER_GB_MONTH = 0.023
-"""S3 Standard, us-east-1, the first 50 TB of a month (https://aws.amazon.com/s3/pricing/)."""
-_GB = 1 << 30
-"""The size that S3 bills as one GB."""
 _RUNS_AT_ONCE = 8
-# Runs whose proof is judged without a depth: it takes 30 ms of processor time or more for each.
+# Runs whose proof is judged: it takes 30 ms of processor time or more for each.
 MOST_JUDGED = 20
-# Runs whose manifest and claim are read without a depth: two requests for each, in an S3 store.
+# Runs whose manifest and claim are read: two requests for each, in an S3 store.
 MOST_READ = 100
 NOT_JUDGED = "not judged"
 NAMES_ONLY, NAMES_AND_SIZES = "names", "names and sizes"
@@ -82,47 +76,30 @@ class ListedRun(Verdict):
     objects: int
     bytes: int
     """Size of every object under the run's prefix, in the manifest or not."""
-    usd_per_month: float | None
     depth: str
-    """Basis of the verdict: `names and sizes`, `names` for an older run whose records were not read, or the
-    depth of the verification."""
+    """Basis of the verdict: `names and sizes`, or `names` for an older run whose records were not read."""
     problems: tuple[str, ...]
     note: str
     """The newest note that somebody gave to the run."""
     tags: tuple[str, ...]
 
 
-def price_for(url: str, given: float | None) -> float | None:
-    """Return US dollars per GB and month: the given price, else S3's list price; None for a local folder."""
-    if given is not None:
-        return given
-    return S3_USD_PER_GB_MONTH if url.startswith("s3://") else None
-
-
 def list_runs(
-    store: Store,
-    numbers: Iterable[int],
-    *,
-    judge: Judge,
-    price: float | None,
-    depth: Depth | None = None,
-    most_read: int = MOST_READ,
-    most_judged: int = MOST_JUDGED,
+    store: Store, numbers: Iterable[int], *, judge: Judge, most_read: int = MOST_READ
 ) -> list[ListedRun]:
     """Return the runs, oldest first.
 
     `judge` returns the parts of its proof that a run in the store fails. It restores the run's records, so it
     is asked for the newest runs only; of older ones only the manifest and the claim are read, and of still
-    older ones nothing. With a `depth`, all are read and judged. Raises
-    ServiceError when the store cannot be reached.
+    older ones nothing. Raises ServiceError when the store cannot be reached.
     """
     wanted, store = sorted(numbers), snapshot(store)
-    read, judged = (frozenset(wanted if depth else wanted[-most:]) for most in (most_read, most_judged))
+    read, judged = (frozenset(wanted[-most:]) for most in (most_read, MOST_JUDGED))
     judge_run, names = partial(judge, store), list(list_promotions(store))
 
     def one(number: int) -> ListedRun:
         by = judge_run if number in judged else None
-        return _list_run(store, names, number, by, price=price, depth=depth, is_read=number in read)
+        return _list_run(store, names, number, by, is_read=number in read)
 
     with ThreadPoolExecutor(_RUNS_AT_ONCE) as pool:
         return list(pool.map(one, wanted))
@@ -134,8 +111,6 @@ def _list_run(
     number: int,
     judge: "Callable[[int], Sequence[str]] | None",
     *,
-    price: float | None,
-    depth: Depth | None,
     is_read: bool,
 ) -> ListedRun:
     listed = listed_objects(store, number)
@@ -143,12 +118,9 @@ def _list_run(
     manifest, problems = None, _unlisted(number, {*listed, *manifests})
     if is_read:
         _, manifest, problems = newest_manifest(store, number)
-    if depth is not None:
-        problems = list(verify_run(store, number, depth=depth).problems)
-    elif manifest is not None:
+    if manifest is not None:
         problems = problems + _missing(manifest, listed) + _archive_problems(store, manifest, listed)
     notes = notes_in_store(store, number)
-    size = sum(found.size for found in (*listed.values(), *manifests.values()))
     put = max((found.modified for found in manifests.values()), default=0.0)
     return ListedRun(
         run_number=number,
@@ -157,12 +129,11 @@ def _list_run(
         proof=_proof(manifest, judge, problems) if is_read else NOT_JUDGED,
         age_seconds=round(time.time() - put, 1) if put else None,
         **_figures(manifest.provenance if manifest else {}, manifest.outcome if manifest else {}),
-        checkpoints=_checkpoints(manifest, listed, names) if is_read else _named(number, listed, names),
+        checkpoints=_checkpoints(number, listed, names),
         pruned=len(manifest.pruned) if manifest else 0,
         objects=len(listed) + len(manifests),
-        bytes=size,
-        usd_per_month=None if price is None else round(size / _GB * price, 6),
-        depth=str(depth) if depth else NAMES_AND_SIZES if is_read else NAMES_ONLY,
+        bytes=sum(found.size for found in (*listed.values(), *manifests.values())),
+        depth=NAMES_AND_SIZES if is_read else NAMES_ONLY,
         problems=tuple(problems),
         note=notes.text,
         tags=notes.tags,
@@ -231,22 +202,13 @@ def _proof(
 
 
 def _checkpoints(
-    manifest: RunManifest | None, listed: Mapping[str, StoredObject], names: _Names
+    number: int, listed: Mapping[str, StoredObject], names: _Names
 ) -> tuple[ListedCheckpoint, ...]:
-    found = []
-    for each in checkpoints_of(manifest) if manifest else []:
-        age = _age(listed[entry.key].modified for entry in each.objects if entry.key in listed)
-        promoted = tuple(sorted(name.name for name in names if name.digest == each.digest))
-        found.append(ListedCheckpoint(each.step, each.size, age, promoted))
-    return tuple(reversed(found))
-
-
-def _named(number: int, listed: Mapping[str, StoredObject], names: _Names) -> tuple[ListedCheckpoint, ...]:
-    """Return the checkpoints by the names of their files, oldest first."""
-    parts: dict[int, list[StoredObject]] = {}
+    """Return the checkpoints by the names of their files, oldest first; one of unknown step comes first."""
+    parts: dict[int | None, list[StoredObject]] = {}
     for found in listed.values():
-        if (step := checkpoint_step_of(found.key)) is not None:
-            parts.setdefault(step, []).append(found)
+        if belongs_to_checkpoint(found.key):
+            parts.setdefault(checkpoint_step_of(found.key), []).append(found)
     return tuple(
         ListedCheckpoint(
             step,
@@ -254,7 +216,7 @@ def _named(number: int, listed: Mapping[str, StoredObject], names: _Names) -> tu
             _age(found.modified for found in parts[step]),
             tuple(sorted(name.name for name in names if (name.run_number, name.step) == (number, step))),
         )
-        for step in sorted(parts)
+        for step in sorted(parts, key=lambda step: -1 if step is None else step)
     )
 
 
@@ -265,17 +227,13 @@ def _age(times: Iterable[float]) -> float | None:
 
 
 def inventory_table(runs: Sequence[ListedRun]) -> str:
-    """Return a table for people: one line per run, and the total cost."""
-    head = ("run", "run id", "proof", "training", "checkpoints", "size", "age", "$ per month", "verdict")
+    """Return a table for people: one line per run, and the total size."""
+    head = ("run", "run id", "proof", "training", "checkpoints", "size", "age", "verdict")
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    cost = sum(run.usd_per_month or 0 for run in runs)
-    priced = any(run.usd_per_month is not None for run in runs)
     total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {size_text(sum(run.bytes for run in runs))}"
-    return "\n".join(
-        line.rstrip() for line in (*lines, total + (f", $ {cost:,.2f} per month" if priced else ""))
-    )
+    return "\n".join(line.rstrip() for line in (*lines, total))
 
 
 def _row(run: ListedRun) -> tuple[str, ...]:
@@ -288,10 +246,9 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     shown += [step for step in steps if "(" in step and step not in shown]
     good = "not read" if run.depth == NAMES_ONLY else f"complete ({run.depth})"
     verdict = good if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
-    cost = "" if run.usd_per_month is None else f"{run.usd_per_month:,.2f}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
     size, age = size_text(run.bytes), format_age(run.age_seconds)
-    return str(run.run_number), run.run_id, run.proof, run.status, text, size, age, cost, verdict
+    return str(run.run_number), run.run_id, run.proof, run.status, text, size, age, verdict
 
 
 def format_age(seconds: float | None) -> str:

@@ -18,7 +18,7 @@ from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, own_manifest_problem
 from trainyard.artifacts.store.layout import PROMOTED, promotion_key
 from trainyard.artifacts.store.object_store import Store, put_and_confirm
-from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
+from trainyard.artifacts.verify.comparison import Depth, compare_objects
 from trainyard.errors import ConfigError, DamagedFileError, RunConflictError, VerificationError
 from trainyard.run.record_models import OF_A_FILE, Count, Number, SchemaNumber, Text, validate_record
 from trainyard.run.untrusted_files import parse_json_object
@@ -99,7 +99,7 @@ def find_checkpoint_problems(store: Store, checkpoint: Checkpoint, *, depth: Dep
     """Return the problems of a stored checkpoint, by its own manifest and the run's."""
     listed = {found.key: found for found in store.list_objects(checkpoint.prefix)}
     own = own_manifest_problem(store, checkpoint)
-    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth, seed=new_seed())
+    wrong = compare_objects(store, checkpoint.objects, listed, depth=depth)
     return [wrong[key] for key in sorted(wrong)] or ([own] if own else [])
 
 

@@ -159,7 +159,7 @@ def _send_and_read(store: Store, path: Path) -> None:
         raise
     described, start = store.describe(key), max(0, len(content) - 2 * _REST_BYTES)
     try:
-        is_read = b"".join(store.read_chunks(key, start=start)) == content[start:]
+        is_read = b"".join(store.stream(key, start, len(content))) == content[start:]
     except FileNotFoundError:
         is_read = False
     if not is_read or described is None or described.size != len(content):

@@ -13,7 +13,7 @@ machine, the configuration, the code, its tools and README, the workflows, the s
 repository, the cluster, the repository of images, W&B and Slack. What it cannot check is listed as such.
 
 Reads:      --config for artifacts.store and artifacts.encryption; --run-dir (run.json); TRAINYARD_RUN_ID;
-            TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless; AWS_*;
+            TRAINYARD_SIGNING_KEY[_PASSWORD]; AWS_*;
             TRAINYARD_AWS_ROLE, _REGION and _ACCESS (check is enough). --all: trainyard.yaml, or
             in this repository configs/training_configuration.yaml, if no --config is given; gh, actionlint;
             SLACK_*, WANDB_*, TRAINYARD_EKS_CLUSTER or KUBECONFIG, TRAINYARD_IMAGE_REPOSITORY

@@ -93,7 +93,7 @@ def device_here(config: "Config") -> "tuple[Device, int]":
     gpus = () if wanted == "cpu" else query_gpus().gpus
     index = int(wanted.partition(":")[2] or 0)
     if index < len(gpus):
-        here = gpu(gpus[index].name, gpus[index].memory_bytes, host_bytes=memory // len(gpus))
+        here = gpu(gpus[index].name, int(gpus[index].memory_total_bytes or 0), host_bytes=memory // len(gpus))
         return here, len(gpus)
     if wanted.startswith("cuda"):
         raise ConfigError(

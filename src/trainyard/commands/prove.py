@@ -135,7 +135,7 @@ def prove_run(
 def store_of(directory: RunDirectory, url: str | None, run_id: str) -> str | None:
     """Return `url`, else the store of the run's configuration, else of its last proof, else None."""
     try:
-        return store_settings(directory.path, url=url, encryption=None).url
+        return store_settings(directory.path, url=url, encryption=None)[0]
     except ConfigError:
         return proven_store(directory, run_id)
 

@@ -73,5 +73,5 @@ def store_entries(url: str) -> list[ListedEntry]:
     """Return all runs of a store. Raises ServiceError when the store cannot be reached."""
     store = open_store(url)
     numbers = runs_in_question(store, None)
-    found = inventory.list_runs(store, numbers, judge=failing_parts, price=None, most_read=len(numbers))
+    found = inventory.list_runs(store, numbers, judge=failing_parts, most_read=len(numbers))
     return entries_of_store(found, store)

@@ -1,13 +1,12 @@
-"""List the contents of a store: runs, their proofs, checkpoints, sizes, age, completeness, and monthly cost.
+"""List the contents of a store: runs, their proofs, checkpoints, sizes, age and completeness.
 
 Reads:  --store: all names and sizes; the manifests of the newest 100 runs, and the records of the newest 20
-        that succeeded, which are judged; with --depth those of all, and the objects that it verifies;
-        AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
+        that succeeded, which are judged; AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL)
 Writes: a table on stdout, or JSON
 Exit codes: 0 the runs that were read are complete; 1 something is missing or wrong; 2 wrong usage; 4 the
         store cannot be reached
 
-Example: trainyard store ls --store s3://ml-runs --price-per-gb-month 0.0125
+Example: trainyard store ls --store s3://ml-runs
 """
 
 import argparse
@@ -16,21 +15,15 @@ from collections.abc import Sequence
 from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.verify.comparison import Depth
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
-
-DEPTHS = ("listing", "sample", "full")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_store=True)
     parser.add_argument("--run-number", metavar="N", help="only this run")
-    parser.add_argument("--depth", choices=DEPTHS, help="verify each run; default: names and sizes")
-    price = "price of 2**30 bytes; default for s3://: 0.023, the list price of S3 Standard in us-east-1"
-    parser.add_argument("--price-per-gb-month", type=arguments.amount, metavar="USD", help=price)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 
@@ -38,13 +31,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     store = open_store(args.store, call_seconds=args.call_seconds)
-    price = inventory.price_for(args.store, args.price_per_gb_month)
-    depth = Depth(args.depth) if args.depth else None
-    numbers = runs_in_question(store, args.run_number)
-    runs = inventory.list_runs(store, numbers, judge=failing_parts, price=price, depth=depth)
+    runs = inventory.list_runs(store, runs_in_question(store, args.run_number), judge=failing_parts)
     if args.json:
-        value = {"store": store.url, "usd_per_gb_month": price, "runs": [run.to_json() for run in runs]}
-        output.print_json(value)
+        output.print_json({"store": store.url, "runs": [run.to_json() for run in runs]})
     else:
         output.print_text(inventory.inventory_table(runs))
     output.print_remarks(problem for run in runs for problem in run.problems)

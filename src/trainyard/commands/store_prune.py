@@ -46,10 +46,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
     )
-    parser.add_argument("--even-promoted", action="store_true", help="also remove promoted checkpoints")
-    parser.add_argument(
-        "--even-parents", action="store_true", help="also remove checkpoints that other runs started from"
-    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--apply", action="store_true", help="carry out the plan")
     parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
@@ -61,13 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    rules = RetentionRules(
-        keep_last=args.keep_last,
-        keep_every=args.keep_every,
-        max_age=args.max_age,
-        keep_promoted=not args.even_promoted,
-        even_parents=args.even_parents,
-    )
+    rules = RetentionRules(args.keep_last, args.keep_every, args.max_age)
     store = open_store(args.store, call_seconds=args.call_seconds)
     with terminal.show_live(PhaseDisplay("retention", "reading the manifests")) as display:
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
@@ -80,18 +70,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.apply:
         display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")
         with terminal.show_live(display):
-            problems += _apply(store, plans, rules, progress=display)
+            problems += _apply(store, plans, progress=display)
     output.print_remarks(problems)
     words = "removed" if args.apply else "would be removed; nothing was changed; --apply removes them"
     output.announce("retention", f"{count} checkpoints, {size} {words}", "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def _apply(store: Any, plans: Sequence[Any], rules: Any, *, progress: Any) -> list[str]:
+def _apply(store: Any, plans: Sequence[Any], *, progress: Any) -> list[str]:
     signer = signer_from()
     who, problems = os.environ.get("GITHUB_ACTOR") or getpass.getuser(), []
     for plan in plans:
         if plan.changes:
-            problems += prune(store, plan, by=who, rules=rules, signer=signer)
+            problems += prune(store, plan, by=who, signer=signer)
             progress.advance(len(plan.removals))
     return problems

@@ -5,7 +5,7 @@ again.
 
 Reads:  --run-dir (or --checkpoint and --metrics); its config.yaml if --store or --encryption is not given;
         AWS_* (credentials, AWS_REGION, AWS_ENDPOINT_URL, AWS_MAX_ATTEMPTS: 5 per call);
-        TRAINYARD_SIGNING_KEY[_FILE, _PASSWORD] or TRAINYARD_SIGNING=keyless, to sign the manifest with
+        TRAINYARD_SIGNING_KEY[_PASSWORD], to sign the manifest with
 Writes: objects in the store; with --json a report on stdout; the step outputs manifest, manifest_sha256
 Exit codes: 0 stored; 1 not all was stored, the run number belongs to another run, or the disk is full;
         2 wrong usage; 4 the store refuses; with --follow: 5 no run appeared, or one without an outcome fell

@@ -1,8 +1,7 @@
 """Check that the store holds what the trainer wrote: compare store, manifest and, if it still exists, disk.
 
-The store's own checksums are compared, or bytes are read back; metadata that we wrote is never trusted. The
-origins of the run are followed: parent checkpoints are verified if the store has them, data and code are
-shown.
+The store's own checksums are compared, or bytes are read back; metadata that we wrote is never trusted. Of a
+run that started from another run's checkpoint, only this run is verified.
 
 Reads:  --store and --run-number: the run's objects and manifests, to the given --depth (listing: names, sizes
         and the store's checksums; sample: a tenth of the objects' bytes too; full: every byte);
@@ -21,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.artifacts.ancestry import walk_lineage
 from trainyard.artifacts.record.run_numbers import find_run_number
 from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.store.store_address import open_store
@@ -45,8 +43,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_run(parser, text="the run's directory, or its number in --store")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    seed = "the seed of the sample; default: a new one"
-    parser.add_argument("--seed", metavar="N", type=arguments.natural_number, help=seed)
     parser.add_argument(
         "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
     )
@@ -72,7 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.run_number,
             args.run_dir,
             depth=Depth(args.depth),
-            seed=args.seed,
             public_key=args.public_key,
         )
     if args.json:
@@ -97,22 +92,18 @@ def _verify_store(
     run_dir: Path | None,
     *,
     depth: Depth,
-    seed: int | None,
     public_key: Path | None,
 ) -> dict[str, Any]:
     with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
         directory = RunDirectory(run_dir) if run_dir is not None else None
         number = find_run_number(store, run_number, run_dir)
-        found = verify_run(store, number, depth=depth, run_directory=directory, seed=seed, progress=display)
-    how = f" ({text})" if (text := found.depth_text()) else ""
+        found = verify_run(store, number, depth=depth, run_directory=directory, progress=display)
+    how = f" ({found.depth})" if found.depth else ""
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{how}"
     words = found.compared if found.ok else "not equal"
     signature = _verify_signature(public_key, store, number)
-    with terminal.show_live(PhaseDisplay("lineage", "reading the parent checkpoints")):
-        lineage = walk_lineage(store, number, depth=depth)
-    _announce("lineage", lineage.summary(), lineage.problems, notes=lineage.notes)
     _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
-    return {"stored": found.to_json(), "signature": signature, "lineage": lineage.to_json()}
+    return {"stored": found.to_json(), "signature": signature}
 
 
 def _verify_signature(public_key: Path | None, store: "Store", number: int) -> dict[str, Any]:

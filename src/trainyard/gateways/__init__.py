@@ -46,13 +46,8 @@ def join_chunks(key: str, chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         pieces.append(chunk)
         size += len(chunk)
-        require_small(key, size)
+        if size > MOST_OBJECT_BYTES:
+            raise VerificationError(
+                f"{key}: damaged: more than {MOST_OBJECT_BYTES:,} bytes, where a record belongs"
+            )
     return b"".join(pieces)
-
-
-def require_small(key: str, size: int) -> None:
-    """Raise VerificationError when an object of `size` bytes is too large for a record."""
-    if size > MOST_OBJECT_BYTES:
-        raise VerificationError(
-            f"{key}: damaged: more than {MOST_OBJECT_BYTES:,} bytes, where a record belongs"
-        )

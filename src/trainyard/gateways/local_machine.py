@@ -5,6 +5,7 @@ The gateway `nvidia` queries the GPUs, the trainer imports torch, and `preflight
 
 import importlib.util
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -140,30 +141,21 @@ def _groups_with_limits(root: Path) -> Iterator[_Group]:
     """Every group from this process's own up to the root, because any of them can have the tightest limit.
 
     Inside a container, the path in /proc may be the host's while the mounted root is the container's group.
+    Control groups of version 1 are not read.
     """
-    for line in _text_of(root / "proc/self/cgroup").splitlines():
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if not controllers:
-            yield from _limits(root / "sys/fs/cgroup", path, ("memory.max", "memory.current", ""))
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-            yield from _limits(root / "sys/fs/cgroup/memory", path, names)
-
-
-def _limits(mounted: Path, path: str, names: tuple[str, str, str]) -> Iterator[_Group]:
-    limit_name, usage_name, prefix = names
-    inside = PurePosixPath(path.strip("/"))
+    own = re.search(r"^0::(.*)$", _text_of(root / "proc/self/cgroup"), re.MULTILINE)
+    inside = PurePosixPath(own[1].strip("/") if own else "")
     for folder in (inside, *inside.parents):
-        limit = _text_of(mounted / folder / limit_name)
+        group = root / "sys/fs/cgroup" / folder
+        limit = _text_of(group / "memory.max")
         if not limit.isdecimal():  # "max", or no such group here
             continue
-        usage = _number(mounted / folder / usage_name)
-        stat = _numbers_of(mounted / folder / "memory.stat")
-        caches = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
-        swap = _text_of(mounted / folder / "memory.swap.max")
-        swapped = _number(mounted / folder / "memory.swap.current")
-        swap_room = int(swap) - swapped if swap.isdecimal() else None
-        yield _Group(int(limit), int(limit) - max(0, usage - caches), swap_room)
+        stat = _numbers_of(group / "memory.stat")
+        caches = stat.get("inactive_file", 0) + stat.get("active_file", 0)
+        room = int(limit) - max(0, _number(group / "memory.current") - caches)
+        swap = _text_of(group / "memory.swap.max")
+        swap_room = int(swap) - _number(group / "memory.swap.current") if swap.isdecimal() else None
+        yield _Group(int(limit), room, swap_room)
 
 
 def _text_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Sign and verify with model-signing: with a key from a secret, or keyless with the workflow's certificate.
+"""Sign and verify with model-signing: with a private key from a secret, and with its public key.
 
 A signature is a Sigstore bundle over an in-toto statement of files and their digests (OpenSSF Model Signing).
 It reads no files, because the digests are known. The key is never written to a disk or into a message.
@@ -13,42 +13,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ConfigError
 
-KEY, KEY_FILE, PASSWORD, METHOD = (
-    "TRAINYARD_SIGNING_KEY",
-    "TRAINYARD_SIGNING_KEY_FILE",
-    "TRAINYARD_SIGNING_KEY_PASSWORD",
-    "TRAINYARD_SIGNING",
-)
-_KEYLESS = "keyless"
-_TOKEN = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
-"""The variables that GitHub sets in a job that may request an OIDC token."""
+KEY, PASSWORD = "TRAINYARD_SIGNING_KEY", "TRAINYARD_SIGNING_KEY_PASSWORD"
 _NO_KEY = (
-    f"is not a private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} does not fit. The path "
-    f"of a key goes into {KEY_FILE}. Make a key: openssl ecparam -genkey -name prime256v1 -noout"
+    f"{KEY}: is not a private key in PEM on the curve P-256, P-384 or P-521, or {PASSWORD} does not fit. "
+    "Make a key: openssl ecparam -genkey -name prime256v1 -noout"
 )
 _NAMED = 5
 """At most this many differing files are named."""
 
 
 def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | None":
-    """Return the signer that the environment variables set up; None when they request no signature.
+    """Return the signer with the private key (PEM, P-256, P-384 or P-521) in TRAINYARD_SIGNING_KEY, if set.
 
-    TRAINYARD_SIGNING_KEY holds the private key itself (PEM, P-256, P-384 or P-521), or
-    TRAINYARD_SIGNING_KEY_FILE names its file. TRAINYARD_SIGNING=keyless signs with the workflow's own
-    identity, which becomes public. Raises ConfigError for a key that cannot be used.
+    Raises ConfigError for a key that cannot be used.
     """
-    method = environment.get(METHOD, "")
-    if method not in ("", _KEYLESS):
-        raise ConfigError(f"{METHOD}: {method!r} is not known; it can be {_KEYLESS}, or be omitted")
-    if method == _KEYLESS:
-        return ModelSigner(_keyless_configuration(environment))
-    given, file = environment.get(KEY, ""), environment.get(KEY_FILE, "")
-    if not given and not file:
+    text, password = environment.get(KEY, ""), environment.get(PASSWORD, "")
+    if not text:
         return None
-    variable, password = KEY if given else KEY_FILE, environment.get(PASSWORD, "")
-    text = given or _text_of(file)
     from cryptography.exceptions import UnsupportedAlgorithm
     from model_signing import signing
 
@@ -56,30 +39,22 @@ def signer_from(environment: Mapping[str, str] = os.environ) -> "ModelSigner | N
     try:
         secret = password.encode() or None
         with _open_secret(text) as path:
-            key = configuration().use_elliptic_key_signer(private_key=path, password=secret)
-        return ModelSigner(key)
+            return ModelSigner(configuration().use_elliptic_key_signer(private_key=path, password=secret))
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # also UnicodeEncodeError
-        raise ConfigError(f"{variable}: {_NO_KEY}") from None
+        raise ConfigError(_NO_KEY) from None
 
 
 class ModelSigner:
-    """Signs with the key or the identity in a configuration of model-signing."""
+    """Signs with the key in a configuration of model-signing."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
 
     def sign(self, name: str, digests: Mapping[str, str]) -> bytes:
-        """Return the bundle for these files. Raises ServiceError when a certificate cannot be obtained."""
-        from sigstore.errors import Error as SigstoreError
-
+        """Return the bundle for these files."""
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             target = Path(folder) / "bundle"
-            try:
-                self._configuration.set_hashing_config(_KnownDigests(name, digests)).sign(folder, target)
-            except (SigstoreError, OSError) as error:
-                raise ServiceError(
-                    f"The manifest could not be signed ({type(error).__name__}: {error})."
-                ) from None
+            self._configuration.set_hashing_config(_KnownDigests(name, digests)).sign(folder, target)
             return target.read_bytes()
 
 
@@ -147,33 +122,6 @@ class _KnownDigests:
 
     def add_ignored_paths(self, **_: object) -> None:
         """Ignore the call: every signed file is compared."""
-
-
-def _text_of(file: str) -> str:
-    """Return the key in a file. Raises ConfigError when it cannot be read."""
-    if Path(file).exists() and not Path(file).is_file():
-        raise ConfigError(f"{KEY_FILE}: {file} is not a regular file")
-    try:
-        return Path(file).read_text(encoding="latin-1")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{KEY_FILE}: the key cannot be read ({reason})") from None
-
-
-def _keyless_configuration(environment: Mapping[str, str]) -> Any:
-    if not all(environment.get(name) for name in _TOKEN):  # otherwise sigstore would open a browser
-        raise ConfigError(
-            f"{METHOD}={_KEYLESS}: there is no OIDC token. It works in GitHub Actions, in a job with the "
-            f"permission id-token: write; elsewhere set {KEY}."
-        )
-    from model_signing import signing
-    from sigstore.errors import Error as SigstoreError
-
-    configuration: Any = signing.Config
-    try:
-        return configuration().use_sigstore_signer(use_ambient_credentials=True)
-    except (SigstoreError, OSError) as error:
-        raise ServiceError(f"Sigstore cannot be reached to sign ({type(error).__name__}: {error}).") from None
 
 
 @contextlib.contextmanager

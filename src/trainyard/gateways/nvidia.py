@@ -8,69 +8,155 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from trainyard.errors import ConfigError
 from trainyard.gateways.process import Finished, run_program
 
-# Without options, `nvidia-smi` prints ERR! for a crashed GPU and exits 0; a query for its name fails
-# (https://github.com/pytorch/test-infra, .github/actions/setup-nvidia).
-_QUERY = "name,driver_version,memory.total,temperature.gpu"
 _INFOROM_CORRUPTED = 14  # a warning about the card's own memory; the output is still valid
 _SECONDS = 30
 _MIB = 1 << 20
+_USED_BYTES = 256 * _MIB
+"""A process that computes on a GPU holds more than this for its context."""
+_LOST, _IS_LOST = ("GPU is lost", "ERR!", "Unknown Error"), "the driver has lost it"
 
 
 @dataclass(frozen=True)
-class NvidiaGpu:
-    """One GPU as its driver sees it."""
+class GpuReading:
+    """One GPU at one moment; None where the driver does not know a value."""
 
-    name: str
-    driver: str
+    index: int
+    name: str = ""
+    utilization_percent: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    sm_clock_mhz: float | None = None
+    is_throttled: bool | None = None
+    """Whether its clock is lowered because it is too hot."""
+    ecc_corrected: float | None = None
+    """Memory errors since the driver was loaded."""
+    ecc_uncorrected: float | None = None
+    faults: tuple[str, ...] = ()
+    """Its defects, in words."""
+    driver: str = ""
     """Version of the kernel driver, for example `580.65.06`."""
-    memory_bytes: int
-    temperature_celsius: int | None
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether it has crashed, or has fallen off the bus."""
+        return _IS_LOST in self.faults
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether a process computes on it."""
+        return self.memory_used_bytes is not None and self.memory_used_bytes > _USED_BYTES
 
 
 @dataclass(frozen=True)
 class NvidiaAnswer:
     """The answer of `nvidia-smi`."""
 
-    gpus: tuple[NvidiaGpu, ...]
+    gpus: tuple[GpuReading, ...]
     trouble: str | None
     """Why the answer cannot be used; None when it can, or when there is no `nvidia-smi`."""
 
 
 def query_gpus() -> NvidiaAnswer:
     """Query the driver for its GPUs; a machine without `nvidia-smi` has none."""
-    done = _query(f"--query-gpu={_QUERY}")
+    done = run_program(["nvidia-smi", "-q", "-x"], seconds=_SECONDS)
     # If a folder in PATH may not be entered, the error for a missing program is "permission denied".
     if done.exit_code is None and shutil.which("nvidia-smi") is None:
         return NvidiaAnswer((), None)
-    if done.exit_code not in (0, _INFOROM_CORRUPTED):
-        message = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0]
-        return NvidiaAnswer((), f"nvidia-smi failed (exit code {done.exit_code}): {message}")
-    return read_answer(done.stdout)
+    gpus, trouble = gpus_in(done.stdout.strip() or done.stderr, done.exit_code)
+    if lost := [str(gpu.index) for gpu in gpus if gpu.is_lost]:
+        trouble = f"the driver has lost GPU {', '.join(lost)}: it has crashed or fallen off the bus"
+    elif done.exit_code not in (0, _INFOROM_CORRUPTED):
+        trouble = trouble or f"nvidia-smi failed (exit code {done.exit_code})"
+    return NvidiaAnswer((), trouble) if trouble else NvidiaAnswer(gpus, None)
+
+
+def gpus_in(answer: str, code: object) -> tuple[tuple[GpuReading, ...], str]:
+    """Return the GPUs in the answer of `nvidia-smi -q -x`, which ended with `code`, or why it is unusable."""
+    try:
+        return read_gpus(answer[answer.index("<?xml") :]), ""
+    except (ValueError, ElementTree.ParseError):
+        first = next((line.strip() for line in answer.splitlines() if line.strip()), "nothing")
+        return (), f"nvidia-smi failed (exit code {code}): {first[:200]}"
+
+
+def read_gpus(xml: str) -> tuple[GpuReading, ...]:
+    """Return the GPUs in the answer of `nvidia-smi -q -x`. Raises ElementTree.ParseError."""
+    root = ElementTree.fromstring(xml)  # noqa: S314 - expat bounds what entities may expand to
+    driver = root.findtext("driver_version", "")
+    return tuple(_gpu_in(gpu, index, driver) for index, gpu in enumerate(root.iter("gpu")))
+
+
+def _gpu_in(gpu: ElementTree.Element, index: int, driver: str) -> GpuReading:
+    corrected, uncorrected = _ecc_of(gpu)
+    return GpuReading(
+        index,
+        name=gpu.findtext("product_name", ""),
+        utilization_percent=_number(gpu.findtext("utilization/gpu_util")),
+        memory_used_bytes=_bytes(gpu.findtext("fb_memory_usage/used")),
+        memory_total_bytes=_bytes(gpu.findtext("fb_memory_usage/total")),
+        temperature_celsius=_number(gpu.findtext("temperature/gpu_temp")),
+        power_watts=_number(gpu.findtext("gpu_power_readings/instant_power_draw")),
+        power_limit_watts=_number(gpu.findtext("gpu_power_readings/current_power_limit")),
+        sm_clock_mhz=_number(gpu.findtext("clocks/sm_clock")),
+        is_throttled=_is_throttled(gpu),
+        ecc_corrected=corrected,
+        ecc_uncorrected=uncorrected,
+        faults=tuple(_faults_of(gpu, uncorrected)),
+        driver=driver,
+    )
+
+
+def _is_throttled(gpu: ElementTree.Element) -> bool | None:
+    thermal = [
+        each.text for each in gpu.iterfind("clocks_event_reasons/*") if each.tag.endswith("_thermal_slowdown")
+    ]
+    return "Active" in thermal if thermal else None
+
+
+def _ecc_of(gpu: ElementTree.Element) -> tuple[float | None, float | None]:
+    """Return the corrected and uncorrected errors since the driver was loaded, of all kinds of memory."""
+    volatile = gpu.find("ecc_errors/volatile")
+    counts: dict[bool, list[float]] = {False: [], True: []}
+    for each in volatile.iter() if volatile is not None else ():
+        value = _number(each.text)
+        if value is not None and "correctable" in each.tag:
+            counts["uncorrectable" in each.tag].append(value)
+    return tuple(sum(found) if found else None for found in counts.values())  # type: ignore[return-value]
+
+
+def _faults_of(gpu: ElementTree.Element, uncorrected: float | None) -> Iterator[str]:
+    if uncorrected:
+        yield f"{uncorrected:.0f} memory errors that ECC could not correct"
+    if (gpu.findtext("remapped_rows/remapped_row_failure") or "").strip() == "Yes":
+        yield "its memory has no spare rows left"
+    if any((each.text or "").strip() in _LOST for each in gpu.iter()):
+        yield _IS_LOST
+
+
+def _number(text: str | None) -> float | None:
+    """`39 C` -> 39; None for `N/A`."""
+    found = re.match(r"\s*(\d+(?:\.\d+)?)\b", text or "")
+    return float(found[1]) if found else None
+
+
+def _bytes(text: str | None) -> float | None:
+    value = _number(text)
+    return None if value is None else value * _MIB
 
 
 def _query(what: str) -> Finished:
     return run_program(["nvidia-smi", what, "--format=csv,noheader,nounits"], seconds=_SECONDS)
-
-
-def read_answer(text: str) -> NvidiaAnswer:
-    """Return the GPUs in the CSV answer; any other row (`ERR!`, `[Unknown Error]`) sets `trouble`."""
-    gpus = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 4 or "ERR!" in line or not fields[2].isdigit():
-            return NvidiaAnswer(
-                (), f'nvidia-smi answered "{line}", so the GPU has crashed or fallen off the bus'
-            )
-        temperature = int(fields[3]) if fields[3].isdigit() else None
-        gpus.append(NvidiaGpu(fields[0], fields[1], int(fields[2]) * _MIB, temperature))
-    return NvidiaAnswer(tuple(gpus), None)
 
 
 @dataclass(frozen=True)

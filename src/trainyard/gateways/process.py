@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.process_tree import catchers, family, find_process, send
+from trainyard.gateways.process_tree import catchers, find_process, send
 
-_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
-USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, *_TIMERS)
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals, some of batch systems before a time limit, that mean something to a program that handles them."""
 SAME_SIGNAL_SECONDS = 2.0
 """A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, *USER_SIGNALS)
-_PLAIN = (signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
-"""Signals that mean the same to every process."""
 _WAKE_SECONDS = 1.0
 _HANGUP_MILLISECONDS = 500
 """How long the reader of a pipe, which gets SIGHUP too, has to end."""
@@ -183,19 +180,16 @@ class SignalHandler:
     """Calls `take` on signals that would end this process inside its `with` block; restores the handlers.
 
     A signal that was ignored at the start stays ignored, as SIGHUP is under nohup; but not SIGINT, which a
-    shell ignores for its background jobs. SIGTSTP stops this process after `pass_on`.
+    shell ignores for its background jobs. SIGTSTP (Ctrl-Z) is not passed on: it stops this process only.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
-        self._is_stopped = False
 
     def __enter__(self) -> Self:
         kept = (signal.SIGTERM, signal.SIGINT)
         numbers = [
-            number
-            for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT)
-            if number in kept or signal.getsignal(number) is not signal.SIG_IGN
+            number for number in _ENDING if number in kept or signal.getsignal(number) is not signal.SIG_IGN
         ]
         self._before = {number: signal.signal(number, self._receive) for number in numbers}
         return self
@@ -208,32 +202,20 @@ class SignalHandler:
         """Handle a signal that would end this process."""
         raise NotImplementedError
 
-    def pass_on(self, number: int) -> None:
-        """Stop or continue other processes, at SIGTSTP and SIGCONT."""
-        raise NotImplementedError
-
     def _receive(self, number: int, _frame: object) -> None:
         now = time.monotonic()
-        if number == signal.SIGCONT:
-            self.pass_on(number)
-        elif number == signal.SIGTSTP:
-            if not self._is_stopped:  # the second one of a terminal and a parent
-                self._is_stopped = True
-                self.pass_on(number)
-                os.kill(os.getpid(), signal.SIGSTOP)
-                signal.signal(number, self._receive)  # first calls the handlers of what came meanwhile
-                self._is_stopped = False
-        elif now - self._last.get(number, -SAME_SIGNAL_SECONDS) >= SAME_SIGNAL_SECONDS:
-            self._last[number] = now
-            try:
-                self.take(number)
-            finally:
-                if number == signal.SIGHUP:
-                    leave_terminal()
+        if now - self._last.get(number, -SAME_SIGNAL_SECONDS) < SAME_SIGNAL_SECONDS:
+            return
+        self._last[number] = now
+        try:
+            self.take(number)
+        finally:
+            if number == signal.SIGHUP:
+                leave_terminal()
 
 
 class SignalForwarder(SignalHandler):
-    """Passes signals on to a process: as they are if it handles them, else as SIGTERM or SIGSTOP.
+    """Passes signals on to a process: as they are if it handles them, else as SIGTERM.
 
     Enter it before the process starts: otherwise a signal in between ends this process and not the new one.
     """
@@ -269,20 +251,14 @@ class SignalForwarder(SignalHandler):
         self.passed.append(number)
         self._send(number)
 
-    def pass_on(self, number: int) -> None:
-        if self._launches and self._process is not None:
-            send(family(self._process.pid), signal.SIGSTOP if number == signal.SIGTSTP else number)
-        else:
-            self._send(number)
-
     def _send(self, number: int) -> None:
         if self._process is None:
             return
         own = find_process(self._process.pid)
-        if number in _PLAIN or (own is not None and own.catches(number)):
+        if number in (signal.SIGTERM, signal.SIGINT) or (own is not None and own.catches(number)):
             self._process.send_signal(number)
         elif not (self._launches and send(catchers(self._process.pid, number), number)):
-            self._process.send_signal(signal.SIGSTOP if number == signal.SIGTSTP else signal.SIGTERM)
+            self._process.send_signal(signal.SIGTERM)
 
 
 def leave_terminal() -> None:

@@ -16,11 +16,8 @@ from urllib.parse import urlsplit
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.http_retry import (
     ConnectionErrorRetryHandler,
-    HttpRequest,
-    HttpResponse,
     RateLimitErrorRetryHandler,
     RetryHandler,
-    RetryState,
 )
 from slack_sdk.http_retry.builtin_handlers import ServerErrorRetryHandler
 from slack_sdk.web import WebClient
@@ -36,8 +33,6 @@ CALL_SECONDS = 4
 """The time limit per call."""
 TOTAL_SECONDS = 30.0
 """The time limit per message with retries, name resolution and the waits that Slack requests."""
-RATE_LIMIT_SECONDS = 15.0
-"""The longest wait that Slack may request (429, Retry-After); it allows about one message per second."""
 _RETRIES = 2
 # slack_sdk logs the webhook's URL in some messages, so it gets a logger that discards everything.
 _SILENT = logging.Logger("slack_sdk", level=logging.CRITICAL + 1)
@@ -120,28 +115,10 @@ def owner_of_token(token: str, environment: Mapping[str, str]) -> str:
     return f"the bot {answer.get('user')} of {answer.get('team')}"
 
 
-class _RateLimitHandler(RateLimitErrorRetryHandler):
-    """Waits as long as Slack requests, unless that is too long for a message."""
-
-    def _can_retry(
-        self,
-        *,
-        state: RetryState,
-        request: HttpRequest,
-        response: HttpResponse | None = None,
-        error: Exception | None = None,
-    ) -> bool:
-        if not super()._can_retry(state=state, request=request, response=response, error=error):
-            return False
-        headers = response.headers if response is not None else {}
-        waits = [values[0] for name, values in headers.items() if name.lower() == "retry-after" and values]
-        return not waits or (waits[0].strip().isdecimal() and float(waits[0]) <= RATE_LIMIT_SECONDS)
-
-
 def _retry_handlers() -> list[RetryHandler]:
     """The retries of one message. A timeout is not retried, because the message may have been posted."""
     return [
-        _RateLimitHandler(_RETRIES),
+        RateLimitErrorRetryHandler(_RETRIES),
         ConnectionErrorRetryHandler(_RETRIES),
         ServerErrorRetryHandler(_RETRIES),
     ]

@@ -4,7 +4,6 @@
     SIGINT, SIGTERM, SIGQUIT ──as they are──> its group ──grace──> SIGKILL
     SIGHUP, the deadline     ──SIGTERM──> its group ──grace──> SIGKILL
     SIGUSR1, SIGUSR2         ──as they are──> processes with a handler for it; if none has one, as SIGHUP
-    SIGTSTP, SIGCONT         ──SIGSTOP, SIGCONT──> all of its processes
     a hang                   ──SIGABRT──> every Python, which writes its stacks ──> as SIGHUP
 
 Launchers such as `accelerate launch` do not pass signals on, so the signal goes to the complete group, and
@@ -213,10 +212,6 @@ class _Stop(SignalHandler):
             self.ask(name)
         elif number == signal.SIGINT and time.monotonic() - self._asked_at > SAME_SIGNAL_SECONDS:
             self._kill()
-
-    def pass_on(self, number: int) -> None:
-        if self._group is not None:  # SIGTSTP has no effect on a session without a terminal
-            send(family(self._group), signal.SIGSTOP if number == signal.SIGTSTP else number)
 
     def ask(self, reason: str) -> None:
         """Stop the group for this reason, unless a stop was requested before."""

@@ -53,16 +53,13 @@ class SystemRecord:
 
 def _memory_kills() -> int | None:
     """Return how many processes of this cgroup the kernel has ended for memory; None if that is not known."""
-    with suppress(OSError, ValueError):
-        for line in _OWN_CGROUP.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            folder = _CGROUPS / controllers / path.lstrip("/")
-            for file in (folder / "memory.events", folder / "memory.oom_control", _CGROUPS / "memory.events"):
-                with suppress(OSError):
-                    if found := re.search(r"^oom_kill (\d+)", file.read_text(), re.MULTILINE):
-                        return int(found[1])
+    with suppress(OSError):
+        own = re.search(r"^0::/?(.*)$", _OWN_CGROUP.read_text(), re.MULTILINE)
+        for folder in (_CGROUPS / own[1], _CGROUPS) if own else ():
+            with suppress(OSError):
+                events = (folder / "memory.events").read_text()
+                if found := re.search(r"^oom_kill (\d+)", events, re.MULTILINE):
+                    return int(found[1])
     return None
 
 

@@ -51,7 +51,6 @@ OTHERS = frozenset(
         RUNS_DIRECTORY,
         REGION,
         "TRAINYARD_PASS",
-        "TRAINYARD_SIGNING",
         "TRAINYARD_SITE",
         "SLACK_CHANNEL",
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainyard.machine.preflight import failure, success
-from trainyard.plan.finding import Finding, Severity
+from trainyard.plan.finding import Finding
 
 _ROOM = 52
 """The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
@@ -42,8 +42,6 @@ class Answers:
     signing: str = ""
     """How the manifest will be signed; empty when it will not be signed."""
     signing_problem: str = ""
-    signing_is_away: bool = False
-    """Whether the problem is that Sigstore cannot be reached now."""
     role: str = ""
     """The role to be assumed; empty when there is none."""
     role_problem: str = ""
@@ -124,8 +122,7 @@ def _number(answers: Answers) -> Iterator[Finding]:
 
 def _signing(answers: Answers) -> Iterator[Finding]:
     if answers.signing_problem:
-        verdict = Severity.WARNING if answers.signing_is_away else Severity.ERROR
         fix = "the manifest is signed when the run is stored: see docs/runbooks/signing.md"
-        yield Finding("signing", verdict, answers.signing_problem, fix)
+        yield failure("signing", answers.signing_problem, fix)
     elif answers.signing:
         yield success("signing", answers.signing)

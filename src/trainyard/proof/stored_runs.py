@@ -211,6 +211,6 @@ def final_state(
             return None if is_other or has_own_form else read_digests(checkpoint, progress), None
     except (CheckpointError, VerificationError) as error:
         return None, str(error)
-    except (OSError, ServiceError) as error:
+    except (OSError, TrainyardError) as error:  # no answer of the store, or no room on the disk
         _logger.warning("The tensors of the last checkpoint were not read: %s", error)
         return None, None

@@ -27,7 +27,7 @@ from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 if TYPE_CHECKING:
-    from trainyard.gateways.node_reading import GpuReading
+    from trainyard.gateways.nvidia import GpuReading
 
 _SILENT_SECONDS = 600.0
 """A run may be silent this long, because compiling, validating and saving write no rows."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.inventory import inventory_table, list_runs, price_for
+from trainyard.artifacts import inventory
+from trainyard.artifacts.inventory import inventory_table, list_runs
 from trainyard.artifacts.promotion import find_promotable, promote
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
@@ -13,10 +14,10 @@ from trainyard.artifacts.verify.comparison import Depth
 from trainyard.run.identity import write_outcome
 
 
-def test_runs_are_listed_with_their_checkpoints_and_price(make_run: Callable[..., Any], store: Store) -> None:
+def test_runs_are_listed_with_their_checkpoints(make_run: Callable[..., Any], store: Store) -> None:
     sync_run(store, make_run("one"), 1)
     sync_run(store, make_run("two", steps=(300,)), 2)
-    one, two = list_runs(store, [1, 2], judge=lambda *_: (), price=1000.0, depth=Depth.FULL)
+    one, two = list_runs(store, [1, 2], judge=lambda *_: ())
     assert one.ok
     assert two.ok
     text = inventory_table([one, two])
@@ -52,13 +53,15 @@ def test_many_runs_take_one_listing_and_the_newest_are_read_and_judged(
     store.delete("run-1/identity.json")
     monkeypatch.setattr(type(store), "list_objects", noted)
     monkeypatch.setattr(type(store), "read_object", noted_read)
-    runs = list_runs(store, [1, 2, 3, 4], judge=judge, price=None, most_read=2, most_judged=1)
+    monkeypatch.setattr(inventory, "MOST_JUDGED", 1)
+    runs = list_runs(store, [1, 2, 3, 4], judge=judge, most_read=2)
     assert [run.proof for run in runs] == ["not judged", "not judged", "not judged", "proven"]
     assert (asked, listings) == ([4], [""])
     assert len(read) == 5 and not [key for key in read if "run-1" in key or "run-2" in key]
     assert [run.ok for run in runs] == [False, True, True, True]
     assert "not read" in inventory_table(runs).splitlines()[2]
-    every = list_runs(store, [2, 3, 4], judge=judge, price=None, depth=Depth.LISTING)
+    monkeypatch.setattr(inventory, "MOST_JUDGED", 3)
+    every = list_runs(store, [2, 3, 4], judge=judge)
     assert [run.proof for run in every] == ["proven"] * 3
     assert [each.step for each in runs[1].checkpoints] == [100] and runs[1].bytes == every[0].bytes
     assert runs[1].checkpoints[0].promoted == every[0].checkpoints[0].promoted == ("best",)
@@ -69,14 +72,7 @@ def test_a_run_that_lost_an_object_is_named_and_not_ok(make_run: Callable[..., A
     sync_run(store, make_run("one"), 1)
     lost = next(found.key for found in store.list_objects("run-1/") if "checkpoint-200" in found.key)
     store.delete(lost)
-    (listed,) = list_runs(store, [1], judge=lambda *_: (), price=None)
+    (listed,) = list_runs(store, [1], judge=lambda *_: ())
     assert not listed.ok
     assert listed.proof == "not proven"
     assert any(lost in problem for problem in listed.problems)
-
-
-@pytest.mark.parametrize(
-    ("url", "given", "price"), [("file:///x", None, None), ("s3://b", None, 0.023), ("s3://b", 0.5, 0.5)]
-)
-def test_a_price_is_assumed_of_s3_only(url: str, given: float | None, price: float | None) -> None:
-    assert price_for(url, given) == price

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -170,10 +171,13 @@ def race(store: Store, make_run: Any, folder: Path) -> Callable[..., str]:
 
 
 def remove(store: Store, **rules: Any) -> None:
-    """Prune as another process that removes promoted checkpoints, too."""
-    chosen = RetentionRules(keep_promoted=False, **rules)
-    for plan in plan_pruning(store, [1], chosen):
-        prune(store, plan, by="eve", rules=chosen)
+    """Prune as another process that read the names before this promotion."""
+    with (
+        patch("trainyard.artifacts.retention.pruning_plan.names_by_digest", lambda _: {}),
+        patch("trainyard.artifacts.retention.pruning.names_by_digest", lambda _: {}),
+    ):
+        for plan in plan_pruning(store, [1], RetentionRules(**rules)):
+            prune(store, plan, by="eve")
 
 
 GONE = "run-1/checkpoint-200/ was removed by retention, or stored again, while it was promoted: "

@@ -70,9 +70,6 @@ def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: py
 
 
 GB = 10**9
-NO_LIMIT = 9223372036854771712
-"""The value of a cgroup version 1 limit that is not set."""
-LINES = {1: "4:memory:{path}\n3:cpuset:/x\n0::/\n", 2: "0::{path}\n"}
 
 
 def meminfo(root: Path, *, total: int, available: int, swap: int = 0) -> None:
@@ -82,21 +79,16 @@ def meminfo(root: Path, *, total: int, available: int, swap: int = 0) -> None:
     (root / "proc" / "meminfo").write_text(f"{text}HugePages_Total: 0\nDirectMap\n")
 
 
-def group(root: Path, path: str, version: int, **numbers: int | str) -> None:
+def group(root: Path, path: str, **numbers: int | str) -> None:
     """A control group: `limit`, `usage`, `caches`, `swap_max`, `swap_used`."""
-    folder = root / "sys/fs/cgroup" / ("memory" if version == 1 else "") / path.strip("/")
+    folder = root / "sys/fs/cgroup" / path.strip("/")
     folder.mkdir(parents=True, exist_ok=True)
-    limit, usage, prefix = "memory.max", "memory.current", ""
-    if version == 1:
-        limit, usage, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-    (folder / limit).write_text(f"{numbers.get('limit', NO_LIMIT if version == 1 else 'max')}\n")
-    (folder / usage).write_text(f"{numbers.get('usage', 0)}\n")
+    (folder / "memory.max").write_text(f"{numbers.get('limit', 'max')}\n")
+    (folder / "memory.current").write_text(f"{numbers.get('usage', 0)}\n")
     half = int(numbers.get("caches", 0)) // 2
-    stat = f"anon 5\n{prefix}inactive_file {half}\n{prefix}active_file {half}\n"
-    (folder / "memory.stat").write_text(stat)
-    if version == 2:
-        (folder / "memory.swap.max").write_text(f"{numbers.get('swap_max', 'max')}\n")
-        (folder / "memory.swap.current").write_text(f"{numbers.get('swap_used', 0)}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {half}\nactive_file {half}\n")
+    (folder / "memory.swap.max").write_text(f"{numbers.get('swap_max', 'max')}\n")
+    (folder / "memory.swap.current").write_text(f"{numbers.get('swap_used', 0)}\n")
 
 
 def test_a_machine_without_control_groups_has_the_kernels_figures(tmp_path: Path) -> None:
@@ -113,19 +105,18 @@ def test_without_proc_all_memory_counts_as_available(tmp_path: Path) -> None:
     assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
 
 
-@each_case("version", [1, 2])
 @each_case("own", ["/", "/docker/abc", "/a/b/c"])
 @each_case("limited", ["/", "/docker/abc", "/a", "/a/b/c", "/elsewhere"])
 @each_case("limit", [4 * GB, 400 * GB, None])
 def test_any_group_up_to_the_root_can_have_the_tightest_limit(
-    tmp_path: Path, version: int, own: str, limited: str, limit: int | None
+    tmp_path: Path, own: str, limited: str, limit: int | None
 ) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
-    (tmp_path / "proc/self/cgroup").write_text(LINES[version].format(path=own))
+    (tmp_path / "proc/self/cgroup").write_text(f"1:cpu:/x\n0::{own}\n")
     for path in (own, "/"):
-        group(tmp_path, path, version)
+        group(tmp_path, path)
     more = {} if limit is None else {"limit": limit}
-    group(tmp_path, limited, version, usage=3 * GB, caches=2 * GB, **more)
+    group(tmp_path, limited, usage=3 * GB, caches=2 * GB, **more)
     found = main_memory(tmp_path)
     inside = PurePosixPath(limited) in (PurePosixPath(own), *PurePosixPath(own).parents)
     binds = inside and limit == 4 * GB
@@ -135,8 +126,8 @@ def test_any_group_up_to_the_root_can_have_the_tightest_limit(
 
 def test_inside_a_container_the_path_in_proc_may_be_the_hosts(tmp_path: Path) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
-    (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/of-the-host\n")
-    group(tmp_path, "/", 1, limit=2 * GB, usage=5 * GB)
+    (tmp_path / "proc/self/cgroup").write_text("0::/docker/of-the-host\n")
+    group(tmp_path, "/", limit=2 * GB, usage=5 * GB)
     found = main_memory(tmp_path)
     assert (found.total_bytes, found.available_bytes) == (2 * GB, 0)
 
@@ -145,7 +136,7 @@ def test_inside_a_container_the_path_in_proc_may_be_the_hosts(tmp_path: Path) ->
 def test_swap_is_limited_by_the_control_group(tmp_path: Path, most: int | str, used: int, free: int) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
-    group(tmp_path, "/", 2, limit=4 * GB, swap_max=most, swap_used=used)
+    group(tmp_path, "/", limit=4 * GB, swap_max=most, swap_used=used)
     assert main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
 
 

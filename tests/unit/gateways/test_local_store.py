@@ -52,7 +52,7 @@ def test_a_file_appears_only_when_it_is_committed(store: LocalStore, folder: Pat
     assert names(folder) == ["run-1/a"]
     assert upload.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     assert store.describe("run-1/a") == stored
-    assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
+    assert b"".join(store.stream("run-1/a", 0, 0)) == file.read_bytes()
 
 
 def test_an_aborted_file_leaves_nothing(store: LocalStore, folder: Path, file: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_link_is_never_an_object(
     asked: list[Callable[[], object]] = [
         lambda: list(store.list_objects("run-1/")),
         lambda: store.describe(key),
-        lambda: list(store.read_chunks(key)),
+        lambda: list(store.stream(key, 0, 0)),
     ]
     for ask in asked:
         with pytest.raises(VerificationError, match=rf"{name}: a symbolic link"):
@@ -151,7 +151,7 @@ def test_without_hard_links_a_taken_name_is_not_overwritten_either(
 
 @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/passwd"])
 def test_a_key_does_not_lead_outside(store: LocalStore, key: str) -> None:
-    for operation in (store.describe, lambda k: list(store.read_chunks(k))):
+    for operation in (store.describe, lambda k: list(store.stream(k, 0, 0))):
         with pytest.raises(VerificationError, match="not a key of a store"):
             operation(key)
 
@@ -169,7 +169,7 @@ def test_a_missing_folder_has_no_runs_and_cannot_be_listed(store: LocalStore) ->
     assert list(store.folders()) == []
     assert store.describe("a") is None
     with pytest.raises(FileNotFoundError):
-        list(store.read_chunks("a"))
+        list(store.stream("a", 0, 0))
     with pytest.raises(ServiceError, match="does not exist"):
         list(store.list_objects(""))
 
@@ -220,14 +220,14 @@ def test_a_file_that_is_replaced_before_or_during_a_read_is_noticed(
     store.stage(file, "run-1/a", metadata={}).commit()
     there, other = store.describe("run-1/a"), folder / "other"
     assert there is not None
-    assert b"".join(store.read_chunks("run-1/a", identity=there.identity)) == file.read_bytes()
-    chunks = store.read_chunks("run-1/a", identity=there.identity)
+    assert b"".join(store.stream("run-1/a", 0, 0, identity=there.identity)) == file.read_bytes()
+    chunks = store.stream("run-1/a", 0, 0, identity=there.identity)
     first = b"" if early else next(chunks)
     other.write_bytes(file.read_bytes())
     other.replace(folder / "run-1/a")
     with pytest.raises(ObjectChangedError, match="became another file while it was read"):
         b"".join([first, *chunks])
-    assert b"".join(store.read_chunks("run-1/a")) == file.read_bytes()
+    assert b"".join(store.stream("run-1/a", 0, 0)) == file.read_bytes()
 
 
 def test_a_file_that_is_removed_meanwhile_counts_as_missing(

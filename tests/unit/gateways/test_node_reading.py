@@ -7,7 +7,8 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.gateways import node_reading
-from trainyard.gateways.node_reading import NodeReading, read_gpus, read_node_answer, read_this_node
+from trainyard.gateways.node_reading import NodeReading, read_node_answer, read_this_node
+from trainyard.gateways.nvidia import read_gpus
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia" / "h200-580.159.04" / "q.xml"
 GIB = 1 << 30

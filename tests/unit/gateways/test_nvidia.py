@@ -10,12 +10,11 @@ from tests.cases import each_case
 from trainyard.errors import ConfigError
 from trainyard.gateways.nvidia import (
     ComputeProcess,
-    NvidiaGpu,
+    NvidiaAnswer,
     gpu_sampler,
     processes_here,
     query_compute_processes,
     query_gpus,
-    read_answer,
     read_compute_processes,
     visible_gpus,
 )
@@ -29,54 +28,34 @@ def say(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_a_healthy_gpu_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    say(tmp_path, "echo 'NVIDIA H100 80GB HBM3, 580.65.06, 81559, 34'", monkeypatch)
-    answer = query_gpus()
-    assert answer.trouble is None
-    assert answer.gpus == (NvidiaGpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559 << 20, 34),)
-
-
-def test_the_query_is_the_one_that_fails_on_a_crashed_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    say(tmp_path, 'echo "$@" >&2; exit 9', monkeypatch)
-    trouble = query_gpus().trouble
-    assert trouble is not None
-    assert "--query-gpu=name,driver_version,memory.total,temperature.gpu" in trouble
-    assert "exit code 9" in trouble
+RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "nvidia" / "h200-580.159.04"
 
 
 def test_no_nvidia_smi_means_no_gpu_and_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = query_gpus()
-    assert (answer.gpus, answer.trouble) == ((), None)
+    assert query_gpus() == NvidiaAnswer((), None)
 
 
-def test_the_inforom_warning_still_counts_as_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    say(tmp_path, "echo 'Tesla T4, 580.65.06, 15360, 40'; exit 14", monkeypatch)
-    assert query_gpus().trouble is None
-
-
-@pytest.mark.parametrize(
-    "line",
+@each_case(
+    ("change", "code", "trouble"),
     [
-        "ERR!, 580.65.06, 81559, 34",
-        "NVIDIA H100 80GB HBM3, 580.65.06, [Unknown Error], 34",
-        "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
-        "NVIDIA H100 80GB HBM3, 580.65.06, 81559, ERR!",
+        ("", 0, None),
+        ("", 14, None),  # a warning about the card's own memory
+        ("", 15, "nvidia-smi failed (exit code 15)"),
+        ("; s/>39 C</>GPU is lost</", 0, "the driver has lost GPU 0: it has crashed or fallen off the bus"),
+        ("; s/>39 C</>Unknown Error</", 0, "the driver has lost GPU 0: it has"),
+        ("; 9,$ d", 0, "nvidia-smi failed (exit code 0): <?xml"),
+        ("; 1,$ d; $ a Unable to determine the device handle", 9, "nvidia-smi failed (exit code 9): "),
     ],
 )
-def test_an_answer_that_names_no_gpu_is_trouble(line: str) -> None:
-    answer = read_answer(f"Tesla T4, 580.65.06, 15360, 40\n{line}\n")
-    assert answer.gpus == ()
-    assert answer.trouble is not None
-    assert line in answer.trouble
-
-
-def test_a_gpu_without_a_sensor_has_no_temperature() -> None:
-    assert read_answer("GRID, 580.65.06, 8192, [N/A]\n").gpus[0].temperature_celsius is None
+def test_the_drivers_answer_is_read_or_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, code: int, trouble: str | None
+) -> None:
+    say(tmp_path, f"sed '{change}' {RECORDED / 'q.xml'}; exit {code}", monkeypatch)
+    answer = query_gpus()
+    assert (answer.trouble or "").startswith(trouble or "") and bool(answer.trouble) == bool(trouble)
+    found = [(gpu.name, gpu.driver, gpu.memory_total_bytes) for gpu in answer.gpus]
+    assert found == ([] if trouble else [("NVIDIA H200", "580.159.04", 143771 << 20)])
 
 
 @pytest.mark.process
@@ -111,7 +90,7 @@ def test_without_nvidia_smi_the_device_files_count(tmp_path: Path, monkeypatch: 
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert visible_gpus({}, devices=tmp_path) == 3
-    say(tmp_path, "echo 'H100, 580.65.06, 81559, 34'", monkeypatch)
+    say(tmp_path, f"cat {RECORDED / 'q.xml'}", monkeypatch)
     assert visible_gpus({}, devices=tmp_path) == 1
 
 
@@ -135,9 +114,6 @@ def test_the_processes_of_a_machine_follow_its_gpus(
             processes_here(asked, on_cpu=on_cpu)
     else:
         assert processes_here(asked, on_cpu=on_cpu) == count
-
-
-RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "nvidia" / "h200-580.159.04"
 
 
 def test_the_processes_of_a_real_h200_are_read() -> None:

@@ -73,11 +73,6 @@ def test_all_problems_are_reported_at_once() -> None:
     assert "belongs to run (unreadable record)" in text
 
 
-def test_an_unreachable_sigstore_is_reported_but_refuses_nothing() -> None:
-    away = replace(READY, signing_problem="Sigstore: no answer", signing_is_away=True)
-    assert worst_severity(judge_readiness(away)) == Severity.WARNING
-
-
 def test_a_store_that_was_not_asked_has_no_finding() -> None:
     assert [found.subject for found in judge_readiness(WRONG["role"])] == ["role"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from trainyard.gateways.node_reading import GpuReading
+from trainyard.gateways.nvidia import GpuReading
 from trainyard.watch.health import Alert, Health, HealthRule
 
 Row = dict[str, Any]

@@ -36,8 +36,6 @@ from trainyard.run.suggested_commands import resume_command
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import KeyVerifier
 
-_TIMES_OVERTAKEN = 3
-"""Give up after a sync has replaced the records this many times while they were read."""
 _Places = dict[PurePosixPath, ManifestObject]
 _logger = logging.getLogger(__name__)
 
@@ -100,7 +98,7 @@ def plan_restore(
     store: Store, selection: Selection, target: Path, *, verifier: "KeyVerifier | None" = None
 ) -> RestorePlan:
     """Plan a restore. For the newest that verifies, the plan has the newest. Only manifests are read."""
-    manifest = _manifest(store, selection.run_number, verifier)[1]
+    manifest = _manifest(store, selection.run_number, verifier)
     candidates = select_checkpoints(manifest, selection)
     return _plan(store, manifest, candidates[:1] if selection.newest else candidates, target)
 
@@ -137,8 +135,16 @@ def restore(
     _require_free(target)
     work = target.with_name(f".{target.name}.restoring")
     with _lock_directory(work), _suggest_retry(work), Downloader(store, work, progress) as downloader:
-        manifest, wanted, passed_over = _download_consistently(
-            store, selection, downloader, work=work, verifier=verifier, progress=progress
+        progress.begin("reading the manifests")
+        manifest = _manifest(store, selection.run_number, verifier)
+        candidates = select_checkpoints(manifest, selection)
+        _keep_only(work, _places(manifest, candidates))
+        # Of the newest that verifies, room is needed for one.
+        places = _places(manifest, candidates[:1] if selection.newest else candidates)
+        _require_room(work, places)
+        progress.begin("fetching from the store", sum(entry.size for entry in places.values()))
+        wanted, passed_over = _download_selection(
+            store, manifest, candidates, downloader, newest=selection.newest
         )
         progress.begin("syncing the disk")
         places = _places(manifest, wanted)
@@ -162,40 +168,10 @@ def restore(
     )
 
 
-def _download_consistently(
-    store: Store,
-    selection: Selection,
-    downloader: Downloader,
-    *,
-    work: Path,
-    verifier: "KeyVerifier | None",
-    progress: Progress,
-) -> tuple[RunManifest, list[Checkpoint], list[str]]:
-    """Download the selection; start again if a sync put a newer manifest meanwhile."""
-    for _ in range(_TIMES_OVERTAKEN):
-        progress.begin("reading the manifests")
-        key, manifest = _manifest(store, selection.run_number, verifier)
-        candidates = select_checkpoints(manifest, selection)
-        places = _places(manifest, candidates)
-        _keep_only(work, places)
-        if selection.newest:
-            places = _places(manifest, candidates[:1])
-        _require_room(work, places)
-        progress.begin("fetching from the store", sum(entry.size for entry in places.values()))
-        wanted, passed_over, problems = _download_selection(
-            store, manifest, candidates, downloader, newest=selection.newest
-        )
-        if not problems:
-            return manifest, wanted, passed_over
-        if newest_manifest(store, selection.run_number)[0] == key:
-            break
-    raise VerificationError("\n".join(problems))
-
-
 def _download_selection(
     store: Store, manifest: RunManifest, candidates: list[Checkpoint], downloader: Downloader, *, newest: bool
-) -> tuple[list[Checkpoint], list[str], list[str]]:
-    """Return the downloaded checkpoints, why others were skipped, and the problems."""
+) -> tuple[list[Checkpoint], list[str]]:
+    """Return the downloaded checkpoints, and why others were skipped. Raises VerificationError."""
     number = manifest.run_number
     problems = downloader.download(places_of(records_of(manifest), number))
     wanted, passed_over = [], []
@@ -215,7 +191,9 @@ def _download_selection(
             break
     if newest and not wanted and not problems:
         problems = passed_over or [f"run-{number}: the manifest lists no checkpoint with a step"]
-    return wanted, passed_over, problems
+    if problems:
+        raise VerificationError("\n".join(problems))
+    return wanted, passed_over
 
 
 def _download_checkpoint(store: Store, checkpoint: Checkpoint, downloader: Downloader) -> list[str]:
@@ -228,14 +206,14 @@ def _download_checkpoint(store: Store, checkpoint: Checkpoint, downloader: Downl
     return downloader.download(files) or downloader.download(last)
 
 
-def _manifest(store: Store, run_number: int, verifier: "KeyVerifier | None") -> tuple[str, RunManifest]:
+def _manifest(store: Store, run_number: int, verifier: "KeyVerifier | None") -> RunManifest:
     key, manifest, problems = newest_manifest(store, run_number)
     problems += missing_records(manifest) if manifest else []
     if manifest is None or problems:
         raise VerificationError("\n".join(problems))
     if verifier is not None:
         require_signed(store, key, manifest, verifier=verifier)
-    return key, manifest
+    return manifest
 
 
 def _places(manifest: RunManifest, checkpoints: list[Checkpoint]) -> _Places:
@@ -284,22 +262,18 @@ def _lock_directory(work: Path) -> Iterator[None]:
 @contextmanager
 def _suggest_retry(work: Path) -> Iterator[None]:
     """Add the place of the fetched files to an error of the store or the disk."""
+    kept = (
+        f"Nothing is under the final name. What was fetched is kept in {work}: run the same command again "
+        "to continue."
+    )
     try:
         yield
     except (ServiceError, VerificationError) as error:
-        raise type(error)(f"{error}\n{_leftovers_text(work)}") from error
+        raise type(error)(f"{error}\n{kept}") from error
     except OSError as error:
         free = size_text(shutil.disk_usage(work).free)
-        name = error.filename or work
-        text = f"{name}: {error.strerror} ({free} free there).\n{_leftovers_text(work)}"
+        text = f"{error.filename or work}: {error.strerror} ({free} free there).\n{kept}"
         raise TrainyardError(text) from error
-
-
-def _leftovers_text(work: Path) -> str:
-    nothing = "Nothing is under the final name"
-    if not any(work.iterdir()):
-        return f"{nothing}, and nothing was fetched."
-    return f"{nothing}. The fetched files are kept in {work}: run the same command again to continue."
 
 
 def _keep_only(work: Path, places: Mapping[PurePosixPath, ManifestObject]) -> None:

@@ -120,7 +120,7 @@ def _update_run(wanted: ResumeRequest, open_store: OpenStore) -> Resumption | No
         _logger.warning("%s\nContinuing with what is on this machine.", error)
         stored = None
     if stored is not None and (here is None or here < stored):
-        return _restore_run(wanted, open_store(wanted.store), here=here, stored=stored)
+        return _restore_run(wanted, open_store(wanted.store), here=here)
     if here is not None and stored is not None and keeps_parts(wanted.directory):
         _set_aside_parts(wanted.directory, after=here)
     if here is not None and (stored is not None or wanted.segment > 1 or wanted.resume == "auto"):
@@ -191,25 +191,23 @@ def _newest_step(manifest: RunManifest) -> int | None:
     return max((each.step for each in checkpoints_of(manifest) if each.step is not None), default=None)
 
 
-def _restore_run(wanted: ResumeRequest, store: Store, *, here: int | None, stored: int) -> Resumption:
+def _restore_run(wanted: ResumeRequest, store: Store, *, here: int | None) -> Resumption:
     """Restore the run from the store beside the local one, which is then moved aside if it is older."""
     path = wanted.directory.path
-    beside = RunDirectory(path.with_name(f"{path.name}.from-store"))
-    restored, how = newest_step_here(beside), f"step {stored} of {wanted.store}, fetched earlier"
-    if restored is None or restored < stored:
-        _move_aside(beside.path, restored)
-        number = _number(wanted, store)
-        assert number is not None, "the store has a checkpoint of the run"
-        report = restore(store, Selection(number, newest=True), beside.path, progress=wanted.progress)
-        restored, how = max(report.steps), replace(report, directory=str(path)).summary()
+    beside = path.with_name(f"{path.name}.from-store")
+    shutil.rmtree(beside, ignore_errors=True)  # of a start that was killed before it took this name
+    number = _number(wanted, store)
+    assert number is not None, "the store has a checkpoint of the run"
+    report = restore(store, Selection(number, newest=True), beside, progress=wanted.progress)
+    restored = max(report.steps)
     if here is not None and restored <= here:
-        shutil.rmtree(beside.path)
+        shutil.rmtree(beside)
         return Resumption("auto", f"step {here} in {path}: nothing newer in the store verifies")
     _remove_parts(RunDirectory(path), until=restored)
     _move_aside(path, here)
-    beside.path.rename(path)
+    beside.rename(path)
     sync_directory(path.parent)
-    return Resumption("auto", how)
+    return Resumption("auto", replace(report, directory=str(path)).summary())
 
 
 def _remove_parts(directory: RunDirectory, *, until: int) -> None:

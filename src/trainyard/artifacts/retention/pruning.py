@@ -17,7 +17,7 @@ from trainyard.artifacts.record.checkpoints import Checkpoint
 from trainyard.artifacts.record.manifest import PrunedCheckpoint, RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.retention.pruning_plan import RetentionRules, RunPruning, names_by_digest
+from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_digest
 from trainyard.artifacts.store.layout import signature_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import StoredState, put_manifest
@@ -30,9 +30,7 @@ _AT_ONCE = 8
 _logger = logging.getLogger(__name__)
 
 
-def prune(
-    store: Store, plan: RunPruning, *, by: str, rules: RetentionRules, signer: "ModelSigner | None" = None
-) -> list[str]:
+def prune(store: Store, plan: RunPruning, *, by: str, signer: "ModelSigner | None" = None) -> list[str]:
     """Carry out the plan of one run; return what was kept, because it was promoted or stored again.
 
     Raises RunConflictError, with nothing removed, when the run was stored again since it was planned;
@@ -46,13 +44,11 @@ def prune(
             # Check right before deleting the marker: a later promotion or sync reads the marker.
             if _is_listed(store, plan, each.checkpoint):
                 kept.append(f"{each.checkpoint.prefix} was stored again meanwhile, so it was kept")
-            elif rules.keep_promoted and each.checkpoint.digest in names_by_digest(store):
+            elif each.checkpoint.digest in names_by_digest(store):
                 _list_again(store, plan.run_number, each.checkpoint, signer=signer)
                 kept.append(f"{each.checkpoint.prefix} was promoted meanwhile, so it was kept")
             else:
                 _delete(store, each.checkpoint)
-        for owed in plan.owed:
-            _list_again(store, plan.run_number, owed, signer=signer)
         _delete_keys(store, [*plan.superseded, *plan.unfinished])
     except ServiceError as error:
         raise ServiceError(

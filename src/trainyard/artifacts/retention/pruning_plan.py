@@ -5,7 +5,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.layout import checkpoint_step_of, records_version_of, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
-from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
+from trainyard.artifacts.verify.comparison import Depth, compare_objects
 from trainyard.errors import ConfigError
 
 _AT_ONCE = 8
@@ -36,9 +36,6 @@ class RetentionRules:
     """Keep checkpoints whose step is a multiple of this."""
     max_age: float | None = None
     """Seconds; older ones are removed in spite of the two rules above. Alone, it keeps all younger ones."""
-    keep_promoted: bool = True
-    even_parents: bool = False
-    """Also remove checkpoints from which another run was started."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.keep_every is None and self.max_age is None:
@@ -91,16 +88,12 @@ def _decide(
     is_old = rules.max_age is not None and facts.ages.get(step, 0.0) > rules.max_age
     if step == facts.newest_good and not (facts.has_failed and is_old):
         return RetentionDecision(checkpoint, True, "the newest that verifies")
-    if names and rules.keep_promoted:
+    if names:
         return RetentionDecision(checkpoint, True, f"promoted as {', '.join(names)}")
     runs = ", ".join(str(number) for number in facts.children.get(checkpoint.digest, ()))
-    if runs and not rules.even_parents:
+    if runs:
         return RetentionDecision(checkpoint, True, f"run {runs} was started from it")
-    keep, reason = _by_rule(step, rules, facts.ages.get(step, 0.0), is_last=is_last)
-    if not keep:
-        reason += f"; promoted as {', '.join(names)}" if names else ""
-        reason += f"; run {runs} was started from it and loses its parent" if runs else ""
-    return RetentionDecision(checkpoint, keep, reason)
+    return RetentionDecision(checkpoint, *_by_rule(step, rules, facts.ages.get(step, 0.0), is_last=is_last))
 
 
 def _by_rule(step: int, rules: RetentionRules, age: float, *, is_last: bool) -> tuple[bool, str]:
@@ -124,8 +117,6 @@ class RunPruning:
     decisions: tuple[RetentionDecision, ...] = ()
     unfinished: tuple[str, ...] = ()
     """Objects of checkpoints that an interrupted pruning removed from the manifest but not from the store."""
-    owed: tuple[Checkpoint, ...] = ()
-    """Complete checkpoints that were promoted while an interrupted pruning removed them from the manifest."""
     superseded: Mapping[str, int] = field(default_factory=dict)
     """Records that only earlier manifests of the running run listed: sizes in bytes, by key."""
     problem: str = ""
@@ -138,7 +129,7 @@ class RunPruning:
     @property
     def changes(self) -> bool:
         """Return whether there is anything to do."""
-        return bool(self.removals or self.unfinished or self.owed or self.superseded)
+        return bool(self.removals or self.unfinished or self.superseded)
 
     @property
     def bytes(self) -> int:
@@ -150,7 +141,6 @@ class RunPruning:
             "problem": self.problem,
             "bytes": self.bytes,
             "unfinished": list(self.unfinished),
-            "owed": [each.step for each in self.owed],
             "superseded": sorted(self.superseded),
             "checkpoints": [
                 {
@@ -171,9 +161,6 @@ class RunPruning:
             verb = "keep  " if each.keep else "remove"
             size = size_text(each.checkpoint.size)
             found.append(f"{verb}  run {self.run_number}  {each.checkpoint.name}  {size}  {each.reason}")
-        found += [
-            f"keep    {each.prefix}  promoted during an earlier pruning; listed again" for each in self.owed
-        ]
         if self.superseded:
             size = size_text(sum(self.superseded.values()))
             what = f"{len(self.superseded)} records of earlier manifests"
@@ -206,19 +193,18 @@ def _plan(
     chain = tuple(read_chain(store, number))
     listed = {found.key: found for found in store.list_objects(run_prefix(number))}
     checkpoints = checkpoints_of(manifest)
-    owed = _promoted_meanwhile(chain, listed, promoted) if rules.keep_promoted else ()
-    unfinished = _unfinished_removals(manifest, listed, {each.step for each in owed})
+    unfinished = _unfinished_removals(manifest, listed, promoted)
     known = [each for each in checkpoints if each.step is not None]
     good = next((each for each in known if _is_good(store, each)), None)
     if known and good is None:
         problem = "no checkpoint of it verifies"
-        return RunPruning(number, chain, unfinished=unfinished, owed=owed, problem=problem)
+        return RunPruning(number, chain, unfinished=unfinished, problem=problem)
     newest = None if good is None else good.step
     has_failed = manifest.outcome.get("status") == "failed"
     facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children, has_failed)
     decisions = tuple(decide_retention(checkpoints, rules, facts))
     superseded = _superseded_records(store, manifest, listed)
-    return RunPruning(number, chain, decisions, unfinished, owed, superseded)
+    return RunPruning(number, chain, decisions, unfinished, superseded)
 
 
 def names_by_digest(store: Store) -> dict[str, list[str]]:
@@ -258,27 +244,16 @@ def _ages(checkpoints: list[Checkpoint], listed: Mapping[str, StoredObject]) -> 
     return found
 
 
-def _promoted_meanwhile(
-    chain: Sequence[StoredManifest], listed: Mapping[str, StoredObject], promoted: Mapping[str, Sequence[str]]
-) -> tuple[Checkpoint, ...]:
-    """Return promoted checkpoints that the newest manifest records as removed, but are still complete."""
-    newest = chain[-1].manifest
-    lost = promoted.keys() & {each.digest for each in newest.pruned if each.step in removed_steps(newest)}
-    found = {
-        each.digest: each
-        for link in chain
-        for each in checkpoints_of(link.manifest)
-        if each.digest in lost and all(e.key in listed and listed[e.key].size == e.size for e in each.objects)
-    }
-    return tuple(found.values())
-
-
 def _unfinished_removals(
-    manifest: RunManifest, listed: Mapping[str, StoredObject], owed: Set[int | None]
+    manifest: RunManifest, listed: Mapping[str, StoredObject], promoted: Container[str]
 ) -> tuple[str, ...]:
-    """Return removed checkpoints' objects stored before the removal; newer ones belong to a repeated step."""
-    removals = removed_steps(manifest) - owed
-    since = {each.step: each.time for each in manifest.pruned if each.step in removals}
+    """Return removed checkpoints' objects stored before the removal; newer ones belong to a repeated step.
+
+    Those of a checkpoint that was promoted while an interrupted pruning removed it stay.
+    """
+    removals = removed_steps(manifest)
+    gone = [each for each in manifest.pruned if each.step in removals and each.digest not in promoted]
+    since = {each.step: each.time for each in gone}
     found = ((key, checkpoint_step_of(key)) for key in listed)
     return tuple(sorted(key for key, step in found if step in since and listed[key].modified < since[step]))
 
@@ -292,7 +267,7 @@ def _superseded_records(
     """
     prefix = run_prefix(manifest.run_number)
     own = [entry for entry in records_of(manifest) if entry.key.startswith(prefix)]
-    if wrong := compare_objects(store, own, listed, depth=Depth.LISTING, seed=new_seed()):
+    if wrong := compare_objects(store, own, listed, depth=Depth.LISTING):
         _logger.warning("%s; records of earlier manifests are kept", next(iter(wrong.values())))
         return {}
     kept = {entry.key for entry in own}

@@ -64,9 +64,6 @@ class DirectoryDecision:
     size: int = 0
     """Bytes, of an entry to remove."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "keep": self.keep, "reason": self.reason, "bytes": self.size}
-
 
 @dataclass(frozen=True)
 class _ProvenRun:

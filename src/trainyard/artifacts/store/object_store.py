@@ -8,11 +8,12 @@ import base64
 import hashlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trainyard.errors import ObjectChangedError
-from trainyard.run.progress import Progress
+from trainyard.run.progress import UNSEEN, Progress
 
 SHA256 = "SHA256"
 FULL_OBJECT = "FULL_OBJECT"
@@ -81,16 +82,6 @@ class Store(Protocol):
         """Return one object with the store's own checksum; None if there is none."""
         ...
 
-    def read_chunks(
-        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-    ) -> Iterator[bytes]:
-        """Yield at most `length` of the object's bytes from `start` on; nothing beyond its end.
-
-        Raises FileNotFoundError when there is no such object, ObjectChangedError when it is not the one of
-        `identity`, or is replaced while it is read.
-        """
-        ...
-
     def read_object(self, key: str) -> bytes | None:
         """Return a small object; None if there is none.
 
@@ -99,13 +90,12 @@ class Store(Protocol):
         """
         ...
 
-    def stream(
-        self, key: str, start: int, size: int, *, identity: str = ""
-    ) -> Generator[bytes | memoryview, None, None]:
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Generator[bytes, None, None]:
         """Yield the bytes from `start` on of an object that should have `size`, as fast as the store can.
 
-        There are more or fewer if the object has another size. A piece is valid until the next one is
-        requested. Close the generator to stop early: it holds memory that others wait for.
+        There are more or fewer if the object has another size. Close the generator to stop early: it holds
+        memory that others wait for. Raises FileNotFoundError when there is no such object, ObjectChangedError
+        when it is not the one of `identity`, or is replaced while it is read.
         """
         ...
 
@@ -189,17 +179,11 @@ class _Snapshot:
         return getattr(self._store, name)
 
 
-def report_progress(chunks: Iterable[bytes | memoryview], progress: Progress) -> Iterator[bytes | memoryview]:
-    """Yield what is read from a store, and report each piece to `progress`."""
-    for chunk in chunks:
-        progress.advance(len(chunk))
-        yield chunk
-
-
-def sha256_of_chunks(chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Return the hex SHA-256 and the number of bytes of a stream."""
+def sha256_of_chunks(chunks: Iterable[bytes], progress: Progress = UNSEEN) -> tuple[str, int]:
+    """Return the hex SHA-256 and the number of bytes of a stream; `progress` receives each piece's size."""
     digest, size = hashlib.sha256(), 0
     for chunk in chunks:
+        progress.advance(len(chunk))
         digest.update(chunk)
         size += len(chunk)
     return digest.hexdigest(), size
@@ -226,6 +210,7 @@ def has_content(store: Store, found: StoredObject, sha256: str) -> bool:
     if (agrees := checksum_agrees(found.checksum, sha256)) is not None:
         return agrees
     try:
-        return sha256_of_chunks(store.read_chunks(found.key, identity=found.identity))[0] == sha256
+        with closing(store.stream(found.key, 0, found.size, identity=found.identity)) as chunks:
+            return sha256_of_chunks(chunks) == (sha256, found.size)
     except (FileNotFoundError, ObjectChangedError):
         return False

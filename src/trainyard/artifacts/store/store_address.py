@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from trainyard.config.registries import STORE_SCHEMES, store_examples
 from trainyard.errors import ConfigError, DamagedFileError
@@ -113,29 +113,25 @@ def _meant(url: str) -> str:
     return f"; did you mean s3://{url}?" if names_a_store(f"s3://{url}") else ""
 
 
-class StoreSettings(NamedTuple):
-    """The settings for opening a store."""
-
-    url: str
-    encryption: str
-
-
 def open_store_of(
     run_dir: Path | None, url: str | None, options: StoreOptions, pace: Callable[[int], None]
 ) -> "Store":
     """Open the store at `url`, or else that of the run's configuration, whose encryption is the default."""
-    url, encryption = store_settings(run_dir, url=url, encryption=options.get("encryption"))
-    chosen: StoreOptions = {**options, "encryption": encryption, "pace": pace}
-    return open_store(url, **chosen)
+    chosen, encryption = store_settings(run_dir, url=url, encryption=options.get("encryption"))
+    completed: StoreOptions = {**options, "encryption": encryption, "pace": pace}
+    return open_store(chosen, **completed)
 
 
-def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> StoreSettings:
-    """Complete the settings from the run's `config.yaml`. Raises ConfigError when no store is named."""
+def store_settings(run_dir: Path | None, *, url: str | None, encryption: str | None) -> tuple[str, str]:
+    """Return URL and encryption, completed from the run's `config.yaml`.
+
+    Raises ConfigError when no store is named.
+    """
     settings = _settings(run_dir) if run_dir is not None else {}
     chosen = url or setting(settings, "artifacts.store")
     if not chosen:
         raise ConfigError("No store: give --store, or set artifacts.store in the configuration.")
-    return StoreSettings(chosen, encryption or setting(settings, "artifacts.encryption") or "AES256")
+    return chosen, encryption or setting(settings, "artifacts.encryption") or "AES256"
 
 
 def _settings(run_dir: Path) -> dict[str, Any]:

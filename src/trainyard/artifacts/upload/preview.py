@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.artifacts.record.checkpoints import is_pruned
-from trainyard.artifacts.record.contents import Contents, Item, contents_of
+from trainyard.artifacts.record.contents import Contents, contents_of
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
@@ -27,7 +27,7 @@ class Preview:
     bytes: int
     """Size of the objects to send."""
     there: tuple[str, ...]
-    """Keys whose objects have the right size; a sync would compare them."""
+    """Keys that the store has; a sync would compare them."""
     problems: tuple[str, ...]
 
     @property
@@ -72,15 +72,9 @@ def preview_contents(store: Store, contents: Contents, number: int) -> Preview:
     before = read_store(store, number) if is_claimed else StoredState([], {}, {})
     groups = [group for group in contents.groups if not is_pruned(group, before.newest)]
     items = [item for group in groups for item in group.all_items if not item.is_elsewhere]
-    send = [item for item in items if _is_new(item, before)]
-    size = sum(item.path.stat().st_size for item in send)
-    keys = {item.key for item in send}
-    kept = tuple(item.key for item in items if item.key not in keys)
-    return Preview(store.url, number, tuple(item.key for item in send), size, kept, contents.problems)
-
-
-def _is_new(item: Item, before: StoredState) -> bool:
-    known, there = before.known.get(item.key), before.there.get(item.key)
-    if there is None or there.size != item.path.stat().st_size:
-        return True
-    return known is not None and item.claimed is not None and known.sha256 != item.claimed.sha256
+    sizes = {item.key: item.path.stat().st_size for item in items}
+    there = tuple(
+        key for key, size in sizes.items() if key in before.there and before.there[key].size == size
+    )
+    send = tuple(key for key in sizes if key not in there)
+    return Preview(store.url, number, send, sum(sizes[key] for key in send), there, contents.problems)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from enum import StrEnum
-from random import Random, SystemRandom
+from random import SystemRandom
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.store.object_store import (
@@ -17,7 +17,6 @@ from trainyard.artifacts.store.object_store import (
     Store,
     StoredObject,
     checksum_agrees,
-    report_progress,
     sha256_of_chunks,
 )
 from trainyard.errors import ObjectChangedError
@@ -37,16 +36,11 @@ class Depth(StrEnum):
     where it computes none. Later corruption is not noticed.
     """
     SAMPLE = "sample"
-    """A listing, and the bytes of a tenth of the objects, at least 8, drawn by a seed. Complete objects are
-    read because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
+    """A listing, and the bytes of a tenth of the objects, at least 8, drawn anew each time. Complete objects
+    are read because a SHA-256 cannot confirm a part. The other objects are compared as in a listing.
     """
     FULL = "full"
     """A listing, and the bytes of every object: what a restore would read now."""
-
-
-def new_seed() -> int:
-    """Return an unpredictable seed."""
-    return SystemRandom().randrange(1 << 32)
 
 
 def compare_objects(
@@ -55,14 +49,13 @@ def compare_objects(
     listed: Mapping[str, StoredObject],
     *,
     depth: Depth,
-    seed: int,
     progress: Progress = UNSEEN,
 ) -> dict[str, str]:
-    """Return each wrong object's key and problem. The same seed draws the same sample of the same entries.
-
-    `listed` are the objects that the store lists, by key.
-    """
-    read_back = _draw_sample(entries, depth, seed)
+    """Return each wrong object's key and problem; `listed` are the objects that the store lists, by key."""
+    keys = [entry.key for entry in entries]
+    sample = min(len(keys), max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys))))
+    count = {Depth.LISTING: 0, Depth.SAMPLE: sample, Depth.FULL: len(keys)}[depth]
+    read_back = set(SystemRandom().sample(keys, count))
     progress.begin("reading back the store", sum(entry.size for entry in entries if entry.key in read_back))
 
     def compare(entry: ManifestObject) -> str | None:
@@ -72,14 +65,6 @@ def compare_objects(
     with ThreadPoolExecutor(_OBJECTS_AT_ONCE) as pool:
         answers = zip(entries, pool.map(compare, entries), strict=True)
         return {entry.key: f"{entry.key}: {wrong}" for entry, wrong in answers if wrong is not None}
-
-
-def _draw_sample(entries: Sequence[ManifestObject], depth: Depth, seed: int) -> set[str]:
-    keys = sorted(entry.key for entry in entries)
-    count = {Depth.LISTING: 0, Depth.FULL: len(keys)}.get(
-        depth, max(_SAMPLE_LEAST, round(_SAMPLE_SHARE * len(keys)))
-    )
-    return set(Random(seed).sample(keys, min(count, len(keys))))  # noqa: S311 - repeatable on purpose
 
 
 def _compare(
@@ -129,7 +114,7 @@ def _compare_once(store: Store, entry: ManifestObject, identity: str, progress: 
     """Read the object whose checksum was compared, and return the problem of its bytes."""
     try:
         with closing(store.stream(entry.key, 0, entry.size, identity=identity)) as chunks:
-            sha256, size = sha256_of_chunks(report_progress(chunks, progress))
+            sha256, size = sha256_of_chunks(chunks, progress)
     except FileNotFoundError:
         return "removed while it was verified"
     except ObjectChangedError:

@@ -24,7 +24,7 @@ from trainyard.artifacts.record.statement import resolved_config, statement_prob
 from trainyard.artifacts.record.sync_report import Verdict
 from trainyard.artifacts.store.layout import attempt_of, belongs_to_checkpoint, checkpoint_step_of, id_key
 from trainyard.artifacts.store.object_store import Store, StoredObject
-from trainyard.artifacts.verify.comparison import Depth, compare_objects, new_seed
+from trainyard.artifacts.verify.comparison import Depth, compare_objects
 from trainyard.artifacts.verify.disk import DiskComparison, compare_disk
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
@@ -59,18 +59,12 @@ class Verification(Verdict):
     notes: tuple[str, ...] = ()
     """Remarks that are not problems: objects still being uploaded or removed while the run was going."""
     depth: str = ""
-    seed: int = 0
-    """The seed that drew the sample."""
     compared: str = ""
     """A sentence for people about the comparisons that were made."""
     unlisted_objects: tuple[str, ...] = ()
     """Keys of objects from an interrupted sync or removal: the store has them, and no manifest lists them."""
     records: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of each current record, by its name in the run directory."""
-
-    def depth_text(self) -> str:
-        """Return the depth, with the seed that draws the same sample again."""
-        return f"{self.depth}, seed {self.seed}" if self.depth == Depth.SAMPLE else self.depth
 
 
 def verify_run(
@@ -79,16 +73,13 @@ def verify_run(
     *,
     depth: Depth,
     run_directory: RunDirectory | None = None,
-    seed: int | None = None,
     progress: Progress = UNSEEN,
 ) -> Verification:
     """Compare the stored objects of a run with the manifest and, if given, with the run's directory.
 
-    The problems name every missing, extra, swapped, truncated or changed object. `seed` draws the sample;
-    None draws a new seed. Raises ServiceError when the store cannot be reached, TrainyardError when
-    `run_directory` is not a run directory.
+    The problems name every missing, extra, swapped, truncated or changed object. Raises ServiceError when the
+    store cannot be reached, TrainyardError when `run_directory` is not a run directory.
     """
-    seed = new_seed() if seed is None else seed
     progress.begin("listing the store")
     key, manifest, problems = newest_manifest(store, run_number)
     if manifest is None:
@@ -99,7 +90,7 @@ def verify_run(
     being_removed = {key for key in listed if checkpoint_step_of(key) in removals}
     problems += _compare_names(manifest, listed.keys() - notes.keys()) + missing_records(manifest)
     own = {} if depth is Depth.LISTING else _compare_own_manifests(store, manifest)
-    wrong = compare_objects(store, manifest.objects, listed, depth=depth, seed=seed, progress=progress)
+    wrong = compare_objects(store, manifest.objects, listed, depth=depth, progress=progress)
     problems += _compare_provenance(store, manifest) or statement_problems(manifest)
     problems += _compare_configuration(store, manifest) + _compare_id(store, manifest)
     problems += [problem for key, problem in own.items() if key not in wrong]
@@ -119,7 +110,6 @@ def verify_run(
         store_complete=store_complete,
         notes=(*(f"{key}: {notes[key]}" for key in sorted(notes)), *_notes_of(manifest)),
         depth=str(depth),
-        seed=seed,
         compared=_comparison_text(depth, manifest, disk),
         unlisted_objects=tuple(sorted((listed.keys() & {*manifest.unlisted_objects}) | being_removed)),
         records=_records(manifest),

@@ -17,7 +17,6 @@ import stat
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -29,7 +28,7 @@ from trainyard.errors import (
     ServiceError,
     VerificationError,
 )
-from trainyard.gateways import GatewayObject, join_chunks, require_small
+from trainyard.gateways import GatewayObject, join_chunks
 
 if TYPE_CHECKING:
     from trainyard.artifacts.store.store_address import StoreOptions
@@ -104,18 +103,6 @@ class LocalStore:
             key, size, checksum=_checksum(digest), modified=found.st_mtime, identity=_identity(found)
         )
 
-    def read_chunks(
-        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-    ) -> Iterator[bytes]:
-        with self._open_file(key, start) as file:
-            left = os.fstat(file.fileno()).st_size - start if length is None else length
-            while left > 0 and (chunk := file.read(min(CHUNK_BYTES, left))):
-                left -= len(chunk)
-                yield chunk
-            path = self._path(key)
-            if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
-                raise ObjectChangedError(f"{path}: became another file while it was read")
-
     def stream(
         self,
         key: str,
@@ -124,19 +111,6 @@ class LocalStore:
         *,
         identity: str = "",
     ) -> Generator[bytes, None, None]:
-        yield from self.read_chunks(key, start=start, identity=identity)
-
-    def read_object(self, key: str) -> bytes | None:
-        try:
-            with self._open_file(key, 0) as file:
-                require_small(key, os.fstat(file.fileno()).st_size)
-            return join_chunks(key, self.read_chunks(key))
-        except FileNotFoundError:
-            return None
-
-    @contextlib.contextmanager
-    def _open_file(self, key: str, start: int) -> Iterator[FileIO]:
-        """The object's file, opened at `start`. Raises FileNotFoundError when there is none."""
         path = self._path(key)
         refuse_link(path)
         with name_refusals(path):
@@ -144,7 +118,16 @@ class LocalStore:
                 raise FileNotFoundError(key)
             with path.open("rb", buffering=0) as file:
                 file.seek(start)
-                yield file
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+                if identity and {identity} != {_identity(os.fstat(file.fileno())), _identity(path.stat())}:
+                    raise ObjectChangedError(f"{path}: became another file while it was read")
+
+    def read_object(self, key: str) -> bytes | None:
+        try:
+            return join_chunks(key, self.stream(key, 0, 0))
+        except FileNotFoundError:
+            return None
 
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:  # noqa: ARG002
         path = self._path(key)

@@ -2,8 +2,7 @@
 
     for each part, in order: memory → read with its checksum and the file's SHA-256 → send, several at a time
 
-Every part carries a CRC64NVME, which S3 computes again and refuses if it differs, and so does the file. To a
-store without CRC64NVME the parts are sent without a checksum, and the caller reads the object back. An
+Every part carries a CRC64NVME, which S3 computes again and refuses if it differs, and so does the file. An
 interrupted upload is sent again from the start of its file. The CRC does not depend on how a file was split.
 It detects corruption, not tampering: the SHA-256 in the manifest does.
 """
@@ -34,8 +33,6 @@ from trainyard.gateways.s3.uploads import (
 
 PARTS_AT_ONCE = 8
 """Per file, as far as the memory budget allows. One connection to S3 carries at most 90 MB/s on any line."""
-_REFUSED = ("400", "InvalidRequest", "InvalidArgument", "NotImplemented", "501")
-"""Responses of stores that do not support the checksum."""
 # Reasons why S3 does not join the parts. After NoSuchUpload, an earlier request, whose response was lost, may
 # have joined them. After a 409, S3 wants all parts once more:
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html
@@ -49,6 +46,8 @@ _SentPart = tuple[str, int, int]
 
 class Parts(Upload):
     """A multipart upload that is not joined yet."""
+
+    algorithm = _ALGORITHM
 
     def __init__(
         self,
@@ -68,19 +67,15 @@ class Parts(Upload):
         self._sent: list[_SentPart] = []
         self._upload_id = ""
 
-    def send(self, *, has_checksum: bool) -> bool:
-        """Send all parts; return False, with nothing started, if S3 does not know the checksum.
-
-        When one part fails permanently, the upload is aborted.
-        """
-        self.algorithm = _ALGORITHM if has_checksum else ""
+    def send(self) -> None:
+        """Send all parts. When one part fails permanently, the upload is aborted."""
+        wanted: dict[str, Any] = {"ChecksumAlgorithm": _ALGORITHM, "ChecksumType": "FULL_OBJECT"}
+        answer = self._bucket.create("create_multipart_upload", self._key, Metadata=self._metadata, **wanted)
+        self._upload_id = str(answer["UploadId"])
         with contextlib.ExitStack() as undo:
             undo.callback(self.abort)
-            if not self._start():
-                return False
             self._send_parts()
             undo.pop_all()
-        return True
 
     def commit(self) -> GatewayObject:
         """Join the parts. Raises VerificationError when the name has other bytes than were sent."""
@@ -99,7 +94,7 @@ class Parts(Upload):
             self.abort()
             wait_before_retry(attempt)
             before = self.sha256
-            self.send(has_checksum=bool(self.algorithm))
+            self.send()
             if self.sha256 != before:
                 raise VerificationError(f"{self._key}: its file was changed while it was stored")
         raise ServiceError(
@@ -114,12 +109,9 @@ class Parts(Upload):
             raise VerificationError(f"{self._key}: was replaced by somebody else while it was stored")
 
     def _join(self) -> Any:
-        more: dict[str, Any] = {}
-        if self.algorithm:
-            more = {"ChecksumType": "FULL_OBJECT", f"Checksum{_ALGORITHM}": self._checksum()}
+        more = {"ChecksumType": "FULL_OBJECT", f"Checksum{_ALGORITHM}": self._checksum()}
         parts = [
-            {"PartNumber": number, "ETag": etag}
-            | ({f"Checksum{_ALGORITHM}": as_text(checksum)} if self.algorithm else {})
+            {"PartNumber": number, "ETag": etag, f"Checksum{_ALGORITHM}": as_text(checksum)}
             for number, (etag, checksum, _) in enumerate(self._sent, 1)
         ]
         return self._bucket.call(
@@ -147,21 +139,6 @@ class Parts(Upload):
                 self._bucket.call(
                     "abort_multipart_upload", self._key, unless=("NoSuchUpload",), UploadId=upload_id
                 )
-
-    def _start(self) -> bool:
-        """Start the upload; return whether the store supports the checksum."""
-        wanted = {"ChecksumAlgorithm": _ALGORITHM, "ChecksumType": "FULL_OBJECT"}
-        answer = self._bucket.create(
-            "create_multipart_upload",
-            self._key,
-            unless=_REFUSED if self.algorithm else (),
-            Metadata=self._metadata,
-            **(wanted if self.algorithm else {}),
-        )
-        if answer is None:
-            return False
-        self._upload_id = str(answer["UploadId"])
-        return not self.algorithm or answer.get("ChecksumAlgorithm") == _ALGORITHM
 
     def _send_parts(self) -> None:
         """Read the parts in order, and send each one while the next ones are read."""
@@ -193,7 +170,7 @@ class Parts(Upload):
                 UploadId=self._upload_id,
                 PartNumber=number,
                 Body=PartBody(content),
-                **(stated if self.algorithm else {}),
+                **stated,
             )
         finally:
             self._slots.release()

@@ -104,7 +104,6 @@ class S3Store:
             bucket, prefix, encryption=encryption, call_seconds=call_seconds, attempts=attempts
         )
         self.prefix, self._pace = self._bucket.prefix, pace
-        self._has_checksum = True
         self._ranges, self._parts = (
             threading.Semaphore(most) for most in (RANGES_IN_MEMORY, PARTS_IN_MEMORY)
         )
@@ -131,12 +130,6 @@ class S3Store:
     def describe(self, key: str) -> GatewayObject | None:
         return describe_object(self._bucket, key)
 
-    def read_chunks(
-        self, key: str, *, start: int = 0, length: int | None = None, identity: str = ""
-    ) -> Iterator[bytes]:
-        """Yield the object's bytes; a broken stream is resumed if the object is still the same."""
-        return self._read(key, start, None if length is None else start + length, identity)
-
     def read_object(self, key: str) -> bytes | None:
         for attempt in range(1, self._bucket.attempts + 1):
             stated: dict[str, Any] = {}
@@ -152,12 +145,10 @@ class S3Store:
             "Something between here and the store changes them."
         )
 
-    def stream(
-        self, key: str, start: int, size: int, *, identity: str = ""
-    ) -> Generator[bytes | memoryview, None, None]:
-        """Yield a large object from several parallel ranges."""
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Generator[bytes, None, None]:
+        """Yield a large object from several parallel ranges, a smaller one from one request."""
         if size - start <= RANGE_BYTES:
-            yield from self.read_chunks(key, start=start, identity=identity)
+            yield from self._read(key, start, None, identity)
             return
         starts, under_way = deque(range(start, size, RANGE_BYTES)), deque[Future[bytes]]()
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
@@ -193,7 +184,10 @@ class S3Store:
         *,
         answer_to: dict[str, Any] | None = None,
     ) -> Iterator[bytes]:
-        """Yield the bytes up to `end`; `answer_to` receives S3's description of the object."""
+        """Yield the bytes up to `end`; a broken stream is resumed if the object is still the same.
+
+        `answer_to` receives S3's description of the object.
+        """
         from botocore.exceptions import BotoCoreError
 
         done, attempt, etag = start, 0, identity and f'"{identity}"'
@@ -259,9 +253,7 @@ class S3Store:
             return SinglePart(self._bucket, key, path, **how)
         upload = Parts(self._bucket, key, path, slots=self._parts, part_size=self.part_bytes, **how)
         with self._large:
-            if not (self._has_checksum and upload.send(has_checksum=True)):
-                self._has_checksum = False
-                upload.send(has_checksum=False)
+            upload.send()
         return upload
 
     def refuses_to_join(self, key: str) -> bool:

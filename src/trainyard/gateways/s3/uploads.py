@@ -75,7 +75,7 @@ class Upload:
     """A file that becomes the object `key` with `commit`."""
 
     algorithm = "SHA256"
-    """The checksum that is sent along; empty for a store that does not know it."""
+    """The checksum that is sent along."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Upload:
         """Return the object if S3's own checksum is the expected one or missing; else VerificationError."""
         stored = object_of(self._key, self.size, answer)
         for _ in range(1 + self._bucket.attempts):
-            if not self.algorithm or stored.checksum == _checksum_of(self.algorithm, self._checksum()):
+            if stored.checksum == _checksum_of(self.algorithm, self._checksum()):
                 return stored
             # The checksum is missing, or comes from a response with truncated headers: S3 is queried again.
             described = describe_object(self._bucket, self._key)

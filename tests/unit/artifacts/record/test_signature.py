@@ -27,7 +27,7 @@ from trainyard.artifacts.upload.run_following import Patience, follow_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
-from trainyard.gateways.model_signing import KEY, KEY_FILE, METHOD, PASSWORD, KeyVerifier, signer_from
+from trainyard.gateways.model_signing import KEY, PASSWORD, KeyVerifier, signer_from
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.identity import write_outcome
 
@@ -93,8 +93,8 @@ def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
     class TwoFaced(LocalStore):
         reads = 0
 
-        def read_chunks(self, key: str, **rest: Any) -> Any:
-            content = b"".join(super().read_chunks(key, **rest))
+        def stream(self, key: str, *given: Any, **rest: Any) -> Any:
+            content = b"".join(super().stream(key, *given, **rest))
             if key == MANIFEST:
                 self.reads += 1
                 content = content.replace(b"3f2c1ab", b"evil1ab") if self.reads == 1 else content
@@ -212,19 +212,15 @@ def test_every_manifest_of_a_followed_run_is_signed(
     assert {p.name.partition(".")[0] for p in (folder / "signatures/run-1").iterdir()} == manifests
 
 
-def test_a_key_may_be_in_a_file_locked_and_on_another_curve(
-    tmp_path: Path, store: Store, make_run: Any
-) -> None:
+def test_a_key_may_be_locked_and_on_another_curve(tmp_path: Path, store: Store, make_run: Any) -> None:
     pair = Pair(tmp_path / "key.pub", ec.SECP384R1())
-    (tmp_path / "key.pem").write_text(pair.locked)
-    signer = signer_from({KEY_FILE: str(tmp_path / "key.pem"), PASSWORD: "pass"})
-    sync_run(store, make_run(), 1, signer=signer)
+    sync_run(store, make_run(), 1, signer=signer_from({KEY: pair.locked, PASSWORD: "pass"}))
     assert problems(store, pair.public) == ()
 
 
 def test_without_a_key_there_is_no_signer() -> None:
     assert signer_from({}) is None
-    assert signer_from({KEY: "", KEY_FILE: "", METHOD: ""}) is None
+    assert signer_from({KEY: ""}) is None
 
 
 def test_the_key_is_in_no_message_and_in_no_log(
@@ -244,27 +240,12 @@ def test_the_key_is_in_no_message_and_in_no_log(
             assert line[:20] not in str(refused.value)
 
 
-def test_keys_that_cannot_be_used_are_refused_before_anything_is_stored(tmp_path: Path) -> None:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    public = tmp_path / "rsa.pub"
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(ConfigError, match="is not a private key"):
-        signer_from({KEY: pem})
-    with pytest.raises(ConfigError, match="is not a public key"):
-        KeyVerifier(public)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        KeyVerifier(tmp_path / "none")
-    with pytest.raises(ConfigError, match=f"{KEY_FILE}: the key cannot be read"):
-        signer_from({KEY_FILE: str(tmp_path / "none")})
-
-
 def pem_of(key: Any, form: PrivateFormat = PrivateFormat.PKCS8, locked: bool = False) -> str:
     encryption = BestAvailableEncryption(b"pass") if locked else NoEncryption()
     return str(key.private_bytes(Encoding.PEM, form, encryption).decode())
 
 
-def test_what_is_no_key_is_refused_and_never_shown() -> None:
+def test_what_is_no_key_is_refused_and_never_shown(tmp_path: Path) -> None:
     elliptic = ec.generate_private_key(ec.SECP256R1())
     public = elliptic.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     mistakes = {
@@ -280,22 +261,14 @@ def test_what_is_no_key_is_refused_and_never_shown() -> None:
         with pytest.raises(ConfigError, match="is not a private key in PEM on the curve") as refused:
             signer_from({KEY: text})
         assert text not in str(refused.value)
+    (tmp_path / "rsa.pub").write_bytes(
+        rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        .public_key()
+        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    for name, words in (("rsa.pub", "is not a public key"), ("none", "cannot be read")):
+        with pytest.raises(ConfigError, match=words):
+            KeyVerifier(tmp_path / name)
     for text in (pem_of(elliptic), mistakes["locked"]):
         with pytest.raises(ConfigError, match=PASSWORD):
             signer_from({KEY: text, PASSWORD: "mistyped"})
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [("", "not a regular file"), ("none", "the key cannot be read"), ("a\0b", "the key cannot be read")],
-)
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, file: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"{KEY_FILE}: .*{said}"):
-        signer_from({KEY_FILE: f"{tmp_path}/{file}"})
-
-
-def test_keyless_signing_is_asked_for_and_needs_a_token() -> None:
-    with pytest.raises(ConfigError, match="there is no OIDC token"):
-        signer_from({METHOD: "keyless"})
-    with pytest.raises(ConfigError, match="'magic' is not known"):
-        signer_from({METHOD: "magic"})

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -141,9 +140,9 @@ class Breaking(LocalStore):
         self.allowed = allowed
         self.asked: list[tuple[str, int]] = []
 
-    def read_chunks(self, key: str, *, start: int = 0, **rest: Any) -> Iterator[bytes]:
+    def stream(self, key: str, start: int, size: int, **rest: Any) -> Any:
         self.asked.append((key, start))
-        for chunk in super().read_chunks(key, start=start, **rest):
+        for chunk in super().stream(key, start, size, **rest):
             for offset in range(0, len(chunk), 100):
                 if not key.startswith("manifests/") and "identity" not in key:
                     self.allowed -= 100
@@ -181,8 +180,8 @@ KILLED = """
 
     class Killing(LocalStore):
         left = int(sys.argv[3])
-        def read_chunks(self, key, *, start=0, **rest):
-            for chunk in super().read_chunks(key, start=start, **rest):
+        def stream(self, *given, **rest):
+            for chunk in super().stream(*given, **rest):
                 for offset in range(0, len(chunk), 1000):
                     self.live()
                     yield chunk[offset:offset + 1000]
@@ -271,20 +270,22 @@ def test_two_restores_to_one_directory_do_not_mix(store: Store, run: RunDirector
         restore.restore(store, ALL, target)
 
 
-def test_records_that_a_sync_replaces_meanwhile_are_read_again(
+def test_records_that_a_sync_replaces_meanwhile_are_refused_and_the_next_restore_is_right(
     folder: Path, run: RunDirectory, make_run: Any, target: Path
 ) -> None:
     class Overtaken(LocalStore):
         done = False
 
-        def read_chunks(self, key: str, **rest: Any) -> Iterator[bytes]:
+        def stream(self, key: str, *given: Any, **rest: Any) -> Any:
             if key == "run-1/metrics.jsonl" and not self.done:
                 self.done = True
                 make_run(steps=(300,))
                 sync_run(LocalStore(folder), run, 1)
-            return super().read_chunks(key, **rest)
+            return super().stream(key, *given, **rest)
 
-    assert restore.restore(Overtaken(folder), ALL, target).steps == (100, 200, 300)
+    with pytest.raises(VerificationError, match=r"metrics\.jsonl"):
+        restore.restore(Overtaken(folder), ALL, target)
+    assert restore.restore(LocalStore(folder), ALL, target).steps == (100, 200, 300)
     assert tree(target) == tree(run.path)
 
 
@@ -295,8 +296,8 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again_and_named_in_
     class Replaced(LocalStore):
         left = times
 
-        def read_chunks(self, key: str, **rest: Any) -> Iterator[bytes]:
-            yield from super().read_chunks(key, **rest)
+        def stream(self, key: str, *given: Any, **rest: Any) -> Any:
+            yield from super().stream(key, *given, **rest)
             if key == "run-1/checkpoint-200/.metadata" and self.left:
                 self.left -= 1
                 raise ObjectChangedError(key)

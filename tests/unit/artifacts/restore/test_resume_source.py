@@ -187,14 +187,12 @@ def test_a_damaged_local_checkpoint_does_not_count(stored: RunDirectory, store: 
     assert fetch_resume_source(wanted(stored.path, store), open_store).reason == f"step 200 in {stored.path}"
 
 
-def test_what_was_brought_before_a_kill_is_not_brought_again(
-    stored: RunDirectory, store: Store, folder: Path
-) -> None:
+def test_what_a_kill_left_beside_the_run_is_replaced(stored: RunDirectory, store: Store) -> None:
     beside = stored.path.with_name(f"{NAME}.from-store")
     stored.path.rename(beside)
-    damaged(stored_checkpoint(folder, 200))
-    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.endswith("fetched earlier")
-    assert stored.checkpoint_steps() == [100, 200]
+    damaged(RunDirectory(beside).checkpoint(200))
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.startswith("run 1 → ")
+    assert stored.checkpoint_steps() == [200]
     assert not beside.exists()
 
 

@@ -17,7 +17,7 @@ from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
 from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import Selection, parse_selection
+from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.object_store import Store
@@ -49,7 +49,7 @@ def kept(store: Store, rules: RetentionRules) -> dict[int | None, str]:
 
 def apply(store: Store, rules: RetentionRules, number: int = 1) -> list[str]:
     [plan] = plan_pruning(store, [number], rules)
-    return prune(store, plan, by="ada", rules=rules)
+    return prune(store, plan, by="ada")
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -169,17 +169,13 @@ def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
     assert (plan.problem, plan.removals) == ("no checkpoint of it verifies", [])
 
 
-def test_what_was_promoted_stays_unless_told_otherwise(store: Store, run: RunDirectory) -> None:
+def test_what_was_promoted_stays(store: Store, run: RunDirectory) -> None:
     run_id, checkpoint = find_promotable(store, 1, 200, depth=Depth.LISTING)
     promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
     assert kept(store, RetentionRules(keep_last=1))[200] == "promoted as best"
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1, keep_promoted=False))
-    assert any("no rule keeps it; promoted as best" in line for line in plan.lines())
 
 
-def test_what_another_run_was_started_from_stays_unless_told_otherwise(
-    store: Store, run: RunDirectory, make_run: Any
-) -> None:
+def test_what_another_run_was_started_from_stays(store: Store, run: RunDirectory, make_run: Any) -> None:
     child = make_run("child", steps=(1,))
     record = json.loads(child.run_file.read_text())
     digest = sha256_of_file(run.checkpoint(200) / "manifest.json")
@@ -187,8 +183,6 @@ def test_what_another_run_was_started_from_stays_unless_told_otherwise(
     child.run_file.write_text(json.dumps(record))
     sync_run(store, child, 2)
     assert kept(store, RetentionRules(keep_last=1))[200] == "run 2 was started from it"
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1, even_parents=True))
-    assert any("run 2 was started from it and loses its parent" in line for line in plan.lines())
 
 
 class Watched(LocalStore):
@@ -256,7 +250,7 @@ def test_a_run_that_was_stored_meanwhile_is_left_alone(
     make_run(steps=(600,))
     sync_run(store, run, 1)
     with pytest.raises(RunConflictError, match="stored again since this was planned"):
-        prune(store, plan, by="ada", rules=RetentionRules(keep_last=1))
+        prune(store, plan, by="ada")
     assert steps_in(folder) == [*STEPS, 600]
     assert ok(store, run)
 
@@ -271,21 +265,9 @@ def test_a_step_that_is_trained_and_stored_anew_while_others_are_removed_stays(
             sync_run(store, run, 1)
 
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    told = prune(watched(folder, store_anew), plan, by="ada", rules=RetentionRules(keep_last=1))
+    told = prune(watched(folder, store_anew), plan, by="ada")
     assert told == ["run-1/checkpoint-200/ was stored again meanwhile, so it was kept"]
     assert steps_in(folder) == [200, 500]
-    assert ok(store, run)
-
-
-def test_what_is_promoted_in_the_very_moment_is_rescued(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
-    promote(store, "best", checkpoint, run_id=run_id, by="ada", depth=Depth.LISTING)
-    told = prune(store, plan, by="ada", rules=RetentionRules(keep_last=1))
-    assert told == ["run-1/checkpoint-300/ was promoted meanwhile, so it was kept"]
-    assert steps_in(folder) == [300, 500]
     assert ok(store, run)
 
 
@@ -303,7 +285,7 @@ def test_the_names_are_read_again_before_every_single_checkpoint_goes(
             (folder / "promoted/best.json").write_bytes(pointer.content)
 
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    told = prune(watched(folder, promote_while_400_goes), plan, by="ada", rules=RetentionRules(keep_last=1))
+    told = prune(watched(folder, promote_while_400_goes), plan, by="ada")
     assert told == ["run-1/checkpoint-300/ was promoted meanwhile, so it was kept"]
     assert steps_in(folder) == [300, 500]
     assert ok(store, run)
@@ -315,7 +297,7 @@ def read_old(folder: Path) -> Promotion:
     return Promotion(**{name: value for name, value in content.items() if name != "schema"})
 
 
-def test_what_was_promoted_while_a_pruning_was_killed_is_listed_again_by_the_next(
+def test_what_was_promoted_while_a_pruning_was_killed_keeps_its_bytes(
     store: Store, run: RunDirectory, folder: Path
 ) -> None:
     run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
@@ -329,15 +311,9 @@ def test_what_was_promoted_while_a_pruning_was_killed_is_listed_again_by_the_nex
     rules = RetentionRules(keep_last=1)
     with pytest.raises(KeyboardInterrupt):
         apply(Killed(folder), rules)
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1, keep_promoted=False))
-    assert plan.owed == ()
-    [plan] = plan_pruning(store, [1], rules)
-    assert [each.step for each in plan.owed] == plan.to_json()["owed"] == [300]
-    assert "keep    run-1/checkpoint-300/  promoted during an earlier pruning; listed again" in plan.lines()
-    assert prune(store, plan, by="ada", rules=rules) == []
+    assert apply(store, rules) == []
     assert steps_in(folder) == [300, 500]
     assert ok(store, run)
-    assert restore(store, parse_selection(store, None, "best"), folder.parent / "back").steps == (300,)
 
 
 def test_a_run_that_is_stored_while_a_promoted_checkpoint_is_taken_back_is_told(
@@ -355,7 +331,7 @@ def test_a_run_that_is_stored_while_a_promoted_checkpoint_is_taken_back_is_told(
             return super().put_new(key, content, **rest)
 
     with pytest.raises(RunConflictError, match="checkpoint-300/ was promoted meanwhile and is complete"):
-        prune(Raced(folder), plan, by="ada", rules=RetentionRules(keep_last=1))
+        prune(Raced(folder), plan, by="ada")
     assert apply(store, RetentionRules(keep_last=2)) == []
     assert steps_in(folder) == [300, 500, 600]
     assert ok(store, run)
@@ -383,14 +359,6 @@ def test_rules_that_are_none() -> None:
         RetentionRules()
     with pytest.raises(ConfigError, match="--keep-last 0"):
         RetentionRules(keep_last=0)
-
-
-def test_which_runs_are_meant(store: Store, run: RunDirectory) -> None:
-    assert runs_in_question(store, None) == runs_in_question(store, "1") == [1]
-    with pytest.raises(VerificationError, match=r"Run 2 is not in .*; it has 1\."):
-        runs_in_question(store, "2")
-    with pytest.raises(ConfigError, match="needs a run"):
-        runs_in_question(store, "auto")
 
 
 def records_in(folder: Path) -> list[str]:
@@ -427,7 +395,7 @@ def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
         assert ok(LocalStore(folder))
         assert "/records-3/" not in key
 
-    prune(watched(folder, look), plan, by="ada", rules=ALL_STAY)
+    prune(watched(folder, look), plan, by="ada")
     assert records_in(folder) == ["records-3"]
     assert ok(store, followed)
     back = folder.parent / "back"
@@ -518,7 +486,7 @@ def test_the_new_manifest_is_signed_and_without_a_key_that_is_said(
         (RetentionRules(keep_last=1), None, 2),
     ):
         [plan] = plan_pruning(store, [1], rules)
-        prune(store, plan, by="ada", rules=rules, signer=signer)
+        prune(store, plan, by="ada", signer=signer)
         assert len(list((folder / "signatures/run-1").iterdir())) == signatures
         assert ("was signed, but its new manifest is not" in caplog.text) is (signer is None)
     assert check_signature(store, 1, None).signature_key == ""

@@ -20,7 +20,7 @@ def test_the_command_line_comes_before_the_configuration(tmp_path: Path) -> None
 
 
 def test_encryption_is_asked_for_unless_it_is_switched_off(tmp_path: Path) -> None:
-    assert store_settings(None, url="s3://ours", encryption=None).encryption == "AES256"
+    assert store_settings(None, url="s3://ours", encryption=None)[1] == "AES256"
 
 
 @pytest.mark.parametrize("text", ["", "artifacts: {store: null}\n", "artifacts: 3\n", "- a\n"])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard.gateways.node_reading import GpuReading, NodeReading
+from trainyard.gateways.node_reading import NodeReading
+from trainyard.gateways.nvidia import GpuReading
 from trainyard.report.facts.live_status import LiveStatus, status_samples
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.prometheus_text import Sample, prometheus_text, row_samples, write_prometheus_file
