@@ -29,8 +29,6 @@ class Layout:
     """Devices that share one copy of weights, gradients and optimizer state."""
     replicas: int = 1
     """Copies of the model."""
-    tensor: int = 1
-    """Devices that share each matrix and train on the same batches."""
     sharded: bool = False
     """Whether `fully_shard` is used, even on one device; it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
@@ -41,18 +39,8 @@ class Layout:
     """Whether shards, gradients and optimizer state are in main memory."""
 
     @property
-    def data(self) -> int:
-        """Data-parallel size."""
-        return self.shards * self.replicas
-
-    @property
     def devices(self) -> int:
-        return self.data * self.tensor
-
-    @property
-    def parts(self) -> int:
-        """Number of parts of one copy of weights, gradients and optimizer state."""
-        return self.shards * self.tensor
+        return self.shards * self.replicas
 
 
 @dataclass(frozen=True)
@@ -71,8 +59,6 @@ class TrainingWorkload:
     on_gpu: bool
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
-    separate: bool = False
-    """Whether attention keeps the documents of a sample apart."""
     optimizer_bytes: int = OPTIMIZER_BYTES
     """Bytes per parameter of the optimizer's state."""
     staged: bool = False
@@ -96,7 +82,7 @@ class TrainingWorkload:
     @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step over all devices."""
-        return self.tokens * self.accumulation * self.layout.data
+        return self.tokens * self.accumulation * self.layout.devices
 
 
 def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
@@ -114,7 +100,6 @@ def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> Tr
         on_gpu=on_gpu,
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
-        separate=config.data.packing == "separate",
         staged=config.checkpointing.mode != "sync",
     )
 
@@ -125,7 +110,6 @@ def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
     return Layout(
         shards=mesh.shards,
         replicas=mesh.replicas,
-        tensor=mesh.tensor,
         sharded=compute.strategy in ("fsdp", "hsdp"),
         gradient_buckets=copied and not compressed,
         compressed=copied and compressed,

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -216,17 +215,6 @@ def _start_from(point: ResumePoint | None, context: RunContext, batches: Batches
         context.record_event("settings_changed", step=state.step, changes=changes)
 
 
-@dataclass(frozen=True)
-class _OwnBatch:
-    """This process's part of a step's batch."""
-
-    step: int
-    tokens: int
-    """Targets that count in the loss, over all processes."""
-    sequences: list[Tensor]
-    """`[batch, seq + 1]` tokens on the device, one per forward pass."""
-
-
 class Trainer:
     """The steps of one segment, from `state.step` to the end or to a stop."""
 
@@ -241,7 +229,8 @@ class Trainer:
         self._loss_kernels = compiled_kernels() if compiles and device.type == "cuda" else None
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
         self._shield = shield_children if compiles else nullcontext
-        self._next: _OwnBatch | None = None
+        self._next: tuple[int, list[Tensor]] | None = None
+        """The batch of a later step, which a GPU gets ahead of time."""
         self._slowest_step = 0.0
         self._slowest_usual = 0.0
         """Without the first step, which compiles and opens channels."""
@@ -320,40 +309,40 @@ class Trainer:
 
     # Data
 
-    def _own_batch(self, step: int) -> _OwnBatch:
+    def _own_batch(self, step: int) -> list[Tensor]:
+        """This process's part of the batch of `step`: `[batch, seq + 1]` tokens for each forward pass."""
         ready, self._next = self._next, None
-        return ready if ready is not None and ready.step == step else self._draw_batch(step)
+        return ready[1] if ready is not None and ready[0] == step else self._draw_batch(step)
 
     def _prefetch(self) -> None:
         """Prepare the next batch, if there is one. A stream is left out, because it reads ahead itself."""
         step = self._state.step + 1
         if self._batches.steps_per_epoch is not None and step < self._context.length.steps:
-            self._next = self._draw_batch(step)
+            self._next = step, self._draw_batch(step)
 
-    def _draw_batch(self, step: int) -> _OwnBatch:
-        """This process's part of the global batch of `step`, on its device."""
-        batches, size = self._batches, self._context.config.training.batch_size
+    def _draw_batch(self, step: int) -> list[Tensor]:
+        batches, context = self._batches, self._context
         # A stream may wait for the network, so it counts as slow work.
-        with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
-            own, targets = batches.share(step, self._parallel.share, size=size)
+        with context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+            own = batches.share(step, context.world, size=context.config.training.batch_size)
         parts = [torch.from_numpy(part) for part in own]
         if self._device.type == "cuda":
             # From memory that is not pinned, the host would wait for the copy.
             parts = [part.pin_memory() for part in parts]
-        return _OwnBatch(step, max(1, targets), [part.to(self._device, non_blocking=True) for part in parts])
+        return [part.to(self._device, non_blocking=True) for part in parts]
 
     # Forward and backward
 
-    def _forward_backward(self, batch: _OwnBatch) -> Tensor:
+    def _forward_backward(self, batch: list[Tensor]) -> Tensor:
         """Compute the gradients of the mean loss over all targets of the step; return this process's part.
 
         The gradients do not depend on the number of forward passes that the step is divided into.
         """
         parallel = self._parallel
         total = torch.zeros((), device=self._device)
-        for number, sequences in enumerate(batch.sequences, start=1):
-            with parallel.accumulate(last=number == len(batch.sequences)):
-                loss = self._loss(sequences) / batch.tokens
+        for number, sequences in enumerate(batch, start=1):
+            with parallel.accumulate(last=number == len(batch)):
+                loss = self._loss(sequences) / self._context.length.tokens_per_step
                 self._clock.lap("forward")
                 (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -404,7 +393,7 @@ class Trainer:
         if self._device.type == "cuda":
             self._prefetch()
         loss, norm = torch.stack((own_loss, grad_norm.to(own_loss.device))).tolist()
-        return self._parallel.share.total(loss), norm
+        return self._context.world.total(loss), norm
 
     def _problem(self, loss: float, grad_norm: float) -> str | None:
         """Return the reason not to apply the update; None if there is none. All processes return the same."""
@@ -470,7 +459,7 @@ class Trainer:
         state, context = self._state, self._context
         if validation and self._is_due(context.config.training.validation_steps):
             with context.show_current_work(f"validating step {state.step}"):
-                result = validation.run(self.forward, self._stop_reason, self._parallel.share)
+                result = validation.run(self.forward, self._stop_reason, context.world)
             if result is None:
                 state.pending_row = row
                 self._stop_if_requested()
@@ -488,7 +477,7 @@ class Trainer:
             self._context.show_current_work("validating the given weights"),
             self._context.watchdog.slow_work(),
         ):
-            result = validation.run(self.forward, self._stop_reason, self._parallel.share)
+            result = validation.run(self.forward, self._stop_reason, self._context.world)
         if result is not None and math.isfinite(result.loss):
             self._context.record_event("validated", step=0, **result.figures)
 
