@@ -261,7 +261,7 @@ def _gathered_block(work: TrainingWorkload, computed: int) -> int:
     if not work.layout.sharded:
         return 0
     block = count_parameters(work.architecture).block
-    return (work.compute_bytes * (2 * block + computed) + _FLOAT * block)
+    return work.compute_bytes * (2 * block + computed) + _FLOAT * block
 
 
 def _table_gradients(work: TrainingWorkload) -> int:

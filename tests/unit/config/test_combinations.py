@@ -150,5 +150,3 @@ def test_sharded_gradients_are_not_compressed() -> None:
     (found,) = impossible_combinations(config(compute=compute))
     assert found.keys == ("compute.gradient_compression", "compute.strategy")
     assert found.reason == "compressing gradients needs the strategy ddp, not fsdp"
-
-
