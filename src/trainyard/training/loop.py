@@ -458,9 +458,9 @@ class Trainer:
                 state.pending_row = row
                 self._stop_if_requested()
             else:
-                if not math.isfinite(result.loss):
-                    self._fail(state.step, f"the validation loss, {result.loss}, is not finite.")
-                row |= result.figures
+                if not math.isfinite(loss := result["val_loss"]):
+                    self._fail(state.step, f"the validation loss, {loss}, is not finite.")
+                row |= result
         state.pending_row = None
         if "val_loss" in row or self._is_due(context.config.monitoring.log_steps):
             self._write(row)
@@ -472,8 +472,8 @@ class Trainer:
             self._context.watchdog.slow_work(),
         ):
             result = validation.run(self.forward, self._stop_reason, self._context.world)
-        if result is not None and math.isfinite(result.loss):
-            self._context.record_event("validated", step=0, **result.figures)
+        if result is not None and math.isfinite(result["val_loss"]):
+            self._context.record_event("validated", step=0, **result)
 
     def _is_due(self, every: int | None) -> bool:
         """Return whether this step is a multiple of `every`, or the last one."""

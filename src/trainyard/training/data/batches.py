@@ -19,8 +19,6 @@ from trainyard.errors import DataError
 if TYPE_CHECKING:
     from trainyard.training.runtime.world import World  # preparing data imports no torch
 
-_BLOCK_WINDOWS = 4096
-
 
 def window_count(tokens: int, sequence_length: int) -> int:
     """The number of windows in `tokens`: one starts every `sequence_length` tokens and needs one more."""
@@ -54,15 +52,16 @@ class TokenBatches:
         every_start = sliding_window_view(tokens.view(np.ndarray), sequence_length + 1)
         self._windows = every_start[::sequence_length]
         self._batch_size, self._seed = batch_size, seed
-        self._steps_per_block = max(1, _BLOCK_WINDOWS // batch_size)
-        self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
         """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         Input is `[:, :-1]`, target `[:, 1:]`.
         """
-        return self._windows[self._windows_of(step)].astype(np.int64)
+        epoch, place = divmod(step, self.steps_per_epoch)
+        places = np.arange(place * self._batch_size, (place + 1) * self._batch_size, dtype=np.uint64)
+        chosen = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
+        return self._windows[chosen].astype(np.int64)
 
     def share(self, step: int, world: "World", *, size: int) -> list[np.ndarray]:
         """The micro batches of this process at `step`."""
@@ -76,19 +75,6 @@ class TokenBatches:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-    def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
-        """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        block, row = divmod(place, self._steps_per_block)
-        if self._block is None or self._block[0] != (epoch, block):
-            first = block * self._steps_per_block
-            last = min(first + self._steps_per_block, self.steps_per_epoch)
-            places = np.arange(first * self._batch_size, last * self._batch_size, dtype=np.uint64)
-            windows = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
-            self._block = ((epoch, block), windows.reshape(-1, self._batch_size))
-        chosen: npt.NDArray[np.int64] = self._block[1][row]
-        return chosen
 
 
 def first_windows(tokens: npt.NDArray[np.integer[Any]], *, length: int, count: int) -> npt.NDArray[np.int64]:
