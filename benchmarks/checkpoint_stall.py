@@ -353,7 +353,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
-    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches, Trackers({}))
+    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches, trackers=Trackers({}))
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def _train_segment(
                 with (
                     explain_memory_errors(config, context.directory, step=lambda: state.step + 1),
                     Saver(context) as saver,
-                    closing(Trainer(context, saver, parallel, batches, trackers)) as trainer,
+                    closing(Trainer(context, saver, parallel, batches, trackers=trackers)) as trainer,
                 ):
                     saver.remove_old()
                     trainer.train(open_validation(config, request.data, context.length.samples_per_step))
@@ -212,7 +212,7 @@ class Trainer:
     """The steps of one segment, from `state.step` to the end or to a stop."""
 
     def __init__(
-        self, context: RunContext, saver: Saver, parallel: Parallel, batches: Batches, trackers: Trackers
+        self, context: RunContext, saver: Saver, parallel: Parallel, batches: Batches, *, trackers: Trackers
     ) -> None:
         compiles, device = context.config.compute.compile, context.device
         self._context, self._saver, self._parallel, self._batches = context, saver, parallel, batches
@@ -332,13 +332,14 @@ class Trainer:
 
         The gradients do not depend on the number of forward passes that the step is divided into.
         """
-        parallel = self._parallel
+        parallel, length, world = self._parallel, self._context.length, self._context.world
         total = torch.zeros((), device=self._device)
         for number, sequences in enumerate(batch, start=1):
             with parallel.accumulate(last=number == len(batch)):
-                loss = self._loss(sequences) / self._context.length.tokens_per_step
+                loss = self._loss(sequences) / length.tokens_per_step
                 self._clock.lap("forward")
-                (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
+                # DDP and FSDP average the gradients over the processes; the step needs their sum.
+                (loss * world.size).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             self._context.watchdog.beat()
             self._clock.lap("backward")

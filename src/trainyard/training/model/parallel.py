@@ -53,13 +53,6 @@ class Parallel:
     """Exchanges the gradients if they are compressed."""
 
     @property
-    def loss_scale(self) -> float:
-        """The factor of the loss; needed because DDP and FSDP average gradients, but the loop needs their
-        sum.
-        """
-        return float(self.world.size)
-
-    @property
     def has_unsettled_buckets(self) -> bool:
         """Return whether the first backward pass changes the bits of later gradient exchanges.
 

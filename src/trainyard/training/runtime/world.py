@@ -153,12 +153,6 @@ class World:
                 if not self.is_main:  # a process that is gone needs no answer of the main one
                     raise
 
-    def wait(self) -> None:
-        """Wait until all processes have called this."""
-        if self.size > 1:
-            with explain_lost_peers():
-                dist.barrier(group=self.control)
-
     @contextmanager
     def _long_wait(self, what: str) -> Iterator[None]:
         """Let control messages of the body take a day, and say in the log what this process waits for."""
