@@ -50,6 +50,11 @@ def _find(config: Config) -> _Found:
             "model.architecture.vocab_size model.tokenizer",
             f"{shape.vocab_size} is too small for bytes, which need 256",
         )
+    if compute.cpu_offload and compute.strategy not in ("fsdp", "hsdp"):
+        yield (
+            "compute.cpu_offload compute.strategy",
+            f"offloading needs the strategy fsdp or hsdp, not {compute.strategy}",
+        )
     yield from _find_in_data(config)
     learned = config.proof.learned
     usual = ("auto", "none", "reward", "val_loss", "loss")
@@ -141,8 +146,6 @@ def _find_in_parallelism(config: Config) -> _Found:
                 f"compute.{name} recipe",
                 f"{degree} needs the recipe of another program, such as megatron, not {config.recipe}",
             )
-    if config.compute.cpu_offload:
-        yield "compute.cpu_offload recipe", "only recipe verl offloads: set it to false"
 
 
 def _find_in_architecture(shape: ArchitectureConfig) -> _Found:

@@ -161,7 +161,7 @@ class ComputeConfig(Section):
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations in the backward pass; selective keeps the expensive ones."""
     cpu_offload: bool = False
-    """With recipe: verl: keep parameters and optimizer state in CPU memory."""
+    """With fsdp and hsdp: keep parameters, gradients and optimizer state in CPU memory."""
     compile: bool = False
     """Use torch.compile: faster steps, a slower start."""
     deterministic: bool = True

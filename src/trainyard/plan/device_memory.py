@@ -76,8 +76,8 @@ def highest_memory_peak(work: TrainingWorkload) -> MemoryPeak:
 
 def _resident(work: TrainingWorkload) -> dict[str, int]:
     """Memory that is held at every moment: weights, optimizer state, staged copy."""
-    shape = work.architecture
-    weights = _FLOAT * count_parameters(shape).total // work.layout.shards
+    shape, parts = work.architecture, work.layout.shards
+    weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
     moments = (work.optimizer_bytes + (_FLOAT if work.layout.compressed else 0)) * weights // _FLOAT
     return {
@@ -88,8 +88,12 @@ def _resident(work: TrainingWorkload) -> dict[str, int]:
 
 
 def host_bytes(work: TrainingWorkload) -> int:
-    """Main memory that one GPU process uses: the staged copy."""
-    return _staging_bytes(work) if work.on_gpu else 0
+    """Main memory that one GPU process uses: offloaded state and the staged copy."""
+    if not work.on_gpu:
+        return 0
+    weights = _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+    state = (2 * _FLOAT + work.optimizer_bytes) * weights // _FLOAT
+    return (state if work.layout.offloaded else 0) + _staging_bytes(work)
 
 
 def _staging_bytes(work: TrainingWorkload) -> int:
@@ -200,11 +204,15 @@ def _at_optimizer(work: TrainingWorkload) -> MemoryParts:
 
 
 def _all_gradients(work: TrainingWorkload) -> int:
+    if work.layout.offloaded:
+        return 0
     return _FLOAT * count_parameters(work.architecture).total // work.layout.shards
 
 
 def _gradients(work: TrainingWorkload, *, so_far: int) -> int:
     """Bytes of gradients when the last accumulated pass has computed those of `so_far` parameters."""
+    if work.layout.offloaded:
+        return 0
     return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.shards
 
 

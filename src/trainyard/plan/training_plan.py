@@ -101,6 +101,7 @@ class TrainingPlan:
             "shards": work.layout.shards,
             "activation_checkpointing": str(work.recomputation),
             "gradient_compression": self.config.compute.gradient_compression,
+            "cpu_offload": work.layout.offloaded,
             "checkpointing_mode": self.config.checkpointing.mode,
             "batch_size": work.batch_size,
             "gradient_accumulation_steps": work.accumulation,

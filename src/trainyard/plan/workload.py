@@ -35,6 +35,8 @@ class Layout:
     """Whether gradients stay allocated between steps, as DDP's buckets do."""
     compressed: bool = False
     """Whether PowerSGD exchanges low-rank gradients and keeps the error for the next step."""
+    offloaded: bool = False
+    """Whether shards, gradients and optimizer state are in main memory."""
 
     @property
     def devices(self) -> int:
@@ -97,12 +99,12 @@ def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> Tr
         compiled=config.compute.compile,
         on_gpu=on_gpu,
         recomputation=Recomputation(config.compute.activation_checkpointing),
-        layout=_layout(config.compute, processes),
+        layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
         staged=config.checkpointing.mode != "sync",
     )
 
 
-def _layout(compute: ComputeConfig, processes: int) -> Layout:
+def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
     mesh = mesh_shape(compute, processes)
     copied, compressed = compute.strategy == "ddp" and processes > 1, compute.gradient_compression != "none"
     return Layout(
@@ -111,4 +113,5 @@ def _layout(compute: ComputeConfig, processes: int) -> Layout:
         sharded=compute.strategy in ("fsdp", "hsdp"),
         gradient_buckets=copied and not compressed,
         compressed=copied and compressed,
+        offloaded=compute.cpu_offload and on_gpu,
     )

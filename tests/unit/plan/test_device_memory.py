@@ -147,7 +147,8 @@ def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Calla
 
     assert layout() == Layout()
     assert layout("compute.strategy=ddp") == Layout(replicas=8, gradient_buckets=True)
-    assert layout("compute.strategy=fsdp") == Layout(shards=8, sharded=True)
+    fsdp = layout("compute.strategy=fsdp", "compute.cpu_offload=true")
+    assert fsdp == Layout(shards=8, sharded=True, offloaded=True)
     assert layout("compute.strategy=hsdp", "compute.replicas=2") == Layout(4, 2, sharded=True)
     with pytest.raises(ConfigError, match=r"compute.replicas: 3 does not divide the 8 processes"):
         layout("compute.strategy=hsdp", "compute.replicas=3")
@@ -156,6 +157,14 @@ def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Calla
 def test_recomputation_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
     config = load("training_configuration", "compute.activation_checkpointing=full")
     assert training_workload(config, on_gpu=True).recomputation is Recomputation.FULL
+
+
+def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -> None:
+    kept = workload(layout=Layout(shards=8, sharded=True))
+    offloaded = replace(kept, layout=replace(kept.layout, offloaded=True))
+    parts = at(offloaded, "optimizer step")
+    assert (parts.moments, parts.gradients) == (0, 0)
+    assert at(offloaded, "loss").activations == at(kept, "loss").activations
 
 
 def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build) -> None:
@@ -190,3 +199,5 @@ def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) 
     gpu = work("checkpointing.mode=async", on_gpu=True)
     assert at(gpu, "loss").staging == 0
     assert (host_bytes(gpu), host_bytes(behind)) == (3 * total // 2, 0)
+    shards = ("compute.strategy=fsdp", "compute.cpu_offload=true")
+    assert host_bytes(work(*shards, on_gpu=True)) == 4 * (total // 2)

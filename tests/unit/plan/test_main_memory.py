@@ -40,11 +40,15 @@ def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
         (("checkpointing.mode=async",), 1, 12),
         (("checkpointing.mode=async",), 8, 12),
         (("checkpointing.mode=async", "compute.strategy=fsdp"), 8, 12),
+        (("compute.strategy=fsdp", "compute.cpu_offload=true"), 8, 16),
+        (("compute.strategy=fsdp", "compute.cpu_offload=true", "checkpointing.mode=async"), 4, 28),
         (("compute.strategy=ddp", "checkpointing.mode=async"), 8, 12),
     ],
 )
-def test_beside_gpus_the_copies_count(changes: tuple[str, ...], gpus: int, copies: int) -> None:
-    """Bytes per parameter: 12 of a copy (weight, two moments)."""
+def test_beside_gpus_the_copies_and_what_is_offloaded_count(
+    changes: tuple[str, ...], gpus: int, copies: int
+) -> None:
+    """Bytes per parameter: 12 of a copy (weight, two moments), 16 of an offloaded state."""
     config = smoke(*changes)
     total = count_parameters(config.model.architecture).total
     found = need(config, gpus=gpus)

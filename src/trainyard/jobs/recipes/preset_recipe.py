@@ -180,7 +180,7 @@ def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
         ("checkpointing.shared", config.checkpointing.shared, True),
     ):
         if found != kept and key not in preset.uses:
-            yield f"{key}: {found} is for other recipes; leave it out with this one"
+            yield f"{key}: {found} is for the trainer of this repository; leave it out with this recipe"
 
 
 def _step_problems(config: Config) -> Iterator[str]:

@@ -81,8 +81,9 @@ def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     shape = f"{run['batch_size']} × {run['sequence_length']:,} tokens per forward pass"
     yield "parameters", f"{plan['parameters']['total']:,}, in {run['dtype']}{compiled}, {shape}"
     if plan["device"]["devices_used"] > 1:
-        spread = f"{run['replicas']} × {run['shards']} devices (replicas × shards)"
-        yield "layout", f"{run['strategy']}: {spread}"
+        offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
+        spread, of_each = f"{run['replicas']} × {run['shards']}", "replicas × shards"
+        yield "layout", f"{run['strategy']}: {spread} devices ({of_each}){offloaded}"
 
 
 def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -98,9 +99,11 @@ def _memory(plan: Plan) -> Iterator[tuple[str, str]]:
 def _host(plan: Plan) -> str:
     """The use of main memory, and how much of it is usable."""
     run, usable = plan["run"], plan["device"].get("host_usable_bytes")
+    staged = f"the copy that checkpointing.mode: {run['checkpointing_mode']} saves from"
+    offloaded = "weights, moments and gradients"
+    wants = [offloaded] * run["cpu_offload"] + [staged] * (run["checkpointing_mode"] != "sync")
     known = f" ({format_size(usable)} usable)" if usable is not None else ""
-    mode = run["checkpointing_mode"]
-    return f"for the copy that checkpointing.mode: {mode} saves from, each process{known}"
+    return f"for {' and '.join(wants)}, each process{known}"
 
 
 def _detail(part: str, plan: Plan) -> str:

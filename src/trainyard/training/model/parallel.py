@@ -13,7 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -134,11 +140,18 @@ def _shard(config: Config, world: World, device: torch.device, *, draw: bool) ->
         fully_shard,
         mesh=_mesh(mesh_shape(compute, world.size), compute, device),
         mp_policy=_precision(config),
+        # A model on a CPU is in main memory already.
+        offload_policy=CPUOffloadPolicy()
+        if compute.cpu_offload and device.type != "cpu"
+        else OffloadPolicy(),
     )
     for layer in model.model.layers:
         shard(layer)
     shard(model)
-    model.to_empty(device=device)
+    model.to_empty(device="cpu" if compute.cpu_offload else device)
+    # Offloading keeps only parameters in main memory.
+    for name, table in model.model.named_buffers(recurse=False):
+        setattr(model.model, name, torch.empty_like(table, device=device))
     if draw:
         initialize(model, config.model.architecture, seed=config.training.seed)
     else:

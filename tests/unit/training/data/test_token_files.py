@@ -1,6 +1,7 @@
 """Files of tokens."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,14 @@ def test_a_pretokenised_file_is_read_in_parts_and_a_token_beyond_the_vocabulary_
         list(read_token_file(path, dtype="uint16", vocab_size=100))
 
 
-def test_the_end_of_the_tokens_is_moved(tmp_path: Path) -> None:
-    kept, end = cut_end(write(tmp_path / "a.bin", list(range(10))), 0.4, tmp_path / "b.bin")
+def test_the_end_of_the_tokens_is_moved_with_the_starts_of_its_documents(tmp_path: Path) -> None:
+    starts = write(tmp_path / "a.documents", [0, 5, 8], dtype="int64")
+    file = replace(write(tmp_path / "a.bin", list(range(10))), documents=starts)
+    kept, end = cut_end(file, 0.4, tmp_path / "b.bin")
     assert end is not None
     assert kept.open().tolist() == [0, 1, 2, 3, 4, 5]
     assert end.open().tolist() == [6, 7, 8, 9]
+    found = [part.documents.open().tolist() for part in (kept, end) if part.documents]
+    assert found == [[0, 5], [0, 2]]
     assert all(part.verify() for part in (kept, end))
     assert cut_end(kept, 0.1, tmp_path / "c.bin") == (kept, None)

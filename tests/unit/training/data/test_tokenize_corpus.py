@@ -364,6 +364,18 @@ def test_the_end_of_a_single_text_is_held_out(folder: Path) -> None:
     assert prepare(folder, train_path=str(path), validation_fraction=0.1).fingerprint != prepared.fingerprint
 
 
+def test_documents_of_a_split_token_file_are_kept_apart_on_both_sides(folder: Path) -> None:
+    path = folder / "tokens.bin"
+    np.frombuffer(b"abcdefghi\0" * 20, "u1").astype("<u2").tofile(path)
+    prepared = prepare(folder, train_path=str(path), validation_fraction=0.475, packing="separate")
+    assert prepared.validation is not None
+    assert prepared.train.documents is not None
+    assert prepared.validation.documents is not None
+    assert prepared.train.open().size == 105
+    assert prepared.train.documents.open().tolist() == list(range(0, 110, 10))
+    assert prepared.validation.documents.open().tolist() == [0, *range(5, 95, 10)]
+
+
 def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_numbers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,8 +47,8 @@ class ThreadWorld(World):
         self.meeting.barrier.wait()
         return found
 
-    def broadcast(self, value: Any) -> Any:
-        return self.gather(value)[0]
+    def broadcast(self, value: Any, *, source: int = 0) -> Any:
+        return self.gather(value)[source]
 
 
 def run_together(work: Callable[[World], Any], *, machines: tuple[int, ...] = (1, 1)) -> list[Any]:
