@@ -325,8 +325,8 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
     from trainyard.training.run.run_context import RunContext, RunLength
-    from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.run.trackers import Trackers
+    from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.runtime.watchdog import Watchdog
     from trainyard.training.runtime.world import ALONE

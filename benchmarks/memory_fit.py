@@ -91,7 +91,8 @@ def config_of(shape: Shape, folder: Path, device: str) -> Config:
                 "gradient_compression": shape.compression,
             },
             "data": data
-            | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")},
+            | {"sequence_length": shape.sequence, "prepared_directory": str(folder / "prepared")}
+            | {"packing": shape.packing},
             "checkpointing": {"mode": shape.saving, "save_steps": 1 if shape.saving != "sync" else 1000},
             "monitoring": {"log_steps": 1, "tensorboard": False},
         }

@@ -22,6 +22,8 @@ class Shape:
     processes: int = 1
     compression: str = "none"
     saving: str = "sync"
+    packing: str = "concatenate"
+    """`separate` takes the vocabulary of bytes, whose 0 ends a document."""
 
     def architecture(self) -> dict[str, Any]:
         heads = self.width // 64
@@ -71,6 +73,19 @@ SHAPES = {
         512, 12, batch=1, sequence=128, bfloat16=True, strategy="fsdp", processes=2, accumulation=4
     ),
     "fsdp4-heavy-float32": Shape(512, 12, batch=1, sequence=64, strategy="fsdp", processes=4, accumulation=2),
+    "apart-float32": Shape(256, 4, batch=4, sequence=512, packing="separate"),
+    "apart-bfloat16": Shape(384, 8, batch=2, sequence=1024, bfloat16=True, packing="separate"),
+    "apart-compiled-float32": Shape(256, 4, batch=4, sequence=512, compiled=True, packing="separate"),
+    "apart-compiled-bfloat16": Shape(
+        256, 4, 2, sequence=1024, bfloat16=True, compiled=True, packing="separate"
+    ),
+    "apart-full-float32": Shape(256, 8, batch=4, sequence=512, recomputation="full", packing="separate"),
+    "apart-selective-bfloat16": Shape(
+        256, 8, 4, 512, bfloat16=True, recomputation="selective", packing="separate"
+    ),
+    "apart-fsdp2-bfloat16": Shape(
+        256, 8, 2, 512, bfloat16=True, strategy="fsdp", processes=2, packing="separate"
+    ),
     "saved-async-float32": Shape(width=512, blocks=8, batch=1, sequence=128, saving="async"),
     "saved-process-bfloat16": Shape(512, 8, batch=1, sequence=128, bfloat16=True, saving="async"),
     "saved-ddp2-float32": Shape(512, 8, batch=1, sequence=128, strategy="ddp", processes=2, saving="async"),

@@ -139,13 +139,23 @@ def _find_in_data(config: Config) -> _Found:
 
 
 def _find_in_parallelism(config: Config) -> _Found:
-    """The trainer divides no matrices and no sequences, and has no pipelines and no experts."""
-    for name in ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"):
-        if (degree := getattr(config.compute, name)) > 1:
+    """The trainer has no pipelines, no divided sequences and no experts."""
+    compute, shape = config.compute, config.model.architecture
+    for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
+        if (degree := getattr(compute, name)) > 1:
             yield (
                 f"compute.{name} recipe",
                 f"{degree} needs the recipe of another program, such as megatron, not {config.recipe}",
             )
+    parts, key = compute.tensor_parallel, "compute.tensor_parallel"
+    if parts == 1:
+        return
+    if compute.strategy not in ("fsdp", "hsdp"):
+        yield f"{key} compute.strategy", f"{parts} needs the strategy fsdp or hsdp, not {compute.strategy}"
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
+        if (size := getattr(shape, name)) % parts:
+            where = f"model.architecture.{name}"
+            yield f"{key} {where}", f"{parts} does not divide {where}, {size}"
 
 
 def _find_in_architecture(shape: ArchitectureConfig) -> _Found:

@@ -13,12 +13,19 @@ from trainyard.errors import ConfigError
 
 @dataclass(frozen=True)
 class MeshShape:
-    """Shape of the process mesh: replicas × shards."""
+    """Shape of the process mesh: replicas × shards × tensor; tensor is the innermost dimension."""
 
     replicas: int = 1
     """Replicas of the model."""
     shards: int = 1
     """Shards of one replica's weights, gradients and optimizer state; each trains on its own batches."""
+    tensor: int = 1
+    """Processes that share each matrix and train on the same sequences."""
+
+    @property
+    def data(self) -> int:
+        """Data-parallel size: groups of `tensor` processes that train on different sequences."""
+        return self.replicas * self.shards
 
 
 def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
@@ -27,13 +34,11 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
         return MeshShape()
     if compute.strategy == "ddp":
         return MeshShape(replicas=processes)
+    tensor = compute.tensor_parallel
     replicas = compute.replicas if compute.strategy == "hsdp" else 1
-    if processes % replicas:
-        raise ConfigError(
-            f"compute.replicas: {replicas} does not divide the {processes} processes of this run. "
-            "Nothing was started."
-        )
-    return MeshShape(replicas, processes // replicas)
+    groups = _divide(processes, "tensor_parallel", tensor, "processes of this run")
+    shards = _divide(groups, "replicas", replicas, "processes of this run" if tensor == 1 else "groups")
+    return MeshShape(replicas, shards, tensor)
 
 
 def require_own_recipe(config: Config) -> None:
@@ -53,6 +58,12 @@ def require_strategy(strategy: str, processes: int) -> None:
             "alone and all would write the same files. Use --set compute.strategy=ddp or fsdp. "
             "Nothing was started."
         )
+
+
+def _divide(count: int, key: str, parts: int, what: str) -> int:
+    if count % parts:
+        raise ConfigError(f"compute.{key}: {parts} does not divide the {count} {what}. Nothing was started.")
+    return count // parts
 
 
 def require_processes(config: Config, processes: int) -> None:

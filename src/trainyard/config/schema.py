@@ -147,7 +147,7 @@ class ComputeConfig(Section):
     replicas: Annotated[int, Field(gt=0, le=65536)] = 1
     """With hsdp: replicas of the model, each sharded over its devices."""
     tensor_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
-    """Other programs: processes that share each matrix."""
+    """With fsdp and hsdp: processes that share each matrix."""
     pipeline_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
     """Other programs: stages of layers."""
     context_parallel: Annotated[int, Field(gt=0, le=1024)] = 1
@@ -210,6 +210,8 @@ class DataConfig(Section):
     """Type of .bin tokens."""
     sequence_length: Annotated[int, Field(ge=2, le=MOST)] = 2048
     """Tokens per sample."""
+    packing: Literal["concatenate", "separate"] = "concatenate"
+    """concatenate: a document attends to earlier ones of the sample, too."""
     prepared_directory: Name = "data/prepared"
     """Folder of prepared token files."""
 

@@ -22,7 +22,7 @@ class Widths:
 
     residual: int
     query: int
-    """All query heads; the attention output has the same width."""
+    """All query heads of this device; the attention output has the same width."""
     key_value: int
     """Keys; values have the same width."""
     inner: int
@@ -30,14 +30,15 @@ class Widths:
 
     @classmethod
     def of(cls, work: TrainingWorkload) -> "Widths":
-        shape = work.architecture
+        """Return the widths on one device; tensor parallelism divides heads and inner width."""
+        shape, cut = work.architecture, work.layout.tensor
         head = shape.hidden_size // shape.num_attention_heads
         return cls(
             residual=shape.hidden_size,
-            query=shape.hidden_size,
-            key_value=head * shape.num_key_value_heads,
-            inner=shape.intermediate_size,
-            heads=shape.num_attention_heads,
+            query=shape.hidden_size // cut,
+            key_value=head * shape.num_key_value_heads // cut,
+            inner=shape.intermediate_size // cut,
+            heads=shape.num_attention_heads // cut,
         )
 
 
@@ -48,8 +49,27 @@ def attention_bytes(work: TrainingWorkload) -> int:
         # Scaled queries, keys and values repeated per query head, the result, and the scores.
         mixing = 4 * width.query * wide + width.heads * work.sequence_length * wide
     else:
-        mixing = 2 * (width.query + width.key_value) * wide + width.heads * _FLOAT
+        # With a mask no kernel takes grouped heads, so keys and values are repeated per query head.
+        keys = width.query if work.separate else width.key_value
+        mixing = 2 * (width.query + keys) * wide + width.heads * _FLOAT + _own_mask(work)
     return norm_bytes(work) + _input_bytes(work, projections=3) + mixing
+
+
+def _own_mask(work: TrainingWorkload) -> int:
+    """Bytes per token of the mask; each block makes its own unless the model is compiled."""
+    return work.sequence_length * work.compute_bytes if work.separate and not work.compiled else 0
+
+
+def shared_bytes(work: TrainingWorkload) -> int:
+    """Bytes per token that all blocks share with packing `separate`: rotary tables and the mask."""
+    if not work.separate or (work.compiled and scores_are_kept(work)):
+        return 0
+    if work.compiled:
+        return work.sequence_length * work.compute_bytes
+    shape = work.architecture
+    turns = 2 * _FLOAT * shape.hidden_size // shape.num_attention_heads
+    again = work.recomputation is not Recomputation.NONE
+    return turns + (work.sequence_length if again else 0)
 
 
 def feed_forward_bytes(work: TrainingWorkload) -> int:
@@ -107,4 +127,4 @@ def scores_are_kept(work: TrainingWorkload) -> bool:
         return work.compiled and work.sequence_length <= LONGEST_WRITTEN_OUT
     shape = work.architecture
     grouped = shape.num_attention_heads != shape.num_key_value_heads
-    return not work.bfloat16 and grouped
+    return not work.bfloat16 and grouped and not work.separate

@@ -82,7 +82,7 @@ def _shard(work: TrainingWorkload, processes: int) -> TrainingWorkload | None:
     """Shard `work` over all `processes` with the same sequences per step; None if that cannot be."""
     if processes == 1 or work.layout.sharded or work.layout.compressed:
         return None
-    each, rest = divmod(work.batch_size * work.accumulation * work.layout.devices, processes)
+    each, rest = divmod(work.batch_size * work.accumulation * work.layout.data, processes)
     if rest or not each:
         return None
     size = max(n for n in range(1, min(work.batch_size, each) + 1) if each % n == 0)

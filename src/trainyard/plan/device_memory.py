@@ -76,7 +76,7 @@ def highest_memory_peak(work: TrainingWorkload) -> MemoryPeak:
 
 def _resident(work: TrainingWorkload) -> dict[str, int]:
     """Memory that is held at every moment: weights, optimizer state, staged copy."""
-    shape, parts = work.architecture, work.layout.shards
+    shape, parts = work.architecture, work.layout.parts
     weights = 0 if work.layout.offloaded else _FLOAT * count_parameters(shape).total // parts
     tables = 2 * _FLOAT * shape.max_position_embeddings * (shape.hidden_size // shape.num_attention_heads)
     moments = (work.optimizer_bytes + (_FLOAT if work.layout.compressed else 0)) * weights // _FLOAT
@@ -91,7 +91,7 @@ def host_bytes(work: TrainingWorkload) -> int:
     """Main memory that one GPU process uses: offloaded state and the staged copy."""
     if not work.on_gpu:
         return 0
-    weights = _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+    weights = _FLOAT * count_parameters(work.architecture).total // work.layout.parts
     state = (2 * _FLOAT + work.optimizer_bytes) * weights // _FLOAT
     return (state if work.layout.offloaded else 0) + _staging_bytes(work)
 
@@ -102,7 +102,7 @@ def _staging_bytes(work: TrainingWorkload) -> int:
         return 0
     total, layout = _FLOAT * count_parameters(work.architecture).total, work.layout
     saved = (_FLOAT + work.optimizer_bytes) * total // _FLOAT
-    return saved // (layout.shards * layout.replicas) + (total if layout.compressed else 0)
+    return saved // (layout.parts * layout.replicas) + (total if layout.compressed else 0)
 
 
 def _at_loss(work: TrainingWorkload) -> MemoryParts:
@@ -114,7 +114,7 @@ def _at_loss(work: TrainingWorkload) -> MemoryParts:
         **_resident(work),
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
-        activations=work.tokens * kept,
+        activations=work.tokens * (kept + activations.shared_bytes(work)),
         logits=2 * _logits(work),
         workspace=_lasting_workspace(work) + _rows_of_logits(work),
     )
@@ -142,7 +142,11 @@ def _at_final_norm(work: TrainingWorkload) -> MemoryParts:
         gradients=_gradients(work, so_far=count.head),
         copies=_copies(work, _copied_blocks(work) * count.block),
         activations=work.tokens
-        * (shape.num_layers * activations.block_bytes(work) + shape.hidden_size * work.residual_bytes),
+        * (
+            shape.num_layers * activations.block_bytes(work)
+            + shape.hidden_size * work.residual_bytes
+            + activations.shared_bytes(work)
+        ),
         workspace=work.tokens * floats * shape.hidden_size * _FLOAT + _lasting_workspace(work),
     )
 
@@ -167,9 +171,10 @@ def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
     """Memory in attention's backward pass with `left` blocks to go: gradients of q, k, v and any scores."""
     count, shape = count_parameters(work.architecture), work.architecture
     widths, done = activations.Widths.of(work), count.head + (shape.num_layers - left) * count.block
-    heads = 2 * (widths.query + widths.key_value) * work.compute_bytes
-    held = widths.residual * work.residual_bytes + heads
-    if activations.scores_are_kept(work):
+    scores = activations.scores_are_kept(work)
+    keys = widths.query if work.separate and not scores else widths.key_value
+    held = widths.residual * work.residual_bytes + 2 * (widths.query + keys) * work.compute_bytes
+    if scores:
         held += 2 * widths.heads * work.sequence_length * work.compute_bytes
     kept = _activation_bytes(work, left) + _recomputation_bytes(work) - activations.feed_forward_bytes(work)
     return MemoryParts(
@@ -184,7 +189,7 @@ def _at_attention(work: TrainingWorkload, *, left: int) -> MemoryParts:
 def _at_end(work: TrainingWorkload) -> MemoryParts:
     count, shape = count_parameters(work.architecture), work.architecture
     # The embedding's gradient is dense; a tied one is added to the gradient of the output layer.
-    tied = _FLOAT * count.embedding // work.layout.shards if shape.tie_word_embeddings else 0
+    tied = _FLOAT * count.embedding // work.layout.parts if shape.tie_word_embeddings else 0
     # A compiled backward pass returns all gradients at once, in addition to those of earlier passes.
     again = _all_gradients(work) if work.compiled and _gradients_stay(work) else 0
     return MemoryParts(
@@ -206,14 +211,14 @@ def _at_optimizer(work: TrainingWorkload) -> MemoryParts:
 def _all_gradients(work: TrainingWorkload) -> int:
     if work.layout.offloaded:
         return 0
-    return _FLOAT * count_parameters(work.architecture).total // work.layout.shards
+    return _FLOAT * count_parameters(work.architecture).total // work.layout.parts
 
 
 def _gradients(work: TrainingWorkload, *, so_far: int) -> int:
     """Bytes of gradients when the last accumulated pass has computed those of `so_far` parameters."""
     if work.layout.offloaded:
         return 0
-    return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.shards
+    return _all_gradients(work) if _gradients_stay(work) else _FLOAT * so_far // work.layout.parts
 
 
 def _gradients_stay(work: TrainingWorkload) -> bool:
@@ -225,8 +230,8 @@ def _gradients_stay(work: TrainingWorkload) -> bool:
 
 
 def _activation_bytes(work: TrainingWorkload, blocks: int) -> int:
-    """Bytes per token that `blocks` blocks keep."""
-    return blocks * activations.block_bytes(work)
+    """Bytes per token that `blocks` blocks keep, with what they share."""
+    return blocks * activations.block_bytes(work) + activations.shared_bytes(work)
 
 
 def _recomputation_bytes(work: TrainingWorkload) -> int:
@@ -253,7 +258,7 @@ def _lasting_workspace(work: TrainingWorkload) -> int:
 
 def _tables(work: TrainingWorkload) -> int:
     count = count_parameters(work.architecture)
-    return (count.embedding + count.output) + work.architecture.hidden_size
+    return (count.embedding + count.output) // work.layout.tensor + work.architecture.hidden_size
 
 
 def _gathered_block(work: TrainingWorkload, computed: int) -> int:
@@ -261,7 +266,7 @@ def _gathered_block(work: TrainingWorkload, computed: int) -> int:
     if not work.layout.sharded:
         return 0
     block = count_parameters(work.architecture).block
-    return work.compute_bytes * (2 * block + computed) + _FLOAT * block
+    return (work.compute_bytes * (2 * block + computed) + _FLOAT * block) // work.layout.tensor
 
 
 def _table_gradients(work: TrainingWorkload) -> int:

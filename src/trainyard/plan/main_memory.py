@@ -31,4 +31,5 @@ def _workload(config: Config, *, on_gpu: bool, processes: int) -> TrainingWorklo
     try:
         return training_workload(config, on_gpu=on_gpu, processes=processes)
     except ConfigError:  # more machines train it than this one
-        return training_workload(config, on_gpu=on_gpu, processes=config.compute.replicas)
+        fewest = config.compute.replicas * config.compute.tensor_parallel
+        return training_workload(config, on_gpu=on_gpu, processes=fewest)

@@ -29,6 +29,8 @@ class Layout:
     """Devices that share one copy of weights, gradients and optimizer state."""
     replicas: int = 1
     """Copies of the model."""
+    tensor: int = 1
+    """Devices that share each matrix and train on the same batches."""
     sharded: bool = False
     """Whether `fully_shard` is used, even on one device; it casts the weights itself, without autocast."""
     gradient_buckets: bool = False
@@ -39,8 +41,18 @@ class Layout:
     """Whether shards, gradients and optimizer state are in main memory."""
 
     @property
-    def devices(self) -> int:
+    def data(self) -> int:
+        """Data-parallel size."""
         return self.shards * self.replicas
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.tensor
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of one copy of weights, gradients and optimizer state."""
+        return self.shards * self.tensor
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class TrainingWorkload:
     on_gpu: bool
     recomputation: Recomputation = Recomputation.NONE
     layout: Layout = Layout()
+    separate: bool = False
+    """Whether attention keeps the documents of a sample apart."""
     optimizer_bytes: int = OPTIMIZER_BYTES
     """Bytes per parameter of the optimizer's state."""
     staged: bool = False
@@ -82,7 +96,7 @@ class TrainingWorkload:
     @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step over all devices."""
-        return self.tokens * self.accumulation * self.layout.devices
+        return self.tokens * self.accumulation * self.layout.data
 
 
 def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> TrainingWorkload:
@@ -100,6 +114,7 @@ def training_workload(config: Config, *, on_gpu: bool, processes: int = 1) -> Tr
         on_gpu=on_gpu,
         recomputation=Recomputation(config.compute.activation_checkpointing),
         layout=_layout(config.compute, on_gpu=on_gpu, processes=processes),
+        separate=config.data.packing == "separate",
         staged=config.checkpointing.mode != "sync",
     )
 
@@ -110,6 +125,7 @@ def _layout(compute: ComputeConfig, *, on_gpu: bool, processes: int) -> Layout:
     return Layout(
         shards=mesh.shards,
         replicas=mesh.replicas,
+        tensor=mesh.tensor,
         sharded=compute.strategy in ("fsdp", "hsdp"),
         gradient_buckets=copied and not compressed,
         compressed=copied and compressed,

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -208,6 +209,17 @@ def _start_from(point: ResumePoint | None, context: RunContext, batches: Batches
         state.schedule_steps = length.steps
 
 
+@dataclass(frozen=True)
+class _OwnBatch:
+    """This process's part of a step's batch."""
+
+    step: int
+    tokens: int
+    """Targets that count in the loss, over all processes."""
+    sequences: list[Tensor]
+    """`[batch, seq + 1]` tokens on the device, one per forward pass."""
+
+
 class Trainer:
     """The steps of one segment, from `state.step` to the end or to a stop."""
 
@@ -224,8 +236,7 @@ class Trainer:
         self._loss_kernels = compiled_kernels() if compiles and device.type == "cuda" else None
         # torch.compile may start a compiler at any new shape; a Ctrl-C must not kill it.
         self._shield = shield_children if compiles else nullcontext
-        self._next: tuple[int, list[Tensor]] | None = None
-        """The batch of a later step, which a GPU gets ahead of time."""
+        self._next: _OwnBatch | None = None
         self._slowest_step = 0.0
         self._slowest_usual = 0.0
         """Without the first step, which compiles and opens channels."""
@@ -303,43 +314,42 @@ class Trainer:
 
     # Data
 
-    def _own_batch(self, step: int) -> list[Tensor]:
-        """This process's part of the batch of `step`: `[batch, seq + 1]` tokens for each forward pass."""
+    def _own_batch(self, step: int) -> _OwnBatch:
         ready, self._next = self._next, None
-        return ready[1] if ready is not None and ready[0] == step else self._draw_batch(step)
+        return ready if ready is not None and ready.step == step else self._draw_batch(step)
 
     def _prefetch(self) -> None:
         """Prepare the next batch, if there is one. A stream is left out, because it reads ahead itself."""
         step = self._state.step + 1
         if self._batches.steps_per_epoch is not None and step < self._context.length.steps:
-            self._next = step, self._draw_batch(step)
+            self._next = self._draw_batch(step)
 
-    def _draw_batch(self, step: int) -> list[Tensor]:
-        batches, context = self._batches, self._context
+    def _draw_batch(self, step: int) -> _OwnBatch:
+        """This process's part of the global batch of `step`, on its device."""
+        batches, size = self._batches, self._context.config.training.batch_size
         # A stream may wait for the network, so it counts as slow work.
-        with context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
-            own = batches.share(step, context.world, size=context.config.training.batch_size)
+        with self._context.watchdog.slow_work() if batches.steps_per_epoch is None else nullcontext():
+            own, targets = batches.share(step, self._parallel.share, size=size)
         parts = [torch.from_numpy(part) for part in own]
         if self._device.type == "cuda":
             # From memory that is not pinned, the host would wait for the copy.
             parts = [part.pin_memory() for part in parts]
-        return [part.to(self._device, non_blocking=True) for part in parts]
+        return _OwnBatch(step, max(1, targets), [part.to(self._device, non_blocking=True) for part in parts])
 
     # Forward and backward
 
-    def _forward_backward(self, batch: list[Tensor]) -> Tensor:
+    def _forward_backward(self, batch: _OwnBatch) -> Tensor:
         """Compute the gradients of the mean loss over all targets of the step; return this process's part.
 
         The gradients do not depend on the number of forward passes that the step is divided into.
         """
-        parallel, length, world = self._parallel, self._context.length, self._context.world
+        parallel = self._parallel
         total = torch.zeros((), device=self._device)
-        for number, sequences in enumerate(batch, start=1):
-            with parallel.accumulate(last=number == len(batch)):
-                loss = self._loss(sequences) / length.tokens_per_step
+        for number, sequences in enumerate(batch.sequences, start=1):
+            with parallel.accumulate(last=number == len(batch.sequences)):
+                loss = self._loss(sequences) / batch.tokens
                 self._clock.lap("forward")
-                # DDP and FSDP average the gradients over the processes; the step needs their sum.
-                (loss * world.size).backward()  # type: ignore[no-untyped-call]
+                (loss * parallel.loss_scale).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             self._context.watchdog.beat()
             self._clock.lap("backward")
@@ -388,7 +398,7 @@ class Trainer:
         if self._device.type == "cuda":
             self._prefetch()
         loss, norm = torch.stack((own_loss, grad_norm.to(own_loss.device))).tolist()
-        return self._context.world.total(loss), norm
+        return self._parallel.share.total(loss), norm
 
     def _problem(self, loss: float, grad_norm: float) -> str | None:
         """Return the reason not to apply the update; None if there is none. All processes return the same."""
@@ -454,7 +464,7 @@ class Trainer:
         state, context = self._state, self._context
         if validation and self._is_due(context.config.training.validation_steps):
             with context.show_current_work(f"validating step {state.step}"):
-                result = validation.run(self.forward, self._stop_reason, context.world)
+                result = validation.run(self.forward, self._stop_reason, self._parallel.share)
             if result is None:
                 state.pending_row = row
                 self._stop_if_requested()
@@ -472,7 +482,7 @@ class Trainer:
             self._context.show_current_work("validating the given weights"),
             self._context.watchdog.slow_work(),
         ):
-            result = validation.run(self.forward, self._stop_reason, self._context.world)
+            result = validation.run(self.forward, self._stop_reason, self._parallel.share)
         if result is not None and math.isfinite(result["val_loss"]):
             self._context.record_event("validated", step=0, **result)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.cases import each_case
 
 from trainyard.config.combinations import impossible_combinations
@@ -138,15 +139,37 @@ def test_trackers_are_the_programs_own(monitoring: dict[str, Any], keys: list[st
     assert list(impossible_combinations(config(monitoring=monitoring))) == []
 
 
-def test_only_other_programs_divide_matrices_layers_sequences_or_experts() -> None:
-    for name in ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"):
-        (found,) = impossible_combinations(config(compute={"strategy": "fsdp", name: 2}))
-        assert found.keys == (f"compute.{name}", "recipe")
-        assert found.reason.startswith("2 needs the recipe of another program")
-
-
 def test_sharded_gradients_are_not_compressed() -> None:
     compute = {"strategy": "fsdp", "gradient_compression": "powersgd"}
     (found,) = impossible_combinations(config(compute=compute))
     assert found.keys == ("compute.gradient_compression", "compute.strategy")
     assert found.reason == "compressing gradients needs the strategy ddp, not fsdp"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "strategy", "key", "reason"),
+    [
+        ({}, "ddp", "compute.strategy", "2 needs the strategy fsdp or hsdp, not ddp"),
+        (
+            {"num_key_value_heads": 1},
+            "fsdp",
+            f"{SHAPE}num_key_value_heads",
+            f"2 does not divide {SHAPE}num_key_value_heads, 1",
+        ),
+        ({"vocab_size": 257}, "fsdp", f"{SHAPE}vocab_size", f"2 does not divide {SHAPE}vocab_size, 257"),
+        (
+            {"intermediate_size": 351},
+            "hsdp",
+            f"{SHAPE}intermediate_size",
+            f"2 does not divide {SHAPE}intermediate_size, 351",
+        ),
+    ],
+)
+def test_matrices_are_cut_into_equal_parts_only(
+    architecture: dict[str, Any], strategy: str, key: str, reason: str
+) -> None:
+    compute = {"strategy": strategy, "tensor_parallel": 2}
+    (found,) = impossible_combinations(
+        config(model={"name": "x", "architecture": architecture}, compute=compute)
+    )
+    assert (found.keys, found.reason) == (("compute.tensor_parallel", key), reason)

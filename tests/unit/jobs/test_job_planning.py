@@ -49,7 +49,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.network=efa",), {"nodes": 2, "gpus_per_node": 0}, "--gpu-per-node is 0"),
     ((), {"environment": {"NCCL_NET": "Socket"}, "nodes": 2}, "requests EFA but trains over TCP"),
     (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
-    (("compute.strategy=hsdp", "compute.replicas=2"), {"gpus_per_node": 7}, "does not divide the 7"),
+    (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
     ((), {"kind": "hyperpod"}, "p5.48xlarge is not an instance type of HyperPod"),
     *(

@@ -174,6 +174,18 @@ def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build
     assert at(sharded, "loss").copies == 0
 
 
+def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Build) -> None:
+    sharded = workload(layout=Layout(shards=2, sharded=True))
+    cut = workload(layout=Layout(shards=2, tensor=4, sharded=True))
+    assert at(cut, "optimizer step").moments == at(sharded, "optimizer step").moments // 4
+    widths, whole = activations.Widths.of(cut), activations.Widths.of(sharded)
+    assert widths.residual == whole.residual
+    assert (4 * widths.query, 4 * widths.inner, 4 * widths.heads) == (whole.query, whole.inner, whole.heads)
+    assert activations.block_bytes(cut) < activations.block_bytes(sharded)
+    assert cut.tokens_per_step == sharded.tokens_per_step
+    assert cut.layout.devices == 8
+
+
 def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..., Any]) -> None:
     settings = ("compute.strategy=ddp", "compute.gradient_compression=powersgd")
     plain = training_workload(load("smoke", settings[0]), on_gpu=False, processes=2)
@@ -183,6 +195,31 @@ def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..
     ours, theirs = at(compressed, "optimizer step"), at(plain, "optimizer step")
     assert ours.moments - theirs.moments == weights
     assert training_workload(load("smoke", *settings), on_gpu=False).layout == Layout()
+
+
+def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head(workload: Build) -> None:
+    together = workload(compiled=False, on_gpu=False)
+    apart = replace(together, separate=True)
+    mask, repeated = 2 * 2048, 2 * 2 * (2048 - 4 * 64)
+    assert activations.block_bytes(apart) - activations.block_bytes(together) == mask + repeated
+    turns = 2 * 4 * 64
+    assert activations.shared_bytes(apart) == turns
+    kept = at(apart, "loss").activations - at(together, "loss").activations
+    assert kept == apart.tokens * (22 * (mask + repeated) + turns)
+    again = replace(apart, recomputation=Recomputation.FULL)
+    assert activations.shared_bytes(again) == turns + 2048, "which token sees which, as bytes"
+    assert activations.block_bytes(again) == 4 * 2048
+
+
+def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept(workload: Build) -> None:
+    apart = workload(on_gpu=False, separate=True)
+    assert activations.shared_bytes(apart) == 2 * 2048
+    short = replace(apart, sequence_length=512)
+    assert activations.shared_bytes(short) == 0
+    assert activations.block_bytes(short) == activations.block_bytes(replace(short, separate=False))
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
+        "no grouped heads are left"
+    )
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:

@@ -58,5 +58,5 @@ def test_beside_gpus_the_copies_and_what_is_offloaded_count(
 @pytest.mark.parametrize("gpus", [0, 1, 3])
 def test_what_this_machine_alone_cannot_share_out_is_no_error(gpus: int) -> None:
     """Several machines train it: the fewest processes that can share it count."""
-    config = smoke("compute.strategy=hsdp", "compute.replicas=2")
+    config = smoke("compute.strategy=hsdp", "compute.replicas=2", "compute.tensor_parallel=2")
     assert need(config, gpus=gpus) >= 0

@@ -83,6 +83,8 @@ def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan["device"]["devices_used"] > 1:
         offloaded = ", offloaded to the host" if run["cpu_offload"] else ""
         spread, of_each = f"{run['replicas']} × {run['shards']}", "replicas × shards"
+        if run["tensor_parallel"] > 1:
+            spread, of_each = f"{spread} × {run['tensor_parallel']}", f"{of_each} × tensor parallel"
         yield "layout", f"{run['strategy']}: {spread} devices ({of_each}){offloaded}"
 
 

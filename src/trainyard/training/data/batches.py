@@ -4,6 +4,9 @@ The corpus is divided into consecutive windows; each epoch visits them in anothe
 that computes any position directly: seeking costs the same at every step, and memory does not grow with the
 corpus. There is no state to save: the step number is the position. The module knows no devices: a batch is
 the global batch, and `take_share` divides it between processes.
+
+When documents are kept apart, the first token of each is marked: its id is replaced by the bitwise complement
+`~id`, which is below zero. `attention` reads the marks.
 """
 
 import hashlib
@@ -17,7 +20,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trainyard.errors import DataError
 
 if TYPE_CHECKING:
-    from trainyard.training.runtime.world import World  # preparing data imports no torch
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
+
+Places = npt.NDArray[np.int64]
 
 
 def window_count(tokens: int, sequence_length: int) -> int:
@@ -35,10 +40,12 @@ class TokenBatches:
         sequence_length: int,
         batch_size: int,
         seed: int,
+        documents: Places | None = None,
     ) -> None:
         """`batch_size` is the global batch: sequences per optimizer step.
 
-        Raises DataError when `tokens` have fewer windows than a batch.
+        `documents` are the positions of document starts, ascending; if given, these tokens are marked. Raises
+        DataError when `tokens` have fewer windows than a batch.
         """
         self.windows = window_count(tokens.size, sequence_length)
         if self.windows < batch_size:
@@ -51,7 +58,7 @@ class TokenBatches:
         # A view `[windows, sequence_length + 1]` that copies nothing and keeps a memory map.
         every_start = sliding_window_view(tokens.view(np.ndarray), sequence_length + 1)
         self._windows = every_start[::sequence_length]
-        self._batch_size, self._seed = batch_size, seed
+        self._batch_size, self._seed, self._documents = batch_size, seed, documents
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
         """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
@@ -60,12 +67,14 @@ class TokenBatches:
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         places = np.arange(place * self._batch_size, (place + 1) * self._batch_size, dtype=np.uint64)
-        chosen = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
-        return self._windows[chosen].astype(np.int64)
+        chosen = Permutation(self.windows, seed=self._seed, epoch=epoch)(places).astype(np.int64)
+        rows = self._windows[chosen].astype(np.int64)
+        return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
-    def share(self, step: int, world: "World", *, size: int) -> list[np.ndarray]:
-        """The micro batches of this process at `step`."""
-        return take_share(self.batch(step), size=size, rank=world.rank, of=world.size)
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        batch = self.batch(step)
+        return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
 
     def position(self, _step: int) -> None:
         """None, because the step number is the position."""
@@ -77,18 +86,43 @@ class TokenBatches:
         """There is nothing to close."""
 
 
-def first_windows(tokens: npt.NDArray[np.integer[Any]], *, length: int, count: int) -> npt.NDArray[np.int64]:
-    """Return up to `count` consecutive windows `[window, length + 1]` of token ids."""
+def first_windows(
+    tokens: npt.NDArray[np.integer[Any]], *, length: int, count: int, documents: Places | None = None
+) -> npt.NDArray[np.int64]:
+    """Return up to `count` consecutive windows `[window, length + 1]` of token ids, marked as in a batch."""
     available = min(count, window_count(len(tokens), length))
     if not available:
         return np.empty((0, length + 1), dtype=np.int64)
     part = np.asarray(tokens[: available * length + 1]).astype(np.int64)
-    return sliding_window_view(part, length + 1)[::length].copy()
+    rows = sliding_window_view(part, length + 1)[::length].copy()
+    return rows if documents is None else _mark_starts(rows, np.arange(available), documents)
 
 
 def take_share(batch: np.ndarray, *, size: int, rank: int, of: int) -> list[np.ndarray]:
     """The micro batches of process `rank` of `of`: `size` sequences each, assigned round-robin by rank."""
     return [batch[first : first + size] for first in range(0, len(batch), size)][rank::of]
+
+
+def plain_ids(marked: np.ndarray) -> np.ndarray:
+    """The ids without the marks."""
+    return np.where(marked < 0, ~marked, marked)
+
+
+def count_targets(batch: np.ndarray) -> int:
+    """The number of targets in `[batch, seq + 1]` tokens that count in the loss."""
+    return int(np.count_nonzero(batch[:, 1:] >= 0))
+
+
+def _mark_starts(
+    rows: npt.NDArray[np.int64], windows: npt.NDArray[np.int64], documents: Places
+) -> npt.NDArray[np.int64]:
+    """Mark the document starts in `rows` `[window, length + 1]`, which hold the given `windows`."""
+    starts = windows * (rows.shape[1] - 1)
+    bounds = np.searchsorted(documents, np.stack((starts, starts + rows.shape[1])))
+    for row, start, first, last in zip(rows, starts, *bounds, strict=True):
+        places = documents[first:last] - start
+        row[places] = ~row[places]
+    return rows
 
 
 Indices = npt.NDArray[np.uint64]

@@ -19,7 +19,7 @@ from typing import Any
 from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError, ServiceError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.data.batches import first_windows
+from trainyard.training.data.batches import first_windows, plain_ids
 from trainyard.training.data.config_of_run import with_revision
 from trainyard.training.data.stream_batches import StreamBatches, StreamPosition, Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
@@ -217,7 +217,7 @@ class StreamedData:
 
     def prompt(self, count: int) -> list[int]:
         """The first tokens of the validation split, else of the training split."""
-        return [int(token) for token in self.start[:count]]
+        return [int(token) for token in plain_ids(self.start[:count])]
 
     def pinned_config(self, config: Config) -> Config:
         """`config` with the commit that is read, so that it names the same data later."""
@@ -236,7 +236,7 @@ def open_stream(data: DataConfig, model: ModelConfig) -> StreamedData:
 
     def open_split(split: str) -> TokenStream:
         texts = TextStream(config, split, revision=origin.revision, text_field=data.text_field)
-        return TokenStream(texts, vocabulary, f"{name}, {split}")
+        return TokenStream(texts, vocabulary, f"{name}, {split}", marked=data.packing == "separate")
 
     train = open_split(config.split)
     validation = open_split(config.validation_split) if config.validation_split else None

@@ -61,6 +61,8 @@ class Preparation:
         ]
         data = self.data
         facts = [_SCHEMA, self.vocabulary.digest, self.vocab_size, data.text_field, data.bin_dtype, files]
+        if data.packing == "separate":
+            facts.append(data.packing)
         if self.split == "within":
             facts.append([self.split, data.validation_fraction])
         key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

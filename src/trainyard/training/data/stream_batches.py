@@ -3,8 +3,8 @@
     texts --tokens--> lane --read--> block of windows --permutation by block number--> rows of a global batch
 
 The lanes of a stream are its files, or where these cannot be divided evenly its rows, in turn. A lane has no
-end: after its last text it begins again. At the start of a run the stream has one lane per process, which
-reads nothing else. The rows of a global batch are those of the lanes, in order. A resumed
+end: after its last text it begins again. At the start of a run the stream has one lane per group of
+processes, which reads nothing else. The rows of a global batch are those of the lanes, in order. A resumed
 run keeps the number of lanes, so that its batches are the same on any number of processes; a process then
 reads each lane that it needs rows of.
 
@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import DataError
-from trainyard.training.data.batches import Permutation
+from trainyard.training.data.batches import Permutation, count_targets
 from trainyard.training.data.document_reader import Piece
-from trainyard.training.data.vocabulary import Vocabulary
-from trainyard.training.runtime.world import World, attempt
+from trainyard.training.data.vocabulary import Vocabulary, encode_pieces
+from trainyard.training.runtime.world import DataShare, attempt
 
 StreamPosition = dict[str, Any] | None
 """The position to continue reading from, as JSON; None is the beginning."""
@@ -61,9 +61,10 @@ class Position:
 class TokenStream:
     """The texts of a split and the vocabulary that encodes them."""
 
-    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str) -> None:
+    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
+        """Create the stream. With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
-        self._texts, self._vocabulary = texts, vocabulary
+        self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
 
     def lane(self, number: int, of: int, start: Position) -> "StreamLane":
         return StreamLane(self, self._texts.part(number, of), start)
@@ -81,8 +82,12 @@ class TokenStream:
 
     def encode(self, texts: list[bytes]) -> ChunkTokens:
         pieces: list[Piece] = [piece for text in texts for piece in (text, None)]
-        parts = (tokens.astype(np.int32) for tokens in self._vocabulary.token_arrays(iter(pieces)))
-        return np.concatenate([np.empty(0, np.int32), *parts])
+        parts = [np.empty(0, np.int32)]
+        for tokens, begins in encode_pieces(self._vocabulary, iter(pieces)):
+            parts.append(tokens.astype(np.int32))
+            if self._is_marked and begins:
+                parts[-1][:1] = ~parts[-1][:1]
+        return np.concatenate(parts)
 
 
 class StreamLane:
@@ -169,24 +174,26 @@ class StreamBatches:
         self._lane_count = 0
         self._origin: tuple[int, Positions] = (0, {})
         self._block: _Block | None = None
+        self._targets: list[int] = []
+        """The targets of each step of the block, over all processes."""
         self._lanes: dict[int, StreamLane] = {}
         self._stop = Event()
         self._ahead: Future[_Block] | None = None
         self._thread: Thread | None = None
 
-    def share(self, step: int, world: World, *, size: int) -> list[np.ndarray]:
-        """The micro batches of this process at `step`.
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The micro batches of this process at `step`, and the number of targets over all processes.
 
         Every process must call it. An error of reading in one of them is raised in all.
         """
-        self._lane_count = self._lane_count or world.size
+        self._lane_count = self._lane_count or groups.size
         number, place = divmod(step, self._steps_per_block)
         if self._block is not None and number < self._block.number:
             self._drop()
         while self._block is None or self._block.number < number:
-            self._block = self._next_block(world)
+            self._block = self._next_block(groups)
         rows = self._block.rows[place]
-        return [rows[first : first + size] for first in range(0, len(rows), size)]
+        return [rows[first : first + size] for first in range(0, len(rows), size)], self._targets[place]
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The JSON value of this process's lanes at `step`, the step after the last batch."""
@@ -215,41 +222,46 @@ class StreamBatches:
         self._stop.set()
         self._block = self._ahead = None
 
-    def _next_block(self, world: World) -> _Block:
+    def _next_block(self, groups: DataShare) -> _Block:
         """The block that is read ahead; start to read the one after it."""
         number = self._origin[0] if self._block is None else self._block.number + 1
         if self._ahead is None:
             self._stop = Event()
-            self._lanes = self._open_lanes(world)
-            self._read_ahead(number, world)
+            self._lanes = self._open_lanes(groups)
+            self._read_ahead(number, groups)
         assert self._ahead is not None
         error, block = attempt(self._ahead.result)
-        if first := error or next(filter(None, world.gather(error)), None):
+        counts = None if block is None else [count_targets(rows) for rows in block.rows]
+        answers = groups.world.gather((error, groups.rank, counts))
+        if first := error or next((other for other, _, _ in answers if other is not None), None):
             raise first
         assert block is not None
-        self._read_ahead(number + 1, world)
+        # The processes of a group have the same rows.
+        by_group = {rank: counts for _, rank, counts in answers}
+        self._targets = [sum(step) for step in zip(*by_group.values(), strict=True)]
+        self._read_ahead(number + 1, groups)
         return block
 
-    def _open_lanes(self, world: World) -> dict[int, StreamLane]:
+    def _open_lanes(self, groups: DataShare) -> dict[int, StreamLane]:
         """The lanes that have rows of this process."""
-        rows, own, starts = self._batch_size // self._lane_count, self._own_rows(world), self._origin[1]
+        rows, own, starts = self._batch_size // self._lane_count, self._own_rows(groups), self._origin[1]
         return {
             lane: self._stream.lane(lane, self._lane_count, starts.get(lane, Position()))
             for lane in range(own.start // rows, (own.stop - 1) // rows + 1)
         }
 
-    def _own_rows(self, world: World) -> range:
+    def _own_rows(self, groups: DataShare) -> range:
         """The rows of the global batch that this process trains on."""
-        count = self._batch_size // world.size
-        return range(world.rank * count, (world.rank + 1) * count)
+        count = self._batch_size // groups.size
+        return range(groups.rank * count, (groups.rank + 1) * count)
 
-    def _read_ahead(self, number: int, world: World) -> None:
+    def _read_ahead(self, number: int, groups: DataShare) -> None:
         """Start to read the block `number` in a daemon thread.
 
         The end of the process would wait for the threads of a pool.
         """
         future: Future[_Block] = Future()
-        lanes, own, stop = self._lanes, self._own_rows(world), self._stop
+        lanes, own, stop = self._lanes, self._own_rows(groups), self._stop
 
         def keep_error(_kind: object, error: BaseException | None, _trace: object) -> bool:
             if error is not None:

@@ -25,7 +25,7 @@ from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.suggested_commands import trainyard_command
 from trainyard.run.untrusted_files import read_json_object
-from trainyard.training.data.batches import TokenBatches, first_windows
+from trainyard.training.data.batches import Places, TokenBatches, first_windows
 from trainyard.training.data.corpus import SkipCount
 from trainyard.training.data.vocabulary import TokenArray
 
@@ -64,6 +64,8 @@ class TokenFile:
     """The digest of the file's bytes, lower-case hex."""
     written: FileState | None = field(default=None, compare=False)
     """The state of the file when it was complete."""
+    documents: "TokenFile | None" = None
+    """The positions of the first tokens of documents, ascending; None unless requested."""
 
     @property
     def size(self) -> int:
@@ -77,14 +79,15 @@ class TokenFile:
             found = self.path.stat()
         except OSError:  # another process may be replacing it
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == self.size
+        has_size = stat.S_ISREG(found.st_mode) and found.st_size == self.size
+        return has_size and (self.documents is None or self.documents.is_complete)
 
     def verify(self, progress: Progress = UNSEEN) -> bool:
         """Return whether the file has the content that was written, by its digest.
 
         A large file that was not written to since is not read.
         """
-        if not self.is_complete:
+        if not self.is_complete or (self.documents and not self.documents.verify()):
             return False
         try:
             if self.size >= LARGE_BYTES and FileState.of(self.path.stat()) == self.written:
@@ -136,20 +139,34 @@ class TokenWriter:
 
 
 def cut_end(file: TokenFile, fraction: float, path: Path) -> tuple[TokenFile, TokenFile | None]:
-    """Move the last `fraction` of the tokens of `file` to `path`. Returns both; None if that is no token."""
+    """Move the last `fraction` of the tokens of `file` to `path`. Returns both; None if that is no token.
+
+    Recorded starts of documents are divided too.
+    """
     # The fraction as it is written in decimal, so that 0.1 of 10 is exactly 1.
     held_out = int(file.tokens * Fraction(repr(fraction)))
     if not held_out:
         return file, None
     cut = file.tokens - held_out
-    tail = file.open()[cut:]
-    with TokenWriter(path, file.dtype) as writer:
-        for start in range(0, tail.size, _CHUNK_TOKENS):
-            writer.write(tail[start : start + _CHUNK_TOKENS])
-        end = writer.finish()
+    end = _write_part(path, file.dtype, file.open()[cut:])
     os.truncate(file.path, cut * np.dtype(file.dtype).itemsize)
     state = FileState.of(file.path.stat())
-    return replace(file, tokens=cut, sha256=sha256_of_file(file.path), written=state), end
+    kept = replace(file, tokens=cut, sha256=sha256_of_file(file.path), written=state)
+    if file.documents is None:
+        return kept, end
+    beside, starts = file.documents.path, np.array(file.documents.open())
+    kept_starts = _write_part(beside, "int64", starts[starts < cut])
+    # The end starts with a part of a document, which is one of its own there.
+    places = np.union1d([0], starts[starts >= cut] - cut)
+    end_starts = _write_part(beside.with_stem(path.stem), "int64", places)
+    return replace(kept, documents=kept_starts), replace(end, documents=end_starts)
+
+
+def _write_part(path: Path, dtype: str, tokens: TokenArray) -> TokenFile:
+    with TokenWriter(path, dtype) as writer:
+        for start in range(0, tokens.size, _CHUNK_TOKENS):
+            writer.write(tokens[start : start + _CHUNK_TOKENS])
+        return writer.finish()
 
 
 def read_token_file(
@@ -232,14 +249,19 @@ class PreparedData:
     def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> TokenBatches:
         """The training batches of a run. Raises DataError when there are too few tokens for one batch."""
         return TokenBatches(
-            self.train.open(), sequence_length=sequence_length, batch_size=batch_size, seed=seed
+            self.train.open(),
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            seed=seed,
+            documents=_places(self.train),
         )
 
     def validation_windows(self, *, length: int, count: int) -> np.ndarray:
         """Up to `count` windows `[window, length + 1]` from the start of the validation tokens."""
         if self.validation is None:
             return np.empty((0, length + 1), dtype=np.int64)
-        return first_windows(self.validation.open(), length=length, count=count)
+        documents = _places(self.validation)
+        return first_windows(self.validation.open(), length=length, count=count, documents=documents)
 
     def prompt(self, count: int) -> list[int]:
         """The first `count` validation tokens, or training tokens when there is no validation data."""
@@ -274,6 +296,17 @@ def read_index(directory: Path) -> PreparedData | None:
     return replace(found, fingerprint=fingerprint_of(found.train, found.validation), seconds=0.0, reused=True)
 
 
+def _places(file: TokenFile) -> Places | None:
+    """The starts of the documents of `file`, memory-mapped; None when they are not recorded."""
+    return None if file.documents is None else file.documents.open().view(np.ndarray)
+
+
+def _identity(file: TokenFile) -> list[str | int]:
+    """The values that identify the tokens, and the document starts where these are recorded."""
+    identity: list[str | int] = [file.dtype, file.tokens, file.sha256]
+    return identity if file.documents is None else [*identity, file.documents.sha256]
+
+
 def fingerprint_of(train: TokenFile, validation: TokenFile | None) -> str:
-    parts = [[file.dtype, file.tokens, file.sha256] if file else None for file in (train, validation)]
+    parts = [_identity(file) if file else None for file in (train, validation)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import ConfigError, DataError
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.training.data.batches import Places
 from trainyard.training.data.corpus import (
     OTHER_SUFFIX,
     CorpusFile,
@@ -43,11 +45,12 @@ from trainyard.training.data.token_files import (
     read_token_file,
     write_dataset_index,
 )
-from trainyard.training.data.vocabulary import TokenArray
+from trainyard.training.data.vocabulary import TokenArray, encode_pieces
 
 # All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
 # other machines do so unless they share the folder.
 _OTHERS_SECONDS = 5.0
+_STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
 
@@ -188,14 +191,22 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         if not files:
             return None, 0
         types = (plan.data.bin_dtype if file.suffix == ".bin" else plan.vocabulary.dtype for file in files)
-        with TokenWriter(path, str(np.result_type(*types))) as writer:
+        # With `separate`, the positions at which documents start lie beside the tokens.
+        starts_path = path.with_suffix(_STARTS_SUFFIX) if plan.data.packing == "separate" else None
+        with (
+            TokenWriter(path, str(np.result_type(*types))) as writer,
+            TokenWriter(starts_path, "int64") if starts_path else nullcontext() as starts_writer,
+        ):
             used = 0
             for file in files:
                 before = writer.tokens
-                for tokens in _read_tokens(plan, file, tally, progress):
+                for tokens, starts in _read_tokens(plan, file, tally, progress):
+                    if starts_writer is not None:
+                        starts_writer.write(starts + writer.tokens)
                     writer.write(tokens)
                 used += writer.tokens > before
-            written = writer.finish()
+            documents = starts_writer.finish() if starts_writer is not None else None
+            written = replace(writer.finish(), documents=documents)
         return (written, used) if written.tokens else (None, 0)
 
     train, train_files = write_part(folder / "train.bin", plan.train, skips)
@@ -225,14 +236,32 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
 
 def _read_tokens(
     plan: Preparation, file: CorpusFile, skips: SkipTally, progress: Progress
-) -> Iterator[TokenArray]:
-    """Yield the tokens of `file` in parts."""
-    if file.suffix == ".bin":
-        return read_token_file(
-            file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, progress=progress
+) -> Iterator[tuple[TokenArray, Places]]:
+    """Yield the tokens of `file` in parts, and the places in each part where a document starts.
+
+    Raises ConfigError for bare tokens whose documents are to be kept apart, but end at an unknown token.
+    """
+    if file.suffix != ".bin":
+        pieces = read_pieces(file, plan.data.text_field, skips)
+        for tokens, begins in encode_pieces(plan.vocabulary, _report(pieces, file.size, progress)):
+            yield tokens, np.zeros(int(begins), np.int64)
+        return
+    # The id of the end-of-document token is only known for bytes, or if the tokenizer is configured.
+    known = plan.vocabulary.digest != "bytes" or plan.vocab_size == plan.vocabulary.size
+    end = plan.vocabulary.eos if known else None
+    if end is None and plan.data.packing == "separate":
+        raise ConfigError(
+            f"data.packing: where the documents in {file.path} end is not known. Set model.tokenizer to the "
+            "one they were written with, which must have an end-of-document token, or set data.packing to "
+            "concatenate."
         )
-    pieces = read_pieces(file, plan.data.text_field, skips)
-    return plan.vocabulary.token_arrays(_report(pieces, file.size, progress))
+    begins = True
+    for tokens in read_token_file(
+        file.path, dtype=plan.data.bin_dtype, vocab_size=plan.vocab_size, progress=progress
+    ):
+        is_end = tokens == end if end is not None else np.zeros(tokens.size, np.bool_)
+        yield tokens, np.flatnonzero(np.concatenate(([begins], is_end[:-1])))
+        begins = bool(is_end[-1])
 
 
 def _report(pieces: Iterator[Piece], size: int, progress: Progress) -> Iterator[Piece]:

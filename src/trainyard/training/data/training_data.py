@@ -10,7 +10,7 @@ from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data.hugging_face import open_stream
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
-from trainyard.training.runtime.world import World
+from trainyard.training.runtime.world import DataShare, World
 
 
 class Batches(Protocol):
@@ -20,8 +20,11 @@ class Batches(Protocol):
     def steps_per_epoch(self) -> int | None:
         """None when the length of the data is not known."""
 
-    def share(self, step: int, world: World, *, size: int) -> list[np.ndarray]:
-        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0."""
+    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0.
+
+        Also returns the number of targets that count in the loss, over all processes.
+        """
 
     def position(self, step: int) -> dict[str, Any] | None:
         """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""

@@ -6,6 +6,7 @@ It encodes pieces of documents and ends each document with a separator. It reads
 import hashlib
 import json
 import logging
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -67,6 +68,24 @@ def load_vocabulary(model: ModelConfig) -> Vocabulary:
             f"{vocabulary.size}. Nothing was started."
         )
     return vocabulary
+
+
+def encode_pieces(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
+    """Yield the tokens of each piece, and whether a document begins with them.
+
+    There is one array of tokens per piece, but the vocabulary may read pieces ahead of the arrays it yields.
+    """
+    begins: deque[bool] = deque()
+
+    def note_starts() -> Iterator[Piece]:
+        is_new = True
+        for piece in pieces:
+            begins.append(is_new)
+            is_new = piece is None
+            yield piece
+
+    for tokens in vocabulary.token_arrays(note_starts()):
+        yield tokens, begins.popleft()
 
 
 class ByteVocabulary:

@@ -25,7 +25,7 @@ class LossKernels:
     forward: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     """Returns the logarithm of each row's sum of exponentials, and the logit of its target, in float32."""
     backward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    """Returns the gradient of the logits from logits, targets, these logarithms and a factor."""
+    """Returns the gradient of the logits from logits, targets, these logarithms and a factor per row."""
 
 
 def compiled_kernels() -> LossKernels:
@@ -36,7 +36,7 @@ def compiled_kernels() -> LossKernels:
 def summed_loss(logits: Tensor, targets: Tensor, kernels: LossKernels | None = None) -> Tensor:
     """Cross-entropy in nats, summed over tokens; logits `[batch, seq, vocab]`, targets `[batch, seq]`.
 
-    Without `kernels` it takes a few rows at a time, uncompiled.
+    Targets below zero do not count. Without `kernels` it takes a few rows at a time, uncompiled.
     """
     result: Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, 1), targets.flatten(), kernels or _BY_ROWS
@@ -50,26 +50,28 @@ class _SummedLoss(torch.autograd.Function):
         logarithms, chosen = kernels.forward(logits, targets)
         ctx.save_for_backward(logits, targets, logarithms)
         ctx.kernels = kernels
-        return (logarithms - chosen).sum()
+        return torch.where(targets < 0, 0.0, logarithms - chosen).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient: the softmax, less one at the target."""
-        return ctx.kernels.backward(*ctx.saved_tensors, gradients[0]), None, None
+        """The gradient: the softmax, less one at the target; zero for rows without a target."""
+        logits, targets, logarithms = ctx.saved_tensors
+        counted = torch.where(targets < 0, 0.0, gradients[0])
+        return ctx.kernels.backward(logits, targets, logarithms, counted), None, None
 
 
 def _row_sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     wide = logits.float()
-    return wide.logsumexp(-1), wide.gather(1, targets[:, None])[:, 0]
+    return wide.logsumexp(-1), wide.gather(1, targets.clamp(min=0)[:, None])[:, 0]
 
 
-def _row_gradients(logits: Tensor, targets: Tensor, logarithms: Tensor, factor: Tensor) -> Tensor:
+def _row_gradients(logits: Tensor, targets: Tensor, logarithms: Tensor, counted: Tensor) -> Tensor:
     """The gradient with a comparison instead of an index, so that it stays one pass."""
     shares = (logits.float() - logarithms[:, None]).exp()
     words = torch.arange(logits.shape[1], device=logits.device)
-    is_target = words[None, :] == targets[:, None]
-    return ((shares - is_target.float()) * factor).to(logits.dtype)
+    is_target = words[None, :] == targets.clamp(min=0)[:, None]
+    return ((shares - is_target.float()) * counted[:, None]).to(logits.dtype)
 
 
 def _row_sums_in_parts(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,13 +82,13 @@ def _row_sums_in_parts(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]
     return logarithms, chosen
 
 
-def _row_gradients_in_parts(logits: Tensor, targets: Tensor, logarithms: Tensor, factor: Tensor) -> Tensor:
+def _row_gradients_in_parts(logits: Tensor, targets: Tensor, logarithms: Tensor, counted: Tensor) -> Tensor:
     result = torch.empty_like(logits)
     for rows in _rows(logits):
         shares = (logits[rows].float() - logarithms[rows, None]).exp_()
-        target = targets[rows, None]
+        target = targets[rows].clamp(min=0)[:, None]
         shares.scatter_(1, target, shares.gather(1, target) - 1)
-        result[rows] = shares.mul_(factor)
+        result[rows] = shares.mul_(counted[rows, None])
     return result
 
 

@@ -16,6 +16,7 @@ from trainyard.training.model.attention import (
     LONGEST_WRITTEN_OUT,
     causal_attention,
     is_written_out,
+    unpack,
     unseen_keys,
 )
 from trainyard.training.model.shard_assignment import draw_normal, own_part
@@ -72,10 +73,11 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, key_width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, unseen: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, visible: Tensor | None = None) -> Tensor:
+        """`visible` is the mask for `causal_attention`; None means a causal mask."""
         q, k, v = (self._heads(projection(x)) for projection in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
-        joined: Tensor = self.o_proj(causal_attention(q, k, v, unseen).transpose(1, 2).flatten(2))
+        joined: Tensor = self.o_proj(causal_attention(q, k, v, visible).transpose(1, 2).flatten(2))
         return joined
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -120,11 +122,11 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = FeedForward(architecture)
 
-    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *unseen: Tensor) -> Tensor:
-        return self.run(self._compute, x, cosines, sines, *unseen)
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+        return self.run(self._compute, x, cosines, sines, *visible)
 
-    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *unseen: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *unseen)
+    def _compute(self, x: Tensor, cosines: Tensor, sines: Tensor, *visible: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cosines, sines, *visible)
         result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return result
 
@@ -135,6 +137,8 @@ class Decoder(nn.Module):
     cosines: Tensor
     sines: Tensor
     unseen: Tensor
+    separates_documents = False
+    """Whether the tokens mark document starts and documents are masked from each other (`packing`)."""
 
     def __init__(self, architecture: ArchitectureConfig) -> None:
         super().__init__()
@@ -145,12 +149,17 @@ class Decoder(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        unseen = (self.unseen[:length, :length],) if is_written_out(tokens.device, length) else ()
+        positions: Tensor | slice = slice(tokens.shape[1])
+        visible: tuple[Tensor, ...] = ()
+        if self.separates_documents:
+            tokens, places, mask = unpack(tokens)
+            positions, visible = places[:, None], (mask,)
+        elif is_written_out(tokens.device, tokens.shape[1]):
+            visible = (self.unseen[: tokens.shape[1], : tokens.shape[1]],)
         x = self.embed_tokens(tokens)
-        cosines, sines = self.cosines[:length], self.sines[:length]
+        cosines, sines = self.cosines[positions], self.sines[positions]
         for layer in self.layers:
-            x = layer(x, cosines, sines, *unseen)
+            x = layer(x, cosines, sines, *visible)
         result: Tensor = self.norm(x)
         return result
 

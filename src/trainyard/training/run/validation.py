@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.config.schema import Config
+from trainyard.training.data.batches import count_targets
 from trainyard.training.data.training_data import TrainingData
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 from trainyard.training.model.loss import summed_loss
-from trainyard.training.runtime.world import World
+from trainyard.training.runtime.world import DataShare
 
 _CHARACTERS = 300
 _TEMPERATURE = 0.7
@@ -23,13 +24,12 @@ class Validation:
     def __init__(self, batches: list[np.ndarray], *, text_bytes: Callable[[np.ndarray], int]) -> None:
         """`text_bytes` returns the number of text bytes of target tokens, 0 when it is not known."""
         self._batches = [torch.from_numpy(batch) for batch in batches]
-        targets = [batch[:, 1:] for batch in batches]
-        self._tokens = sum(part.size for part in targets)
-        self._bytes = sum(map(text_bytes, targets))
+        self._tokens = max(1, sum(count_targets(batch) for batch in batches))
+        self._bytes = sum(_target_bytes(batch, text_bytes) for batch in batches)
 
     @torch.no_grad()
     def run(
-        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], world: World
+        self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], share: DataShare
     ) -> dict[str, float] | None:
         """Return the figures, or None when a stop was requested meanwhile; the resumed run validates again.
 
@@ -40,15 +40,15 @@ class Validation:
         process must take part in the collectives.
         """
         total = 0.0
-        for first in range(0, len(self._batches), world.size):
+        for first in range(0, len(self._batches), share.size):
             if stop_reason():
                 return None
-            index = first + world.rank
+            index = first + share.rank
             batch = self._batches[min(index, len(self._batches) - 1)]
             logits = forward(batch[:, :-1])
             if index < len(self._batches):
                 total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
-        total = world.total(total)
+        total = share.total(total)
         figures = {"val_loss": total / self._tokens}
         if self._bytes:
             figures["val_bits_per_byte"] = total / math.log(2) / self._bytes
@@ -64,6 +64,15 @@ def open_validation(config: Config, data: TrainingData, samples_per_step: int) -
     size = config.training.batch_size
     batches = [windows[i : i + size] for i in range(0, len(windows), size)]
     return Validation(batches, text_bytes=load_vocabulary(config.model).text_bytes)
+
+
+def _target_bytes(batch: np.ndarray, text_bytes: Callable[[np.ndarray], int]) -> int:
+    """The bytes of the targets that count, without the first token of each later document in a sample."""
+    targets = batch[:, 1:]
+    if not (targets < 0).any():
+        return text_bytes(targets)
+    documents = (part for row in targets for part in np.split(row, np.flatnonzero(row < 0)))
+    return sum(text_bytes(part[part >= 0]) for part in documents if (part >= 0).any())
 
 
 @torch.no_grad()

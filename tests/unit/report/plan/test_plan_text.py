@@ -88,6 +88,10 @@ def test_a_sharded_plan_shows_its_devices(
     data["device"]["devices_used"], data["run"]["shards"] = 8, 8
     text = plan_text_lines(data)
     assert "  layout        fsdp: 1 × 8 devices (replicas × shards)" in text
+    data["run"]["tensor_parallel"] = 2
+    assert "  layout        fsdp: 1 × 8 × 2 devices (replicas × shards × tensor parallel)" in plan_text_lines(
+        data
+    )
 
 
 def test_main_memory_has_a_line_and_can_be_the_reason_for_no_fit(plan: Callable[..., dict[str, Any]]) -> None:
