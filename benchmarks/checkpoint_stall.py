@@ -325,6 +325,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
     from trainyard.training.run.run_context import RunContext, RunLength
+    from trainyard.training.run.trackers import Trackers
     from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
     from trainyard.training.runtime.watchdog import Watchdog
@@ -347,13 +348,12 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         state=TrainingState(parallel.model, build_optimizer(parallel.model, config.training)),
         device=device,
         world=ALONE,
-        trackers=[],
         stop=StopRequest(),
         listener=Heard(),
         gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
-    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches)
+    return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches, trackers=Trackers({}))
 
 
 @contextmanager

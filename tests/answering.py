@@ -28,7 +28,7 @@ class QuietHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.serve()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = do_GET  # noqa: N815 - names of the base class
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = do_GET  # noqa: N815 - the base class
 
     def send_whole(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send an answer with its length."""
@@ -36,7 +36,8 @@ class QuietHandler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass

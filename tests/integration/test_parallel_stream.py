@@ -1,4 +1,4 @@
-"""A stream of documents that are kept apart, on two processes and resumed on one. CPU, gloo."""
+"""A stream on two processes, resumed on one. CPU, gloo."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ STEPS = 10
 SETTINGS = (
     *("training.batch_size=2", f"training.max_steps={STEPS}", "training.warmup_steps=0"),
     *("training.lr_scheduler=constant", "compute.strategy=fsdp", "monitoring.log_steps=1"),
-    *("data.sequence_length=32", "data.packing=separate"),
+    *("data.sequence_length=32"),
     *("data.train_path=null", "data.validation_path=null"),
     *("data.hugging_face.validation_split=null", "data.hugging_face.shuffled_sequences=12"),
 )

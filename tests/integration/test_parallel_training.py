@@ -94,30 +94,6 @@ def test_a_run_goes_from_two_processes_to_one_and_back(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_cut_model_gives_the_numbers_of_one_process_and_goes_to_another_number(runs: Runs) -> None:
-    same = (
-        "model.architecture.vocab_size=258",
-        "model.architecture.tie_word_embeddings=true",
-        "training.lr_scheduler=constant",
-        "training.validation_steps=null",
-        "training.validation_batches=1",
-    )
-    cut = ("compute.strategy=fsdp", "compute.tensor_parallel=2")
-    code, errors = runs.finish("uncut", *ALONE, *same, "training.max_steps=5", processes=1)
-    assert code == 0, errors
-    four = (*cut, "compute.activation_checkpointing=selective")
-    for settings, processes, steps in ((four, 4, 3), (ALONE, 1, 5)):
-        limit = f"training.max_steps={steps}"
-        code, errors = runs.finish("cut", *settings, *same, limit, processes=processes)
-        assert code == 0, errors
-    for one, other in zip(runs.rows("uncut"), runs.rows("cut"), strict=True):
-        for key in ("loss", "grad_norm"):
-            assert other[key] == pytest.approx(one[key], rel=2e-5)
-    assert runs.rows("cut")[-1]["val_loss"] == pytest.approx(runs.rows("uncut")[-1]["val_loss"], rel=2e-5)
-    assert runs.outcome("cut")["sample"] == runs.outcome("uncut")["sample"]
-
-
-@pytest.mark.slow
 def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
     compressed = (
         *KINDS["ddp"],

@@ -51,7 +51,7 @@ def exit_code_of(main: Callable[[], int]) -> int:
         _have_streams()
         # Imports make 100,000 objects that stay. Python searches all of them for garbage again and again
         # (40 ms with boto3), and once more at the end (80 ms; 300 ms with torch). Scripts make little
-        # garbage; the trainer searches more often (training.runtime.before_torch).
+        # garbage; the trainer searches more often (training.loop).
         gc.set_threshold(_NEW_OBJECTS)
         atexit.register(gc.freeze)
     with _failure_as_json(sys.argv[1:]) as stdout:

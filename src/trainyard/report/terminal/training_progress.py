@@ -20,8 +20,7 @@ _OLD_SECONDS = 2.0
 """On a terminal, figures that are older than this are shown with their age."""
 _SILENT_SECONDS = 60.0
 """In a log, a step that takes longer than this gets a line, and another each time the wait has doubled."""
-_WARNINGS = frozenset(("network_degraded", "settings_changed", "step_skipped", "loss_spike", "loss_rising"))
-_CHANGES = {"learning_rate": "learning rate of the next step"}
+_WARNINGS = frozenset(("network_degraded", "step_skipped", "loss_spike"))
 
 
 class ProgressDisplay(PhaseDisplay):
@@ -142,10 +141,8 @@ _SENTENCES = {
     "checkpoint_removed": "checkpoint {name} removed (keep_last {keep_last})",
     "checkpoint_failed": "checkpoint {name} failed",
     "network_degraded": "network: {reason}",
-    "settings_changed": "resumed after step {step} with other settings: {changes}",
     "step_skipped": "step {step} skipped: {reason}",
     "loss_spike": "step {step}: the loss is {loss:.3g}, it was {compared_with:.3g}",
-    "loss_rising": "step {step}: the loss has risen from {compared_with:.3g}",
     "network": "network: {verdict}, channels of {ranks_seen} of {world_size} ranks",
     "network_measured": "network: all-reduce at {bus_gb_per_second:.3g} GB/s before training",
 }
@@ -159,9 +156,6 @@ def event_line(event: str, fields: dict[str, Any]) -> str | None:
     shown = {**fields, "name": f"step-{fields.get('step', 0):08d}"}
     if event == "checkpoint_saved":
         shown |= {"megabytes": fields["bytes"] / 1e6, "milliseconds": fields["seconds"] * 1e3}
-    elif event == "settings_changed":
-        changes = fields["changes"].items()
-        shown["changes"] = ", ".join(f"{_CHANGES.get(key, key)} {old} → {new}" for key, (old, new) in changes)
     sentence = _SENTENCES.get(event)
     return sentence and sentence.format(**shown)
 

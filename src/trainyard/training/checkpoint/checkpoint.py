@@ -97,7 +97,7 @@ def trainer_record(state: TrainingState, fits: Mapping[str, Any], world: World) 
         "generators_of_other_ranks": generators[1:],
         "data_positions": [deepcopy(position) for position in positions if position is not None],
         "pending_row": deepcopy(state.pending_row),
-        "schedule": state.schedule,
+        "schedule": {"schedule_steps": state.schedule_steps},
         "losses": asdict(state.losses),
     }
 
@@ -208,8 +208,9 @@ def load_checkpoint(path: Path, state: TrainingState, world: World = ALONE) -> N
     state.seconds = float(record["seconds"])
     state.restored_positions = record.get("data_positions", [])
     state.pending_row = record["pending_row"]
-    state.schedule = record["schedule"]
-    state.losses = LossRecord(**record["losses"])
+    state.schedule_steps = record["schedule"]["schedule_steps"]
+    known = asdict(LossRecord())
+    state.losses = LossRecord(**{name: value for name, value in record["losses"].items() if name in known})
 
 
 Result = TypeVar("Result")

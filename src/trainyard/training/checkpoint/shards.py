@@ -52,8 +52,6 @@ class Shares:
     """The parts that this process writes."""
     index: Metadata
     """The index of the complete checkpoint, without the positions in files."""
-    names: frozenset[str]
-    """The assigned tensors, as `part.name`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def share_out(tensors: Mapping[str, Mapping[str, Tensor]], world: World) -> Shar
     plans = world.gather(planner.create_local_plan())
     plans, index = planner.create_global_plan(plans)
     own = FileSystemWriter("").prepare_global_plan(plans)[world.rank]
-    return Shares(own, index, _names(tensors))
+    return Shares(own, index)
 
 
 def form_of(item: WriteItem) -> tuple[tuple[int, ...], torch.dtype]:
@@ -83,14 +81,6 @@ def bytes_of(item: WriteItem) -> int:
     """The number of bytes of a tensor's written part."""
     shape, dtype = form_of(item)
     return math.prod(shape) * dtype.itemsize
-
-
-def matches_shares(shares: Shares, tensors: Mapping[str, Mapping[str, Tensor]]) -> bool:
-    """Return whether `tensors` have the assigned names.
-
-    An optimizer with more or fewer moments has other names.
-    """
-    return shares.names == _names(tensors)
 
 
 def live_tensors(tensors: Mapping[str, Mapping[str, Tensor]]) -> TensorOf:
@@ -191,10 +181,6 @@ def _planner(tensors: Mapping[str, Mapping[str, Tensor]], *, is_main: bool) -> D
     planner = DefaultSavePlanner()
     planner.set_up_planner({part: dict(named) for part, named in tensors.items()}, is_coordinator=is_main)
     return planner
-
-
-def _names(tensors: Mapping[str, Mapping[str, Tensor]]) -> frozenset[str]:
-    return frozenset(f"{part}.{name}" for part, named in tensors.items() for name in named)
 
 
 @contextmanager

@@ -26,11 +26,8 @@ class LossRecord:
 
     logarithms: list[float] = field(default_factory=list)
     """The last losses that were no spikes."""
-    lowest: float | None = None
-    """The lowest usual value; at first the first loss."""
     spikes: bool = False
     """Whether the last loss was a spike."""
-    rises: bool = False
     skipped_in_row: int = 0
     """Updates that were skipped since the last one that was applied."""
 
@@ -46,23 +43,14 @@ class LossRecord:
         """Return the usual loss; there must be at least one."""
         return math.exp(usual_value(self.logarithms)[0])
 
-    def add(self, loss: float) -> tuple[str, float] | None:
-        """Add a finite loss; return the event that it starts and the loss it was compared with, or None."""
+    def add(self, loss: float) -> bool:
+        """Add a finite loss; return whether a spike begins with it."""
         if loss <= 0:
-            return None
+            return False
         was_spike, self.spikes = self.spikes, self.is_spike(loss)
-        if self.spikes:
-            return None if was_spike else ("loss_spike", self.usual)
-        self.logarithms = [*self.logarithms[1 - KEPT_VALUES :], math.log(loss)]
-        self.lowest = math.log(loss) if self.lowest is None else self.lowest
-        if len(self.logarithms) < LEAST_VALUES:
-            return None
-        median, deviation = usual_value(self.logarithms)
-        self.lowest = min(self.lowest, median)
-        had_risen = self.rises
-        # Once it has risen, it rises until it is back at its lowest, so that noise does not repeat the event.
-        self.rises = median > self.lowest and (had_risen or median - self.lowest > noise_limit(deviation))
-        return ("loss_rising", math.exp(self.lowest)) if self.rises and not had_risen else None
+        if not self.spikes:
+            self.logarithms = [*self.logarithms[1 - KEPT_VALUES :], math.log(loss)]
+        return self.spikes and not was_spike
 
 
 Tensors = dict[str, Tensor]
@@ -90,8 +78,8 @@ class TrainingState:
     """False once `step` was set back to the last checkpoint's, because the tensors are of a later step."""
     pending_row: dict[str, Any] | None = None
     """The metrics of the last step while a stop has postponed its validation."""
-    schedule: dict[str, Any] | None = None
-    """The schedule of the steps, from `schedule_of`; None before the first step."""
+    schedule_steps: int | None = None
+    """The length of the learning rate's schedule in steps; None before the first step."""
     losses: LossRecord = field(default_factory=LossRecord)
 
     def tensors(self) -> dict[str, Tensors]:

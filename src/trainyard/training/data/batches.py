@@ -22,7 +22,6 @@ from trainyard.errors import DataError
 if TYPE_CHECKING:
     from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
-_BLOCK_WINDOWS = 4096
 Places = npt.NDArray[np.int64]
 
 
@@ -60,15 +59,15 @@ class TokenBatches:
         every_start = sliding_window_view(tokens.view(np.ndarray), sequence_length + 1)
         self._windows = every_start[::sequence_length]
         self._batch_size, self._seed, self._documents = batch_size, seed, documents
-        self._steps_per_block = max(1, _BLOCK_WINDOWS // batch_size)
-        self._block: tuple[tuple[int, int], npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
         """The tokens `[batch, sequence_length + 1]` of `step`, which counts from 0 over the run.
 
         Input is `[:, :-1]`, target `[:, 1:]`.
         """
-        chosen = self._windows_of(step)
+        epoch, place = divmod(step, self.steps_per_epoch)
+        places = np.arange(place * self._batch_size, (place + 1) * self._batch_size, dtype=np.uint64)
+        chosen = Permutation(self.windows, seed=self._seed, epoch=epoch)(places).astype(np.int64)
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
@@ -85,19 +84,6 @@ class TokenBatches:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-    def _windows_of(self, step: int) -> npt.NDArray[np.int64]:
-        """The windows `[batch]` of `step`. A block of steps is computed at once and cached until the next."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        block, row = divmod(place, self._steps_per_block)
-        if self._block is None or self._block[0] != (epoch, block):
-            first = block * self._steps_per_block
-            last = min(first + self._steps_per_block, self.steps_per_epoch)
-            places = np.arange(first * self._batch_size, last * self._batch_size, dtype=np.uint64)
-            windows = Permutation(self.windows, seed=self._seed, epoch=epoch)(places)
-            self._block = ((epoch, block), windows.reshape(-1, self._batch_size))
-        chosen: npt.NDArray[np.int64] = self._block[1][row]
-        return chosen
 
 
 def first_windows(

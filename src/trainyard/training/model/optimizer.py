@@ -1,8 +1,6 @@
 """Build the optimizer, and compute the learning rate as a pure function of the step."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -61,39 +59,6 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     shape = 0.5 * (1 + math.cos(math.pi * progress)) if config.lr_scheduler == "cosine" else 1 - progress
     floor = config.learning_rate * config.min_learning_rate_ratio
     return floor + (config.learning_rate - floor) * shape
-
-
-def schedule_of(
-    config: TrainingConfig, total_steps: int, samples_per_step: int, before: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the schedule that the steps of a segment follow, which its checkpoints record.
-
-    `before` is what the checkpoint that it resumes from has on record; `schedule_on_extension: keep` takes
-    the length of the schedule from it.
-    """
-    kept = before is not None and config.schedule_on_extension == "keep"
-    return {
-        "total_steps": total_steps,
-        "schedule_steps": before["schedule_steps"] if before is not None and kept else total_steps,
-        "global_batch": samples_per_step,
-        "training": config.model_dump(mode="json"),
-    }
-
-
-def schedule_changes(step: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the differences at the 0-based `step`, by name: the value of `before` and that of `now`.
-
-    The first is the learning rate of the step.
-    """
-    old, new = before["training"], now["training"]
-    rates = [
-        learning_rate(step, before["schedule_steps"], TrainingConfig(**old)),
-        learning_rate(step, now["schedule_steps"], TrainingConfig(**new)),
-    ]
-    pairs = {"learning_rate": rates}
-    pairs |= {name: [before[name], now[name]] for name in ("total_steps", "schedule_steps", "global_batch")}
-    pairs |= {f"training.{name}": [old[name], value] for name, value in new.items()}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

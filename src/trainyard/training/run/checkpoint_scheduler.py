@@ -24,7 +24,7 @@ from trainyard.errors import (
 from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkpoints
 from trainyard.run.suggested_commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import PendingSave, SavedCheckpoint
-from trainyard.training.checkpoint.shards import Shares, matches_shares, share_out
+from trainyard.training.checkpoint.shards import Shares, share_out
 from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult, open_engine
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.stop_signals import COST_LIMIT, INTERRUPT
@@ -72,11 +72,10 @@ class Saver:
             if self._last_saved_step != self._state.step:
                 self.finish()
                 with self._count_wait():
-                    parts, tensors = self._parts, self._state.tensors()
-                    if self._shares is None or not matches_shares(self._shares, tensors):
-                        self._shares = share_out(tensors, parts.world)
+                    # The optimizer's moments exist from the start, so all saves have the same tensors.
+                    self._shares = self._shares or share_out(self._state.tensors(), self._parts.world)
                     engine = ForegroundEngine() if wait else self._engine
-                    self._pending = PendingSave(parts, self._shares, engine)
+                    self._pending = PendingSave(self._parts, self._shares, engine)
                     self._last_saved_step = self._state.step
             if wait or isinstance(self._engine, ForegroundEngine):
                 self.finish()

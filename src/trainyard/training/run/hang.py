@@ -76,7 +76,7 @@ def end_when_hung(
 def _wait_for_all(parts: RunContext) -> None:
     """Wait for all processes. One that exited earlier would appear lost to the others, which still watch."""
     with parts.watchdog.slow_work():
-        parts.world.wait()
+        parts.world.gather(None)
 
 
 @contextmanager

@@ -61,14 +61,6 @@ class Listener(Protocol):
         """
 
 
-class Tracker(Protocol):
-    """Shows rows of metrics to people, beside `metrics.jsonl`."""
-
-    def write(self, row: Row) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
     """Show work other than the steps, such as "loading the model", because it may take long.
 
@@ -91,8 +83,6 @@ class RunContext:
     state: TrainingState
     device: torch.device
     world: World
-    trackers: list[Tracker]
-    """Open on the main process while it trains."""
     stop: StopRequest
     listener: Listener
     gpu_facts: Callable[[], dict[str, float]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainyard.config.load import computation_sha256, config_sha256, dump_yaml
-from trainyard.config.schema import Config, DataConfig, TrainingConfig
+from trainyard.config.schema import Config, TrainingConfig
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import write_bytes_atomically
 from trainyard.run.checkpoint_retention import remove_leftovers, set_aside_after
@@ -36,29 +36,24 @@ if TYPE_CHECKING:
     from trainyard.watch.network_record import NetworkWatch
 
 
-def global_batch(config: TrainingConfig, groups: int) -> int:
-    """Sequences per optimizer step, over all accumulated forward passes and all groups with separate data."""
-    return config.batch_size * config.gradient_accumulation_steps * groups
-
-
 def plan_length(
-    training: TrainingConfig, data: DataConfig, *, steps_per_epoch: int | None, groups: int
+    training: TrainingConfig, samples: int, sequence_length: int, *, steps_per_epoch: int | None
 ) -> RunLength:
     """Plan the length: the run ends at `max_steps` or after `epochs`, whichever comes first.
 
-    When the number of steps per epoch is not known, only `max_steps` counts.
+    `samples` are the sequences of an optimizer step over all processes: the global batch. When the number of
+    steps per epoch is not known, only `max_steps` counts.
     """
     limits = [training.max_steps]
     if training.epochs is not None and steps_per_epoch is not None:
         limits.append(training.epochs * steps_per_epoch)
     steps = min(limit for limit in limits if limit is not None)
-    samples = global_batch(training, groups)
     return RunLength(
         steps=steps,
         steps_per_epoch=steps_per_epoch,
         epochs=None if steps_per_epoch is None else round(steps / steps_per_epoch, 4),
         samples_per_step=samples,
-        tokens_per_step=samples * data.sequence_length,
+        tokens_per_step=samples * sequence_length,
     )
 
 

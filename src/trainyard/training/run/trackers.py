@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
-from trainyard.training.run.run_context import RunContext, Tracker
+from trainyard.training.run.run_context import RunContext
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -34,6 +34,14 @@ _COMPARED = {"model", "training", "data", "compute"}
 _CLOSING = "closing trackers"
 # Seconds of a grace period that are left for the end of the process, once the trackers are closed.
 _LEAVING_SECONDS = 3.0
+
+
+class Tracker(Protocol):
+    """Shows rows of metrics to people, beside `metrics.jsonl`."""
+
+    def write(self, row: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class TensorBoardTracker:
@@ -164,21 +172,17 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def use_trackers(context: RunContext) -> Iterator[None]:
+def use_trackers(context: RunContext) -> Iterator[Trackers]:
     """Open the configured trackers on the main process, once the step to resume from is known; close them."""
-    chosen = context.config.monitoring
+    chosen, is_main = context.config.monitoring, context.world.is_main
     kinds: tuple[tuple[str, bool, Callable[[RunContext], Tracker]], ...] = (
         ("TensorBoard", chosen.tensorboard, TensorBoardTracker),
         ("Prometheus", chosen.prometheus_file is not None, PrometheusTracker),
         ("W&B", chosen.wandb.enabled, WandbTracker),
     )
-    if not context.world.is_main:
-        yield
-        return
-    trackers = Trackers({name: partial(start, context) for name, is_on, start in kinds if is_on})
-    context.trackers.append(trackers)
+    trackers = Trackers({name: partial(start, context) for name, is_on, start in kinds if is_on and is_main})
     try:
-        yield
+        yield trackers
     finally:
         trackers.close(seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
 

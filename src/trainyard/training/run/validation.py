@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,21 +18,6 @@ _CHARACTERS = 300
 _TEMPERATURE = 0.7
 
 
-@dataclass(frozen=True)
-class ValidationResult:
-    """The result of one validation."""
-
-    loss: float
-    """The mean cross-entropy in nats per token."""
-    bits_per_byte: float | None
-    """None when the bytes of the tokens are not known."""
-
-    @property
-    def figures(self) -> dict[str, float | None]:
-        """The result by the names of metrics."""
-        return {"val_loss": self.loss, "val_bits_per_byte": self.bits_per_byte}
-
-
 class Validation:
     """A fixed set of batches, each `[batch, seq + 1]` token ids."""
 
@@ -46,8 +30,10 @@ class Validation:
     @torch.no_grad()
     def run(
         self, forward: Callable[[Tensor], Tensor], stop_reason: Callable[[], str | None], share: DataShare
-    ) -> ValidationResult | None:
-        """Return the result, or None when a stop was requested meanwhile; the resumed run validates again.
+    ) -> dict[str, float] | None:
+        """Return the figures, or None when a stop was requested meanwhile; the resumed run validates again.
+
+        `val_loss` is the mean cross-entropy in nats per token.
 
         `forward` takes token ids `[batch, seq]` and returns logits `[batch, seq, vocab]`. The processes share
         the batches. A process without a batch in the last round runs one that does not count, because every
@@ -63,8 +49,10 @@ class Validation:
             if index < len(self._batches):
                 total += summed_loss(logits, batch[:, 1:].to(logits.device)).item()
         total = share.total(total)
-        bits = total / math.log(2) / self._bytes if self._bytes else None
-        return ValidationResult(total / self._tokens, bits)
+        figures = {"val_loss": total / self._tokens}
+        if self._bytes:
+            figures["val_bits_per_byte"] = total / math.log(2) / self._bytes
+        return figures
 
 
 def open_validation(config: Config, data: TrainingData, samples_per_step: int) -> Validation | None:

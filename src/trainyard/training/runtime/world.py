@@ -18,7 +18,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-import torch
 import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
@@ -71,37 +70,24 @@ class World:
 
     def first_reason(self, reason: str | None) -> str | None:
         """The reason of the lowest rank that has one; None when no rank has one."""
-        if self.size == 1:
-            return reason
-        flag = torch.tensor([self.size if reason is None else self.rank])
-        self._reduce(flag, dist.ReduceOp.MIN)
-        holder = int(flag.item())
-        return None if holder == self.size else self.broadcast(reason, source=holder)
+        return next((each for each in self.gather(reason) if each is not None), None)
 
     def all(self, flag: bool) -> bool:
         """Return whether `flag` is true on all processes."""
-        if self.size == 1:
-            return flag
-        least = torch.tensor([int(flag)])
-        self._reduce(least, dist.ReduceOp.MIN)
-        return bool(least.item())
+        return all(self.gather(flag))
 
     def total(self, value: float) -> float:
-        """The sum of `value` over all processes, in float64 and in order of rank."""
-        if self.size == 1:
-            return value
-        values = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
-        with explain_lost_peers():
-            dist.all_gather(values, torch.tensor([value], dtype=torch.float64), group=self.control)
-        return sum(float(item) for item in values)
+        """The sum of `value` over all processes, in order of rank."""
+        total: float = sum(self.gather(value))
+        return total
 
-    def broadcast(self, value: Any, *, source: int = 0) -> Any:
-        """`value` of the process `source`."""
+    def broadcast(self, value: Any) -> Any:
+        """`value` of the main process."""
         if self.size == 1:
             return value
         box = [value]
         with explain_lost_peers():
-            dist.broadcast_object_list(box, src=source, group=self.control)
+            dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
     def run_on_main(self, work: Callable[[], Result]) -> Result:
@@ -167,12 +153,6 @@ class World:
                 if not self.is_main:  # a process that is gone needs no answer of the main one
                     raise
 
-    def wait(self) -> None:
-        """Wait until all processes have called this."""
-        if self.size > 1:
-            with explain_lost_peers():
-                dist.barrier(group=self.control)
-
     @contextmanager
     def _long_wait(self, what: str) -> Iterator[None]:
         """Let control messages of the body take a day, and say in the log what this process waits for."""
@@ -180,10 +160,6 @@ class World:
         with describe_wait(what, _PREPARATION_HOURS * 3600.0):
             yield
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
-
-    def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
-        with explain_lost_peers():
-            dist.all_reduce(tensor, op=operation, group=self.control)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ SHAPE = {
 }
 MESHES: list[dict[str, Any]] = [
     {"strategy": "fsdp"},
-    {"strategy": "fsdp", "tensor_parallel": 2},
     {"strategy": "hsdp", "replicas": 2},
-    {"strategy": "hsdp", "replicas": 2, "tensor_parallel": 2},
 ]
 
 

@@ -42,7 +42,6 @@ def context_of(monitoring: dict[str, Any], folder: Path, resumed_at: int = 0) ->
         run_id="r",
         state=SimpleNamespace(step=resumed_at),
         world=ALONE,
-        trackers=[],
         stop=StopRequest(),
     )
 
@@ -130,9 +129,9 @@ def test_a_tensorboard_folder_that_cannot_be_written_is_reported_once(
 ) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
     context = context_of({}, tmp_path)
-    with use_trackers(context):
+    with use_trackers(context) as opened:
         for _ in range(2):
-            context.trackers[0].write(ROW)
+            opened.write(ROW)
     assert len(caplog.records) == 1
     assert "TensorBoard failed" in caplog.text
     assert str(tmp_path / "tensorboard") in caplog.text
@@ -144,8 +143,8 @@ def test_a_mode_that_wandb_does_not_know_drops_it(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "bogus")
     context = context_of(WANDB_ONLY, tmp_path)
-    with use_trackers(context):
-        context.trackers[0].write(ROW)
+    with use_trackers(context) as opened:
+        opened.write(ROW)
     assert caplog.text.count("W&B failed") == 1
 
 
@@ -158,8 +157,8 @@ from trainyard.training.run.trackers import use_trackers
 logging.basicConfig(format="%(message)s")
 context = context_of(WANDB_ONLY, pathlib.Path(sys.argv[1]))
 use = use_trackers(context)
-use.__enter__()
-context.trackers[0].write({"step": 1, "loss": 2.0, "time": 3.0})
+opened = use.__enter__()
+opened.write({"step": 1, "loss": 2.0, "time": 3.0})
 for _ in range(1200):  # on a busy machine it may still be starting
     listed = subprocess.getoutput("ps -eww -o pid,ppid,args").splitlines()[1:]
     rows = [line.split(maxsplit=2) for line in listed]
@@ -170,7 +169,7 @@ for _ in range(1200):  # on a busy machine it may still be starting
 (service,) = services
 os.kill(int(service), signal.SIGKILL)
 for step in range(2, 200):
-    context.trackers[0].write({"step": step, "loss": 2.0, "time": 3.0})
+    opened.write({"step": step, "loss": 2.0, "time": 3.0})
 use.__exit__(None, None, None)
 print("the run continues")
 """

@@ -4,17 +4,16 @@ import hashlib
 import json
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from safetensors.torch import save_file
 from tests import warm_start
+from tests.answering import answering
 
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
@@ -48,92 +47,43 @@ class Hub:
     """`GET /path` of each request."""
     endpoint: str = ""
 
-
-@contextmanager
-def serve_hub(models: dict[str, Path]) -> Iterator[Hub]:
-    """The server, while it runs."""
-    hub = Hub(models)
-
-    class Handler(_Handler):
-        state = hub
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
-    state: Hub
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.state.requests.append(f"{self.command} {path}")
-        if self.state.broken:
-            return self._send(503, b"down")
+    def answer(
+        self, method: str, path: str, _body: object, headers: Mapping[str, str]
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Answer a request as the Hub does."""
+        path = unquote(urlsplit(path).path)
+        self.requests.append(f"{method} {path}")
+        if self.broken:
+            return 503, b"down", {}
         parts = path.strip("/").split("/")
         is_api = parts[:2] == ["api", "models"]
         repository = "/".join(parts[2:4] if is_api else parts[:2])
-        if (refusal := self._refusal(repository, is_file=not is_api)) is not None:
-            status, code = refusal
-            return self._send(status, b'{"error": "no"}', {"X-Error-Code": code, "X-Error-Message": "no"})
-        folder, rest = self.state.models[repository], parts[4:] if is_api else parts[2:]
+        has_token = "Bearer hf_good" in headers.values()
+        if repository in self.forbidden:
+            return _refusal(403, "Forbidden")
+        if repository not in self.models or (repository in self.private and not has_token):
+            return _refusal(404 if has_token else 401, "RepoNotFound")
+        if not is_api and repository in self.gated and not has_token:
+            return _refusal(403, "GatedRepo")
+        folder, rest = self.models[repository], parts[4:] if is_api else parts[2:]
         revision = rest[1] if len(rest) > 1 else "main"
         if revision not in ("main", "v1", COMMIT, OTHER_COMMIT):
-            return self._send(404, b'{"error": "no"}', {"X-Error-Code": "RevisionNotFound"})
+            return _refusal(404, "RevisionNotFound")
         if not is_api:
-            return self._send_file(folder / "/".join(rest[2:]))
+            file = folder / "/".join(rest[2:])
+            if not file.is_file():
+                return _refusal(404, "EntryNotFound")
+            etag = hashlib.sha256(file.read_bytes()).hexdigest()
+            return 200, file.read_bytes(), {"ETag": f'"{etag}"', "X-Repo-Commit": parts[3]}
+        json_type = {"Content-Type": "application/json"}
         if rest[:1] == ["tree"]:
-            return self._send_json([_file_facts(path, folder) for path in sorted(folder.rglob("*"))])
-        commit = self.state.commit if revision == "main" else COMMIT if revision == "v1" else revision
-        return self._send_json({"id": repository, "modelId": repository, "sha": commit, "siblings": []})
+            return 200, [_file_facts(path, folder) for path in sorted(folder.rglob("*"))], json_type
+        commit = self.commit if revision == "main" else COMMIT if revision == "v1" else revision
+        return 200, {"id": repository, "modelId": repository, "sha": commit, "siblings": []}, json_type
 
-    def _refusal(self, repository: str, *, is_file: bool) -> tuple[int, str] | None:
-        hub, authorization = self.state, self.headers.get("Authorization", "")
-        if repository in hub.forbidden:
-            return 403, "Forbidden"
-        if repository not in hub.models or repository in hub.private:
-            if authorization == "Bearer hf_good" and repository in hub.models:
-                return None
-            return (404 if authorization == "Bearer hf_good" else 401), "RepoNotFound"
-        if is_file and repository in hub.gated and authorization != "Bearer hf_good":
-            return 403, "GatedRepo"
-        return None
 
-    def _send_file(self, file: Path) -> None:
-        if not file.is_file():
-            return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
-        content = file.read_bytes()
-        etag = hashlib.sha256(content).hexdigest()
-        return self._send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": self.path.split("/")[4]})
-
-    def _send_json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
-
-    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(content))} | (headers or {})).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing: a test that fails shows the requests."""
+def _refusal(status: int, code: str) -> tuple[int, Any, dict[str, str]]:
+    return status, {"error": "no"}, {"X-Error-Code": code, "X-Error-Message": "no"}
 
 
 def _file_facts(path: Path, folder: Path) -> dict[str, object]:
@@ -178,7 +128,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(files: Path) -> Iterator[Hub]:
-    with serve_hub({NAME: files}) as hub:
+    hub = Hub({NAME: files})
+    with answering(hub.answer) as hub.endpoint:
         yield hub
 
 

@@ -9,7 +9,6 @@ from tests.unit.training.lab import Lab
 from tests.unit.training.model.worlds import fake_world
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import CheckpointError, ConfigError
@@ -151,19 +150,3 @@ def test_a_rank_keeps_its_own_part_of_every_tensor(
     for name, part in parts.items():
         assert torch.equal(part, complete[name].chunk(2)[1]), name
     assert parts["model.embed_tokens.weight"].shape == (128, 32)
-
-
-def test_columns_of_tensor_parallel_weights_are_kept_too(second_of_two: DeviceMesh, tmp_path: Path) -> None:
-    shape = ArchitectureConfig(hidden_size=32, num_layers=1)
-    complete = dict(build_model(shape, seed=1).named_parameters())
-    save_file({name: tensor.detach() for name, tensor in complete.items()}, tmp_path / "m.safetensors")
-    model = build_model(shape, seed=2)
-    plan = {"self_attn.q_proj": ColwiseParallel(), "self_attn.o_proj": RowwiseParallel()}
-    parallelize_module(model.model.layers[0], second_of_two, plan)
-    load_weights(model, open_weights(tmp_path / "m.safetensors"))
-    found = dict(model.named_parameters())
-    for part, dimension in (("q_proj", 0), ("o_proj", 1)):
-        name = f"model.layers.0.self_attn.{part}.weight"
-        assert torch.equal(found[name].to_local(), complete[name].chunk(2, dimension)[1])  # type: ignore[attr-defined]
-    name = "model.layers.0.self_attn.k_proj.weight"
-    assert torch.equal(found[name], complete[name])
