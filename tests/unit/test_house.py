@@ -172,7 +172,7 @@ BUDGETS = {
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
     "src": (72_000, 85_770),
-    "tests": (75_000, 87_487),
+    "tests": (75_000, 87_491),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
