@@ -204,12 +204,10 @@ class JobView:
 
     def _take_pods(self, report: "Report") -> None:
         self._pods_seen = True
-        gone: tuple[PodFacts, ...] = ()
         if report.news == "listed":
             self._pods = {pod.uid: pod for pod in report.objects}
         elif report.news == "deleted":
-            gone = report.objects
-            for pod in gone:
+            for pod in report.objects:
                 self._pods.pop(pod.uid, None)
         else:
             self._pods.update((pod.uid, pod) for pod in report.objects)
