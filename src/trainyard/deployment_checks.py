@@ -24,7 +24,6 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
 from trainyard.commands.step_environment import find_on_machine
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import (
     ConfigError,
@@ -249,7 +248,7 @@ def machine_items(wanted: Deployment) -> list[Finding]:
 def store_items(wanted: Deployment) -> list[Finding]:
     """Return items: can a run be stored?"""
     config = wanted.read_config()
-    if config.kind is not RunKind.TRAINER and not (wanted.store or config.artifacts.store):
+    if config.is_program and not (wanted.store or config.artifacts.store):
         text = f"none is named, so runs are stored in {local_store()}, on this machine only"
         return [Finding("store", Severity.PASSED, text)]
     return list(judge_readiness(query_readiness(wanted)))
@@ -296,7 +295,7 @@ def code_items(folder: Path) -> Iterator[Finding]:
 def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
     """Yield items about a program: what its runs cannot be proven without, as their start reports it."""
     config = wanted.read_config()
-    if config.kind is RunKind.TRAINER:
+    if not config.is_program:
         return
     lock = folder / config.program.lock if config.program.lock else find_lock(folder)
     is_pinned = lock is not None and lock.is_file() and not open_requirement(lock)

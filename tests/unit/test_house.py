@@ -158,9 +158,9 @@ BUDGETS = {
     "commands": (8_000, 9_639),
     "training": (9_500, 9_910),
     "gateways": (7_500, 8_543),
-    "jobs": (6_500, 7_861),
+    "jobs": (6_500, 7_701),
     "artifacts": (6_500, 6_924),
-    "programs": (5_500, 8_850),
+    "programs": (5_500, 8_751),
     "report": (4_800, 5_611),
     "image": (3_900, 4_698),
     "cluster": (3_700, 3_700),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
-    "src": (72_000, 86_103),
-    "tests": (75_000, 88_111),
+    "src": (72_000, 85_760),
+    "tests": (75_000, 87_967),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
@@ -476,7 +476,7 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
 # parser of a command shown.
 STARTS = {
     "src/trainyard/pipeline.py",
-    "src/trainyard/jobs/recipes/wrapped_program.py",
+    "src/trainyard/jobs/recipes/pod_program.py",
     "src/trainyard/jobs/kinds/ray_cluster.py",
     "src/trainyard/commands/completion.py",
 }

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.config.kind import RunKind
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary
 from trainyard.report.facts.quantities import format_count, format_data_files, format_size
@@ -72,7 +71,7 @@ class DataSummary:
 
 def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> DataSummary:
     """Prepare the data, open the stream, or with `dry_run` plan; each branch imports only its modules."""
-    if config.kind is not RunKind.TRAINER:
+    if config.is_program:
         return DataSummary("the program reads its own data; nothing to prepare", {}, is_plan=True)
     if config.data.hugging_face.dataset:
         from trainyard.training.data.hugging_face import open_stream
