@@ -51,7 +51,7 @@ from trainyard.github.setup_step import FINISHED, SetupStep, SetupVerdict
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
-from trainyard.programs.inputs import find_lock, open_requirement
+from trainyard.programs.inputs import find_lock, lock_fault
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, read_run
@@ -298,7 +298,7 @@ def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
     if not config.is_program:
         return
     lock = folder / config.program.lock if config.program.lock else find_lock(folder)
-    is_pinned = lock is not None and lock.is_file() and not open_requirement(lock)
+    is_pinned = lock is not None and lock.is_file() and not lock_fault(lock)
     known = {"lock": is_pinned, "data": config.program.data is not None}
     for name, is_known in known.items():
         if is_known:

@@ -158,7 +158,7 @@ def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
 def data(run: Mapping[str, Any], directory: RunDirectory) -> tuple[str | None, str | None]:
     """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
     if is_program_run(run):
-        return fingerprint_of_data(run["program"]), None
+        return fingerprint_of_data(run.get("program") or {}), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     try:

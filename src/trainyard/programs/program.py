@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.config.load import values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.programs.inputs import find_lock, open_requirement
+from trainyard.programs.inputs import find_lock, lock_fault
 from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
@@ -214,9 +214,9 @@ def program_with(config: Config, base: Path, command: tuple[str, ...]) -> Progra
                 f"program.lock: there is no file {lock}. Name the file that pins the packages, such as "
                 "uv.lock or requirements.txt, relative to program.directory."
             )
-        if words := open_requirement(lock):
+        if fault := lock_fault(lock):
             raise ConfigError(
-                f"program.lock: {given.lock} leaves the version of {words} open. Pin each package to one "
+                f"program.lock: {given.lock} {fault}. Pin each package to one "
                 "version (pip freeze > requirements.lock writes all), and name that file."
             )
     if given.processes > 1 and (name := Path(command[0]).name) in _LAUNCHERS:
