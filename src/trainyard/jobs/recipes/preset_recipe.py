@@ -27,8 +27,8 @@ from trainyard.programs.presets.preset import (
     render_preset,
     settings_problems,
 )
-from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_of, program_with
 from trainyard.programs.program import Program as RunProgram
+from trainyard.programs.program import program_of, program_with
 from trainyard.run.run_settings import setting
 
 _GIB = 2**30
@@ -40,7 +40,7 @@ _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_
 
 
 def problems(config: Config, plan: JobSpec) -> Iterator[str]:
-    preset, run, kind = load_preset(config.recipe), _run_in_pods(config, plan), KINDS[plan.kind]
+    preset, run, kind = load_preset(config.recipe), run_in_pods(config, plan), KINDS[plan.kind]
     processes, gpus = plan.processes_per_node, plan.resources.gpus
     if preset.launcher == "auto":
         yield from any_program.ray_problems(config, plan)
@@ -67,16 +67,6 @@ def program(config: Config, plan: JobSpec) -> Program:
     return pod_program(any_program.NAME, config, plan, once=once)
 
 
-def _run_in_pods(config: Config, plan: JobSpec) -> PresetRun:
-    return _run(
-        config,
-        nodes=plan.nodes,
-        processes=plan.processes_per_node,
-        name=plan.name,
-        directory=plan.run_directory,
-    )
-
-
 def program_here(
     config: Config, run_directory: Path, *, nodes: int = 1, processes: int | None = None
 ) -> RunProgram:
@@ -93,13 +83,7 @@ def program_here(
     if config.recipe == COMMAND:
         return program_of(config, base)
     preset, processes = load_preset(config.recipe), processes or config.program.processes
-    run = _run(
-        config,
-        nodes=nodes,
-        processes=processes,
-        name=run_directory.name,
-        directory=str(run_directory),
-    )
+    run = _run(config, str(run_directory), nodes, processes)
     if problems := [*preset_problems(preset, config, run)]:
         raise ConfigError("\n".join([*problems, f"recipe: {preset.name} cannot run. Nothing was started."]))
     rendered = render_preset(preset, config, run)
@@ -167,16 +151,13 @@ def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
             yield f"{key}: {found} is for the trainer of this repository; leave it out with this recipe"
 
 
-def _run(config: Config, *, nodes: int, processes: int, name: str, directory: str) -> PresetRun:
+def run_in_pods(config: Config, plan: JobSpec) -> PresetRun:
+    """Return the run of a job, which its pods render the command for."""
+    return _run(config, plan.run_directory, plan.nodes, plan.processes_per_node)
+
+
+def _run(config: Config, directory: str, nodes: int, processes: int) -> PresetRun:
     degrees = degrees_of(config, nodes=nodes, per_node=processes)
     if load_preset(config.recipe).only_data_parallel:
         degrees = replace(degrees, tensor=1, pipeline=1, context=1)
-    return PresetRun(
-        name=name,
-        directory=directory,
-        files=f"{directory}/{FILES_FOLDER}",
-        checkpoints=f"{directory}/{CHECKPOINTS_FOLDER}",
-        nodes=nodes,
-        degrees=degrees,
-        settings=own_settings(config),
-    )
+    return PresetRun(directory, nodes, degrees, own_settings(config))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER
 
 if TYPE_CHECKING:
     from trainyard.plan.parallel_degrees import Degrees
@@ -26,16 +27,21 @@ Values = Mapping[str, Any]
 class PresetRun:
     """The run that a command is made for."""
 
-    name: str
     directory: str
-    files: str
-    """The folder of the files that are written beside the program."""
-    checkpoints: str
-    """The folder of the program's own checkpoints."""
     nodes: int
     degrees: "Degrees"
     settings: Mapping[str, str]
     """The user's own settings of the program."""
+
+    @property
+    def files(self) -> str:
+        """The folder of the files that are written beside the program."""
+        return f"{self.directory}/{FILES_FOLDER}"
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the program's own checkpoints."""
+        return f"{self.directory}/{CHECKPOINTS_FOLDER}"
 
 
 class Planned(NamedTuple):

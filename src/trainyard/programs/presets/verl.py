@@ -8,6 +8,7 @@ its logger `console`, one for every step: its logger `file` writes NaN as null.
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from trainyard.config.schema import Config
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun, text_of
@@ -101,7 +102,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
             "monitoring.wandb.enabled",
         ),
         "trainer.project_name": config.monitoring.wandb.project,
-        "trainer.experiment_name": run.name,
+        "trainer.experiment_name": PurePosixPath(run.directory).name,
         "trainer.nnodes": Planned(run.nodes, "--num-nodes"),
         "trainer.n_gpus_per_node": Planned(run.degrees.per_node, "--gpu-per-node"),
         "trainer.total_training_steps": Planned(training.max_steps, "training.max_steps"),
