@@ -24,7 +24,6 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.commands.cluster import open_query
 from trainyard.commands.init_github import find_repository
 from trainyard.commands.step_environment import find_on_machine
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import (
     ConfigError,
@@ -52,7 +51,7 @@ from trainyard.github.setup_step import FINISHED, SetupStep, SetupVerdict
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.machine.readiness import Answers, hanging_message, judge_readiness
 from trainyard.plan.finding import Finding, Severity
-from trainyard.programs.inputs import find_lock, open_requirement
+from trainyard.programs.inputs import find_lock, lock_fault
 from trainyard.proof.repeatability import FIXES_OF_PROGRAMS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import choose_run_id, identity_in, read_run
@@ -245,7 +244,7 @@ def machine_items(wanted: Deployment) -> list[Finding]:
 def store_items(wanted: Deployment) -> list[Finding]:
     """Return items: can a run be stored?"""
     config = wanted.read_config()
-    if config.kind is not RunKind.TRAINER and not (wanted.store or config.artifacts.store):
+    if config.is_program and not (wanted.store or config.artifacts.store):
         text = f"none is named, so runs are stored in {local_store()}, on this machine only"
         return [Finding("store", Severity.PASSED, text)]
     return list(judge_readiness(query_readiness(wanted)))
@@ -292,10 +291,10 @@ def code_items(folder: Path) -> Iterator[Finding]:
 def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
     """Yield items about a program: what its runs cannot be proven without, as their start reports it."""
     config = wanted.read_config()
-    if config.kind is RunKind.TRAINER:
+    if not config.is_program:
         return
     lock = folder / config.program.lock if config.program.lock else find_lock(folder)
-    is_pinned = lock is not None and lock.is_file() and not open_requirement(lock)
+    is_pinned = lock is not None and lock.is_file() and not lock_fault(lock)
     known = {"lock": is_pinned, "data": config.program.data is not None}
     for name, is_known in known.items():
         if is_known:

@@ -37,7 +37,6 @@ from trainyard.errors import ExitCode, StoppedError, TrainyardError
 from trainyard.gateways.github import in_actions, log_group
 from trainyard.gateways.gpu_lock import with_gpu_lock
 from trainyard.gateways.process import SignalForwarder, environment_without, withheld_names
-from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.proof import PARTS
 from trainyard.report.facts.run_facts import read_record
@@ -120,8 +119,8 @@ class Pipeline:
     grace: float = GRACE_SECONDS
     """Seconds from a signal until the process is killed."""
     processes: int | None = None
-    program: Path | None = None
-    """The description of another program than the trainer."""
+    nodes: int | None = None
+    """As in ProgramOrder."""
     lineage: str = ""
     segment: int = 1
     searches: bool = True
@@ -195,7 +194,7 @@ class Pipeline:
             config=self.config,
             changes=tuple(self.changes),
             run_dir=self.run_dir,
-            program=self.program,
+            nodes=self.nodes,
             resume=self.resume,
             processes=self.processes,
             grace=self.grace,
@@ -204,7 +203,7 @@ class Pipeline:
 
     def train(self) -> Step:
         """Return the step that trains: with our trainer, in a process, or with another program."""
-        if self.program or not self.prepares:
+        if not self.prepares:
             return Step("train", supervise_program, {"order": self.order})
         return Step("train", training_command, {"order": self.order}, is_process=True)
 
@@ -240,17 +239,12 @@ class Pipeline:
     def store_run(self) -> Step:
         return Step("store", store_run, self.stored)
 
-    @property
-    def required_parts(self) -> tuple[str, ...]:
-        """The parts of the proof that must hold."""
-        return PROVEN_OF_PROGRAMS if self.program else PARTS
-
     def prove(self) -> Step:
-        return Step("prove", prove_run, {**self.stored, "only": self.required_parts})
+        return Step("prove", prove_run, {**self.stored, "only": PARTS})
 
     def judge(self) -> Step:
         """Return the step that proves what can be proven of a run before it is stored."""
-        parts = tuple(part for part in self.required_parts if part != "stored")
+        parts = tuple(part for part in PARTS if part != "stored")
         return Step("judge", prove_run, {**self.stored, "only": parts})
 
     def report(self) -> Step:

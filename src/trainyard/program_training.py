@@ -1,42 +1,40 @@
 """Train with another program than the trainer of this repository, in this process, and keep a run directory.
 
     first node    run.json, config.yaml, events ──> program ──> rows, its checkpoints, outcome
-    other nodes   program ──> rows, if this node prints them ──> its exit code
+    other nodes   program ──> its exit code
 
-The program is that of `recipe: command` in the configuration, or the one that a plan wrote for a job. Its
-rows of metrics come from its output, from the files that it writes, or from `trainyard.log`. Its checkpoints
-are copied into the run directory as soon as they are complete by the rules of their format. It resumes from
-the newest one. Signals and the deadline reach all of its processes. docs/bring_your_own.md explains what is
-proven. `programs.supervisor` decides what is recorded; this module starts processes and asks the machine.
+The program is that of the configuration: `recipe: command`, or a preset. Its rows of metrics come from its
+output, from the files that it writes, or from `trainyard.log`. Its checkpoints are copied into the run
+directory as soon as they are complete by the rules of their format. It resumes from the newest one. Signals
+and the deadline reach all of its processes. docs/bring_your_own.md explains what is proven.
+`programs.supervisor` decides what is recorded; this module starts processes and asks the machine.
 """
 
+import json
 import logging
 import os
 import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output
-from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.time_limits import job_seconds
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways.git import (
-    program_git_facts,
     repository_facts,
     untracked_inputs,
     untracked_modules,
 )
 from trainyard.gateways.github import Level, annotate
-from trainyard.gateways.images.image_record import code_facts
+from trainyard.gateways.images.image_record import RECORD, code_facts
 from trainyard.gateways.instance_notices import instance_notices
 from trainyard.gateways.local_machine import network_devices
 from trainyard.gateways.process import SignalForwarder, program_variables, withheld_names
@@ -53,11 +51,10 @@ from trainyard.gateways.process_tree import (
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 from trainyard.gateways.system_record import SystemRecord
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.jobs.recipes.wrapped_program import read_description
 from trainyard.programs.inputs import named_files
 from trainyard.programs.observations import RunningPython
 from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim, places_of
-from trainyard.programs.program import Program, ProgramLaunch
+from trainyard.programs.program import FILES_FOLDER, Program, ProgramLaunch
 from trainyard.programs.program_hang import HANG
 from trainyard.programs.program_records import COST_LIMIT
 from trainyard.programs.supervisor import ProgramRun
@@ -108,12 +105,12 @@ class ProgramOrder:
     """The values of `--set`."""
     run_dir: Path | None = None
     """None: runs/<run id>."""
-    program: Path | None = None
-    """The program of a job, as the plan wrote it; None: that of the configuration."""
     resume: str = "auto"
     """`none`, `auto`, or a checkpoint."""
     processes: int | None = None
     """Processes of this machine."""
+    nodes: int | None = None
+    """Machines that the program uses though it is started on one, as on Ray; None: those it is started on."""
     grace: float = 30.0
     """From SIGTERM until the program is killed."""
     deadline: float | None = None
@@ -164,8 +161,6 @@ def train_program(
 
 def claim_places(program: Program, run_directory: Path) -> AbstractContextManager[OwnFiles]:
     """Hold the places of a program, and yield its own files. Raises ConfigError if another run uses them."""
-    if program.kind is RunKind.PLANNED:  # its folder has the files of no other run
-        return nullcontext(OwnFiles())
     settings = {"checkpoints": program.checkpoints, "metrics": program.metrics}
     places = places_of(program.directory, run_directory, program.command, **settings)
     return claim_of_places(places, is_training=lambda path: bool(program_processes(path).training))
@@ -174,8 +169,7 @@ def claim_places(program: Program, run_directory: Path) -> AbstractContextManage
 def describe_start(order: ProgramOrder) -> dict[str, Any]:
     """Return the command that `train_program` would run, and the variables that the program adds to it."""
     run, _ = _prepare(order)
-    if run.program.kind is not RunKind.PLANNED:
-        run.checkpoints.own = last_claim(run.directory.path)
+    run.checkpoints.own = last_claim(run.directory.path)
     found = run.checkpoints.find_resume_point(order.resume)
     command = replace(run.launch, program=run.program).command(found.path if found else None)
     return {"command": command, "environment": dict(run.program.environment)}
@@ -193,17 +187,24 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
     if node.rank is None:  # the rendezvous numbers the workers; the first pod writes the records
         node = replace(node, rank=node_number(os.environ))
     run_dir = order.run_dir or Path("runs") / choose_run_id(None, several=node.nodes > 1)
-    directory, nodes = RunDirectory(run_dir.absolute()), node.nodes
-    if order.program:
-        sheet = read_description(order.program)
-        program, nodes = sheet.program(REPOSITORY_ROOT), sheet.nodes
-    else:
-        processes = node.processes if isinstance(node.processes, int) else config.program.processes
-        program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
-    program = replace(program, observe=config.program.observe)
+    directory, nodes = RunDirectory(run_dir.absolute()), order.nodes or node.nodes
+    processes = node.processes if isinstance(node.processes, int) else config.program.processes
+    program = program_here(loaded.given, directory.path, nodes=nodes, processes=processes)
+    lock = program.lock or lock_of_image()
+    program = replace(program, lock=lock, observe=config.program.observe)
     launch = ProgramLaunch(program, directory, node, nodes=nodes, grace=order.grace)
     masked = program.with_words(secrets.mask_values)
     return ProgramRun(masked, launch, config, secrets, resume=order.resume), loaded.given
+
+
+def lock_of_image(record: Path = RECORD) -> Path | None:
+    """Return the first lock that the image was made from, if it is still in the folder of its code."""
+    with suppress(OSError, ValueError, TypeError, KeyError, StopIteration):
+        found = json.loads(record.read_bytes())
+        name, digest = next(iter(found["locks"].items()))
+        lock = Path(found["code"]["directory"], name)
+        return lock if sha256_of_file(lock) == digest else None
+    return None
 
 
 def _deadline(order: ProgramOrder, run: ProgramRun) -> dict[str, Any]:
@@ -222,7 +223,7 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
     run.code, run.network = _code_of(run) if run.is_first else {}, _network_of(run)
     run.pythons, run.code_of_modules = pythons_below, _judge_modules(run)
     run.begin(choose_run_id(run.directory.path))
-    if run.is_first and run.program.kind is RunKind.PROGRAM:
+    if run.is_first:
         announce_missing(run)
     path, checkpoint = run.directory.path, run.found.path if run.found else None
     run.checkpoints.being_written = lambda: files_being_written(path, launch.number, leader_here(path))
@@ -253,18 +254,18 @@ def _run(run: ProgramRun, deadline: dict[str, Any]) -> int:
 
 
 def _code_of(run: ProgramRun) -> dict[str, Any]:
-    if run.program.kind is RunKind.PLANNED:
-        return program_git_facts(run.program.command)
     directory = run.program.directory
-    if not (facts := repository_facts(directory)):
-        return code_facts(directory)
-    files = untracked_inputs(directory, _named_by(run))
+    facts = repository_facts(directory) or code_facts(directory)
+    # A script beside the code of an image, such as that of a preset, is on record by hash.
+    files = untracked_inputs(directory, _named_by(run)) if facts else {}
     return {**facts, "files": files} if files else facts
 
 
 def _named_by(run: ProgramRun) -> list[Path]:
-    program = run.program
-    return named_files(program.command, program.directory, metrics=program.metrics)
+    """Return the files that the command names; those of its preset are on record with the command."""
+    program, own = run.program, run.directory.path / FILES_FOLDER
+    named = named_files(program.command, program.directory, metrics=program.metrics)
+    return [path for path in named if not path.is_relative_to(own)]
 
 
 def announce_missing(run: ProgramRun) -> None:
@@ -286,7 +287,7 @@ def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, A
     record by hash. The state of the tree is that of now.
     """
     directory, facts = run.program.directory, run.code
-    if not run.is_first or run.program.kind is RunKind.PLANNED or "commit" not in facts:
+    if not run.is_first or "commit" not in facts:
         return lambda _: None
     clean = repository_facts(directory, with_modules=False) if facts.get("dirty") else facts
     named = untracked_inputs(directory, _named_by(run), with_modules=False)

@@ -16,7 +16,7 @@ from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.config.load import config_sha256
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ServiceError, TrainyardError
@@ -47,7 +47,7 @@ def find_proven_run(
     In a step of GitHub there is a notice and a part of the job summary for such a run.
     """
     config = load_with_weights(file, changes).config
-    git = repository_facts(Path.cwd()) if config.kind is RunKind.PROGRAM else git_facts(REPOSITORY_ROOT)
+    git = repository_facts(Path.cwd()) if config.is_program else git_facts(REPOSITORY_ROOT)
     there, number, evidence = open_store(store), None, tuple[str, ...]()
     why_not = incomparable(config, git)
     if not why_not:
@@ -106,7 +106,7 @@ def judge(directory: RunDirectory, store: "Store", number: int, config: "Config"
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     run = read_run(directory.run_file)
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         fingerprint, problem = fingerprint_of_data(run.get("program", {})), None
     else:
         fingerprint, problem = prepared_data_of(directory.config_file)

@@ -25,7 +25,6 @@ from trainyard.artifacts.restore.resume_source import newest_step_here
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, RunConflictError, TrainyardError
 from trainyard.gateways.git import git_facts
@@ -60,7 +59,7 @@ def differences_of(order: ProgramOrder) -> tuple[str, ...]:
     """Return how the inputs of a start differ from those of the run in its directory, a text each."""
     assert order.run_dir is not None
     config = load_config(order.config, order.changes).config
-    if order.program is not None or config.kind is not RunKind.TRAINER:
+    if config.is_program:
         return differences_of_program(order)
     from trainyard.training.data.tokenize_corpus import prepared_data_of  # imports numpy
 

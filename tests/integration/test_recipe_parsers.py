@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_plan
+from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config
+
+from trainyard.jobs.recipes.preset_recipe import program_here
 
 READER = Path(__file__).with_name("foreign_parsers.py")
 VARIABLES = {name: f"{name.upper()}_PYTHON" for name in GIVEN if name != "nemo"}
@@ -64,14 +66,10 @@ def read(recipe: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def case(recipe: str, *overrides: str, nodes: int) -> dict[str, Any]:
-    made = recipe_plan(recipe, *overrides, nodes=nodes)
-    sheet = json.loads(made.program.files["program.json"])
-    words = [made.program.files["deepspeed.json"]] if recipe == "deepspeed" else sheet["command"]
-    return {
-        "words": words,
-        "world": made.nodes * made.processes_per_node,
-        "environment": sheet["environment"],
-    }
+    config = recipe_config(recipe, *overrides)
+    made = program_here(config, Path("/checkpoints/team/llama"), nodes=nodes, processes=8)
+    words = [made.files["deepspeed.json"]] if recipe == "deepspeed" else list(made.command[1:])
+    return {"words": words, "world": 8 * nodes, "environment": dict(made.environment)}
 
 
 def rendered(recipe: str, words: list[str]) -> dict[str, Any]:

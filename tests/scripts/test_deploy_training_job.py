@@ -123,7 +123,7 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
         "--set",
         "data.validation_path=/gsm8k/test.parquet",
     )
-    sizes = ("--set", "monitoring.log_steps=1", "--set", "training.batch_size=8")
+    sizes = ("--set", "training.batch_size=8")
     length = ("--set", "data.sequence_length=1536")  # a question, and an answer of 1,024 tokens
     own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
     place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
@@ -131,8 +131,8 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
     assert done.returncode == 0, done.stderr
     files, job = yaml.safe_load_all(done.stdout)
     assert (files["kind"], job["kind"]) == ("ConfigMap", "RayJob")
-    command = json.loads(files["data"]["program.json"])["command"]
-    assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.6" in command
+    settings = yaml.safe_load(files["data"]["config.yaml"])["program"]["settings"]
+    assert settings == "actor_rollout_ref.rollout.gpu_memory_utilization=0.6"
     assert deploy("--program-set", "a=1", *place).returncode == 2
     unknown = deploy("--recipe", "verl2", *place)
     assert unknown.returncode == 2

@@ -17,7 +17,7 @@ from tests.git_repository import git
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.errors import ConfigError
-from trainyard.gateways.git import git_facts, program_git_facts, repository_facts
+from trainyard.gateways.git import git_facts, repository_facts
 from trainyard.run.identity import ci_facts_at, write_identity
 
 PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
@@ -202,15 +202,6 @@ def test_a_hooks_variables_do_not_change_the_commit_of_the_running_code(
     for name, value in world.variables("hook").items():
         monkeypatch.setenv(name, value)
     assert git_facts(world.folders["own"])["commit"] == world.commits["own"]
-
-
-def test_the_commit_of_a_program_is_that_of_its_script(world: World) -> None:
-    for place in ("own", "other", "none", "submodule"):
-        (world.folders[place] / "run.py").write_text("")
-        command = ["python3", str(world.folders[place] / "run.py"), "--steps", "4"]
-        assert program_git_facts(command).get("commit") == world.commits[place]
-    assert program_git_facts(["python3", "-m", "verl.trainer.main_ppo"]) == {}
-    assert program_git_facts(["python3", "missing.py"]) == {}
 
 
 def test_a_workflow_runs_commit_is_on_record_only_for_code_of_that_commit() -> None:

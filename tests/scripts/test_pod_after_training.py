@@ -5,7 +5,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.recipes.wrapped_program import read_description
+from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.pipeline import Step, StepRunner
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME
@@ -56,16 +56,23 @@ class KilledError(Exception):
     """The pod is gone."""
 
 
-SHEET = {
-    "recipe": "deepspeed",
-    "command": ["false"],
-    "torchrun": False,
-    "steps": 400,
-    "checkpoints": "/nowhere",
-    "environment": {},
-    "nodes": 1,
-}
-"""The description of another program."""
+def program_config(folder: Path, **program: Any) -> Path:
+    """Return the configuration of another program than the trainer."""
+    path = folder / "program.yaml"
+    program = {"command": ["false"], "directory": str(folder), "steps": 400, "data": [], **program}
+    path.write_text(json.dumps({"recipe": "command", "program": program}))
+    return path
+
+
+def finish_program(run_dir: Path, config: Config) -> None:
+    program = program_here(config, run_dir)
+    facts: dict[str, Any] = {
+        "program": program.facts,
+        "program_sha256": program.sha256_in(run_dir),
+        "git": {},
+    }
+    data = {"fingerprint": sha256().hexdigest()}
+    finish(run_dir, config, **facts, data=data, recipe=config.recipe, lock_sha256=None)
 
 
 def resolved(config: Config) -> Config:
@@ -88,9 +95,10 @@ class Pod:
     def __init__(self, script: Any, launcher: str, config: str, folder: Path) -> None:
         self.script, self.launcher, self.run_dir = script, launcher, folder / "job"
         self.config = ROOT / "configs" / f"{config}.yaml"
+        if launcher == "program":
+            self.config = program_config(folder)
         apart = APART if launcher == "apart" else ()
         self.given = [*(WEIGHTS if config == "fine_tuning" else ()), STORED, *apart]
-        self.run_dir.with_name("program.json").write_text(json.dumps(SHEET))
         self.ran: list[str] = []
         self.answers: dict[str, int | None] = {}
 
@@ -98,7 +106,6 @@ class Pod:
         words = ["--config", str(self.config), "--run-dir", str(self.run_dir)]
         words += [word for value in self.given for word in ("--set", value)]
         more = {
-            "program": ["--program", str(self.run_dir.with_name("program.json"))],
             "in place": ["--restarts", "2"],
         }
         self.ran = []
@@ -120,8 +127,7 @@ class Pod:
     def train(self) -> None:
         directory, given = RunDirectory(self.run_dir), load_config(self.config, self.given).config
         if self.launcher == "program":
-            program = read_description(self.run_dir.with_name("program.json")).program(ROOT)
-            finish(self.run_dir, given, program_sha256=program.sha256_in(self.run_dir), git={})
+            finish_program(self.run_dir, given)
             return
         config = resolved(given)
         finish(self.run_dir, config)
@@ -146,7 +152,10 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     return make
 
 
-@pytest.mark.parametrize(("launcher", "config"), list(itertools.product(LAUNCHERS, CONFIGS)))
+@pytest.mark.parametrize(
+    ("launcher", "config"),
+    [*itertools.product([each for each in LAUNCHERS if each != "program"], CONFIGS), ("program", "")],
+)
 def test_a_finished_run_is_never_trained_again(
     launcher: str, config: str, make_pod: Callable[[str, str], Pod]
 ) -> None:
@@ -268,24 +277,10 @@ def test_a_corrected_store_does_not_make_another_run(change: str, same: bool, tm
 
 
 def test_another_program_of_a_finished_run_is_not_started_again(tmp_path: Path) -> None:
-    sheet = {**SHEET, "checkpoints": str(tmp_path / "program")}
-    for name in ("program.json", "known.json"):
-        (tmp_path / name).write_text(json.dumps(sheet))
-    path = ROOT / "configs" / "smoke.yaml"
-    order = ProgramOrder(config=path, run_dir=tmp_path / "job", program=tmp_path / "program.json")
-
-    def finish_known() -> None:
-        program = read_description(tmp_path / "known.json").program(ROOT)
-        job = tmp_path / "job"
-        finish(job, load_config(path).config, program_sha256=program.sha256_in(job), git={})
-
-    finish_known()
+    order = ProgramOrder(config=program_config(tmp_path), run_dir=tmp_path / "job")
+    finish_program(tmp_path / "job", load_config(order.config).config)
     assert train_program(order) == 0
-    other = replace(order, changes=["training.max_steps=500"])
-    with pytest.raises(ConfigError, match=r"training\.max_steps: "):
-        train_program(other)
     for change in ({"steps": 800}, {"command": ["false", "--more"]}, {"environment": {"A": "1"}}):
-        (tmp_path / "program.json").write_text(json.dumps({**sheet, **change}))
-        finish_known()
-        with pytest.raises(ConfigError, match=r"steps: 400, now 800|command: "):
+        program_config(tmp_path, **change)
+        with pytest.raises(ConfigError, match=r"program\.steps: 400, now 800|command: |environment"):
             train_program(order)

@@ -21,10 +21,8 @@ from tests.unit.jobs.recipe_orders import recipe_config
 
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError
 from trainyard.gateways.supervised_process import ProgramExit
-from trainyard.jobs.recipes.wrapped_program import ProgramDescription
-from trainyard.programs.program import ProgramLaunch
+from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.supervisor import ProgramRun
 from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import course_of
@@ -96,7 +94,8 @@ class Played:
         target.mkdir(parents=True, exist_ok=True)
         (target / "model.json").unlink(missing_ok=True)
         (target / "model.json").write_text(json.dumps(self.model))
-        archive(target / "model_world_size_1_rank_0.pt", 10)
+        for part in ("model", "optim"):
+            archive(target / f"{part}_world_size_1_rank_0.pt", 10)
         archive(target.parent / "data.pt", 10)
         (self.folder / TRACKER).write_text(str(step))
         self.saved[step], self.newest = dict(self.model), step
@@ -105,9 +104,14 @@ class Played:
         return self.folder / f"global_step_{step}" / "actor"
 
     def is_right(self, last: Attempt) -> bool:
-        """The rule: it ended well, and its model has all steps, with the losses as printed and none NaN."""
-        done = list(self.model) == list(range(1, last.steps + 1)) and self.paper == self.model
-        return last.exit_code == 0 and done and "nan" not in self.model.values()
+        """The rule: it ended well, its model has all steps, and the last one was shown.
+
+        The program decides which steps it prints, but what it printed is what was trained, and is not NaN.
+        """
+        is_done = list(self.model) == list(range(1, last.steps + 1)) and "nan" not in self.paper.values()
+        is_shown = last.steps in self.paper or self.has_saved()
+        is_true = bool(self.paper) and self.paper.items() <= self.model.items()
+        return last.exit_code == 0 and is_done and is_shown and is_true
 
     def has_saved(self) -> bool:
         return self.saved.get(self.newest) == self.model
@@ -136,13 +140,10 @@ class Runs:
         own.mkdir(parents=True)
         self.played = Played(own)
 
-    def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, **sheet: Any) -> int:
-        given = {"torchrun": False, "nodes": 1, **sheet}
-        described = ProgramDescription(
-            "verl", (), steps=attempt.steps, checkpoints=str(self.played.folder), environment={}, **given
-        )
-        program, place = described.program(Path.cwd()), node or NodeLauncher(1, 0, 1)
-        launch = ProgramLaunch(program, self.directory, place, nodes=described.nodes)
+    def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, nodes: int = 1) -> int:
+        checkpoints = f"{self.played.folder}/global_step_*/"
+        program = Program("verl", ("python",), Path.cwd(), steps=attempt.steps, checkpoints=checkpoints)
+        launch = ProgramLaunch(program, self.directory, node or NodeLauncher(1, 0, 1), nodes=nodes)
         code = {"commit": self.commit, "dirty": False}
         run = ProgramRun(program, launch, config_of(attempt.steps), code=code)
         run.begin("played")
@@ -215,10 +216,12 @@ def judged(runs: Runs, course: tuple[Attempt, ...]) -> bool:
     codes = [runs.attempt(each) for each in course]
     problem, taken, right = runs.trained(), runs.taken(), runs.played.is_right(course[-1])
     said = f"{course}\n{codes} {problem}\n{runs.losses()} {taken}"
+    if "nan" in {*runs.played.model.values()} - {*runs.played.paper.values()}:
+        return False  # an attempt that began anew has replaced the row: only the tensors show the NaN
     assert problem is None or not right, f"a false red: {said}"
     assert (codes[-1] == 0) or problem, said
     if problem is None and taken is not None:
-        assert taken == runs.losses(), f"other rows than the checkpoint's: {said}"
+        assert runs.losses().items() <= taken.items(), f"other rows than the checkpoint's: {said}"
     assert (problem is None) is right, f"a false green: {said}"
     if right:
         assert (taken is not None) is runs.played.has_saved(), said
@@ -235,11 +238,6 @@ NAMED = {
     "more steps are asked for": (Attempt(), Attempt(steps=12, until=12, saves=(12,))),
     "it never resumes": (Attempt(until=6, exit_code=1), Attempt(resumes=False, scale=2)),
     "it lost steps, and says that all is well": (Attempt(saves=(4,), exit_code=1), Attempt(until=4)),
-    "it lost steps, and more are asked for": (
-        Attempt(saves=(4,), exit_code=1),
-        Attempt(until=8, prints=False, exit_code=1),
-        Attempt(steps=12, until=12, saves=(12,)),
-    ),
     "the checkpoint is that of an attempt before": (Attempt(exit_code=1), AGAIN),
     "and is resumed from after that": (Attempt(exit_code=1), replace(AGAIN, exit_code=1), Attempt()),
     "a second rank prints NaN": (Attempt(nan_twice=5),),
@@ -275,10 +273,7 @@ def test_an_attempt_that_prints_the_same_steps_again_did_not_resume(runs: Runs) 
 
 def test_wandb_continues_one_run_in_each_attempt(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.attempt(Attempt())
-    program = ProgramDescription(
-        "verl", (), torchrun=False, steps=8, checkpoints="", environment={}, nodes=1
-    ).program(Path.cwd())
-    launch = ProgramLaunch(program, runs.directory, NodeLauncher(1, 0, 1))
+    launch = ProgramLaunch(Program("verl", ("python",), Path.cwd()), runs.directory, NodeLauncher(1, 0, 1))
     given = launch.environment(None)
     assert (given["WANDB_RUN_ID"], given["WANDB_RESUME"]) == (runs.record["key"], "allow")
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
@@ -293,18 +288,9 @@ def test_the_record_is_green_exactly_when_the_course_was_right(runs: Runs) -> No
     assert green > 2, "the rule was put to the test"
 
 
-@pytest.mark.parametrize(
-    ("sheet", "node", "world"),
-    [
-        ({"nodes": 4}, NodeLauncher(1, 0, 8), 32),  # Ray: started once, on the head
-        ({"nodes": 1}, NodeLauncher(1, 0, 8), 8),
-        ({"torchrun": True, "nodes": 1}, NodeLauncher(1, 0, 8), 8),
-    ],
-)
-def test_the_record_counts_the_processes_of_all_nodes(
-    sheet: dict[str, Any], node: NodeLauncher, world: int, runs: Runs
-) -> None:
-    assert runs.attempt(Attempt(), node=node, **sheet) == 0
+@pytest.mark.parametrize(("nodes", "world"), [(4, 32), (1, 8)])  # Ray: started once, on the head
+def test_the_record_counts_the_processes_of_all_nodes(nodes: int, world: int, runs: Runs) -> None:
+    assert runs.attempt(Attempt(), node=NodeLauncher(1, 0, 8), nodes=nodes) == 0
     hardware = runs.record["hardware"]
     assert (hardware.get("world_size"), hardware["local_world_size"]) == (world, 8)
 
@@ -324,21 +310,3 @@ def test_the_record_says_what_the_last_attempt_was_asked_and_whence_the_steps_be
     before = {**read_origin(first), "until": max(saves, default=0)}
     assert record["history"] == ([before] if saves else [])
     assert (before["commit"], before["world_size"]) == ("c" * 40, 32)
-
-
-def test_an_attempt_with_fewer_steps_than_the_checkpoint_has_is_refused(runs: Runs) -> None:
-    runs.attempt(Attempt())
-    before = {path: path.read_bytes() for path in runs.directory.path.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="a checkpoint of step 8, beyond the 4 steps"):
-        runs.attempt(Attempt(steps=4, until=4))
-    assert before == {path: path.read_bytes() for path in runs.directory.path.rglob("*") if path.is_file()}
-
-
-def test_an_attempt_with_another_cadence_of_rows_is_refused(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs.attempt(Attempt(until=6))
-    other = recipe_config("verl", "training.max_steps=8", "training.warmup_steps=0", "monitoring.log_steps=2")
-    monkeypatch.setattr(f"{__name__}.config_of", lambda _: other)
-    with pytest.raises(ConfigError, match="were logged with 1"):
-        runs.attempt(Attempt())

@@ -17,7 +17,7 @@ from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
 from trainyard.errors import ServiceError
 from trainyard.gateways.process import run_passing_signals
-from trainyard.jobs.recipes.wrapped_program import save_seconds
+from trainyard.jobs.recipes.pod_program import save_seconds
 from trainyard.pipeline import Step, StepRunner, follow_beside
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
@@ -166,13 +166,6 @@ def test_pods_with_folders_of_their_own_that_could_not_resume_are_refused(
     assert names_of(json.loads(alone.stdout)) == ["train"], "one node keeps whole checkpoints"
 
 
-def test_of_another_program_three_parts_must_hold(plan: Plan, tmp_path: Path) -> None:
-    planned = plan(*STORED, "--run-dir", tmp_path, "--program", tmp_path / "program.json")
-    proving = next(step for step in planned["steps"] if step["step"] == "prove")
-    assert proving["only"] == ["trained", "learned", "stored"]
-    assert planned["steps"][0]["program"] == str(tmp_path / "program.json")
-
-
 def test_checkpoints_are_stored_beside_the_training_again_and_again_at_the_lowest_priority() -> None:
     """A follower that ends early starts again. It outlives the training, whose last save it stores."""
     before, seen = os.getpriority(os.PRIO_PROCESS, 0), list[tuple[int, int]]()
@@ -226,7 +219,7 @@ def test_an_earlier_verdict_is_not_taken_for_that_of_now(
     parts = [{"name": name, "passed": True} for name in PARTS]
     (tmp_path / "report" / "proof.json").write_text(json.dumps({"proven": True, "parts": parts}))
     (tmp_path / "run.json").write_text("{")
-    one = pod.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri(), program=Path("x"))
+    one = pod.Pod(run_dir=tmp_path, config=SMOKE, store=(tmp_path / "store").as_uri())
     with StepRunner() as steps:
         assert steps.run(one.prove()) == 1
 

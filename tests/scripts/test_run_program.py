@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.jobs.recipe_orders import recipe_config
 from tests.unit.jobs.state.shapes import job, seen
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
-from trainyard.config.load import dump_yaml
 from trainyard.jobs.state.state_machine import judge_job
-from trainyard.program_training import ProgramOrder, describe_start, time_limit_of_slurm, train_program
+from trainyard.program_training import (
+    ProgramOrder,
+    describe_start,
+    lock_of_image,
+    time_limit_of_slurm,
+    train_program,
+)
+from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.run_lock import is_locked
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
@@ -37,7 +42,7 @@ folder = Path(asked["folder"])
 def save(step):
     target = folder / f"global_step_{step}"
     (target / "actor").mkdir(parents=True, exist_ok=True)
-    for name in ("data.pt", "actor/model_world_size_1_rank_0.pt"):
+    for name in ("data.pt", "actor/model_world_size_1_rank_0.pt", "actor/optim_world_size_1_rank_0.pt"):
         with zipfile.ZipFile(target / name, "w") as file:
             file.writestr("archive/data.pkl", b"weights of %d" % step)
     if step == asked["cut"]:
@@ -69,16 +74,12 @@ class World:
 
     def __init__(self, folder: Path, program: Program) -> None:
         self.folder, self.run_dir, self._program = folder, folder / "run", program
-        self.nodes, self.environment = 1, dict[str, str]()
+        self.nodes, self.network, self.environment = 1, "tcp", dict[str, str]()
         self.own = self.run_dir / "program"
         self.own.mkdir(parents=True)
-        config = recipe_config(
-            "verl", "training.max_steps=4", "training.warmup_steps=0", "compute.network=tcp"
-        )
-        (folder / "config.yaml").write_text(dump_yaml(config))
         (folder / "fake.py").write_text(PROGRAM)
 
-    def sheet(self, **changes: Any) -> Path:
+    def config(self, **changes: Any) -> Path:
         asked = {
             "folder": str(self.own),
             "until": 4,
@@ -89,22 +90,20 @@ class World:
             "exit": 0,
             "logs": [],
         }
-        sheet = {
-            "recipe": "verl",
-            "command": [sys.executable, "/etc/trainyard/fake.py", json.dumps({**asked, **changes})],
-            "torchrun": False,
+        program = {
+            "command": [sys.executable, str(self.folder / "fake.py"), json.dumps({**asked, **changes})],
             "steps": 4,
-            "checkpoints": str(self.own),
+            "checkpoints": f"{self.own}/global_step_*/",
             "environment": {"ITS_OWN": "variable"},
-            "nodes": self.nodes,
         }
-        path = self.folder / "program.json"
-        path.write_text(json.dumps(sheet))
+        path = self.folder / "config.yaml"
+        config = {"recipe": "command", "program": program, "compute": {"network": self.network}}
+        path.write_text(json.dumps(config))
         return path
 
     def words(self, **changes: Any) -> list[str]:
-        given = ("--config", self.folder / "config.yaml", "--run-dir", self.run_dir)
-        return ["--program", str(self.sheet(**changes)), *map(str, given)]
+        words = ["--config", str(self.config(**changes)), "--run-dir", str(self.run_dir)]
+        return [*words, "--nodes", str(self.nodes)]
 
     def run(self, **changes: Any) -> subprocess.CompletedProcess[str]:
         given = {"TRAINYARD_RUN_ID": "llama", **self.environment}
@@ -150,8 +149,7 @@ def test_a_program_that_did_every_step_has_trained_and_nothing_more_is_claimed(
     assert proven.returncode == 1, proven.stderr
     parts = {part["name"]: part for part in json.loads(proven.stdout)["parts"]}
     assert [name for name in parts if parts[name]["passed"]] == ["trained", "learned", "network", "stored"]
-    assert "by what verl printed; nothing else of its training was examined" in parts["trained"]["evidence"]
-    assert "digests of the final state" in parts["repeatable"]["evidence"]
+    assert parts["repeatable"]["evidence"] == "not on record: commit, lock, data"
 
 
 def test_a_part_of_a_checkpoint_is_not_taken_and_the_difference_is_stated(world: World) -> None:
@@ -171,8 +169,7 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
     """Ray starts the program on one node; its actors on both write NCCL's log into the run directory."""
     form = VERSIONS["nccl 2.30, plugin 1.21"]
     world.nodes = 2
-    config = recipe_config("verl", "training.max_steps=4", "training.warmup_steps=0", "compute.network=efa")
-    (world.folder / "config.yaml").write_text(dump_yaml(config))
+    world.network = "efa"
     log = world.run_dir / "logs" / "nccl-node-0-%h-%p.log"
     world.environment = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
     world.environment["TRAINYARD_INSTANCE_TYPE"] = "ml.p5.48xlarge"
@@ -196,29 +193,25 @@ def test_a_program_of_ray_on_two_nodes_is_judged_by_the_logs_of_all_nodes(name: 
 
 
 def test_torchrun_starts_it_on_one_of_two_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = world.sheet()
-    sheet = {**json.loads(path.read_text()), "recipe": "megatron", "torchrun": True, "command": ["train.py"]}
-    path.write_text(json.dumps(sheet))
     place = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "first", "PET_NPROC_PER_NODE": "8"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    config = world.folder / "config.yaml"
-    order = ProgramOrder(config=config, run_dir=world.run_dir, program=path, processes=8)
+    order = ProgramOrder(config=world.config(), run_dir=world.run_dir, processes=8)
     command = describe_start(order)["command"]
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert {"--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--master-addr=first"} < set(command)
-    assert command[-1] == "train.py"
+    assert command[-2] == str(world.folder / "fake.py")
     assert not (world.run_dir / "run.json").exists()
 
 
 def test_a_process_that_lives_on_is_as_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipeline calls it before and after other work, and keeps its own stdout for JSON."""
     monkeypatch.setenv("TRAINYARD_RUN_ID", "llama")
-    config, run_dir, numbers = world.folder / "config.yaml", world.run_dir, signal.valid_signals()
+    run_dir, numbers = world.run_dir, signal.valid_signals()
     before, environment = [signal.getsignal(each) for each in numbers], dict(os.environ)
     shown, outcomes = io.BytesIO(), list[Any]()
     for words, code in (({"exit": 9}, 1), ({}, 0), ({}, 0)):  # it fails, resumes, and was done before
-        order = ProgramOrder(config=config, run_dir=run_dir, program=world.sheet(**words))
+        order = ProgramOrder(config=world.config(**words), run_dir=run_dir)
         with redirect_stdout(io.TextIOWrapper(shown)) as printed:
             assert train_program(order, on_outcome=outcomes.append) == code
             printed.detach()
@@ -226,6 +219,23 @@ def test_a_process_that_lives_on_is_as_before(world: World, monkeypatch: pytest.
         assert not is_locked(run_dir)
     assert [each["status"] for each in outcomes] == ["failed", "succeeded", "succeeded"]
     assert b"a line of its own variable" in shown.getvalue()
+
+
+def test_the_lock_of_an_image_is_the_one_that_its_record_names(tmp_path: Path) -> None:
+    lock, record = tmp_path / "requirements.txt", tmp_path / "image.json"
+    lock.write_text("numpy==2.0.0\n")
+    assert lock_of_image(record) is None
+    found = {"locks": {lock.name: sha256_of_file(lock)}, "code": {"directory": str(tmp_path)}}
+    for changed, expected in (
+        ({}, lock),
+        ({"locks": {}}, None),
+        ({"code": None}, None),
+    ):
+        record.write_text(json.dumps({**found, **changed}))
+        assert lock_of_image(record) == expected
+    record.write_text(json.dumps(found))
+    lock.write_text("numpy==2.0.1\n")
+    assert lock_of_image(record) is None
 
 
 def test_slurm_ended_a_program_only_near_the_end_of_its_job() -> None:

@@ -24,7 +24,7 @@ from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import add_run, script_parser
 from trainyard.commands.job import open_jobs
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
@@ -183,7 +183,7 @@ def failed_run(path: Path) -> FailureEvidence:
     if directory.events_file.is_file():
         logs.append(events_of(str(directory.events_file), text_of(directory.events_file)[0]))
     reason, command = short_reason(outcome), next_command(run, path)
-    is_of_program = kind_of_run(run) is RunKind.PROGRAM
+    is_of_program = is_program_run(run)
     if reason and not is_of_program:
         logs.append(log_of(f"{directory.run_file}: outcome", str(outcome["reason"])))
     failure, code = read_failure(outcome), outcome.get("exit_code")

@@ -52,7 +52,6 @@ from trainyard.command.cluster_options import (
 )
 from trainyard.command.parser import CommandParser, script_parser
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.kind import kind_in_job
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
@@ -65,7 +64,6 @@ from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_planning import (
-    decides_the_end,
     observe_cluster,
     plan_job,
     provenance_of,
@@ -443,11 +441,10 @@ def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
 
 def check_provable(config: "Config", plan: JobSpec, accept: Sequence[str]) -> None:
     """Warn of parts of the proof that cannot hold. Raises ConfigError for those that would fail the job."""
-    store = config.artifacts.store or ""
     parts = unproven_parts(config, plan)
-    refused = [
-        part for part in parts if decides_the_end(part.name, plan, store=store) and part.name not in accept
-    ]
+    # Pods prove a run only if it is stored; a run of the user's own command is never proven.
+    decides = bool(config.artifacts.store) and plan.program.keeps_run
+    refused = [part for part in parts if decides and part.name not in accept]
     for line in unproven_lines([part.to_json() for part in parts if part not in refused]):
         _logger.warning("%s", line)
     if refused:
@@ -463,7 +460,6 @@ def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, .
     is_logged = bool(nccl_log_variables("log", plan.environment))
     return unreachable_parts(
         PlannedRun(
-            kind=kind_in_job(config.recipe),
             nodes=plan.nodes,
             processes=plan.processes_per_node,
             network=config_in_pods(config, efa=plan.resources.efa > 0).compute.network,

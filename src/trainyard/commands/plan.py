@@ -77,7 +77,6 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = network_in_pods(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
     run = PlannedRun(
-        config.kind,
         nodes,
         rented.devices,
         network,

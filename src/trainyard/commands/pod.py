@@ -4,11 +4,10 @@
     the first one  train ──> evaluate ──> store ──> prove ──> report
 
 A job that succeeds is therefore proven; without a store it is only trained. A run that is not stored or not
-proven is reported on too. For another program (--program) only the parts `trained` and `stored` of the proof
-must hold. A pod that starts again after the training was done does not train, because its peers have ended
-and it would wait for them. If the operator does not number the nodes, the pod whose name ends in -0 is the
-first one. With `compute.network_test` several nodes measure an all-reduce before they train, and a network
-below the floor of the machines ends the job.
+proven is reported on too. A pod that starts again after the training was done does not train, because its
+peers have ended and it would wait for them. If the operator does not number the nodes, the pod whose name
+ends in -0 is the first one. With `compute.network_test` several nodes measure an all-reduce before they
+train, and a network below the floor of the machines ends the job.
 
 With `checkpointing.shared: false` and several nodes, every pod fetches the newest stored checkpoint before it
 trains, and stores its own part of each checkpoint while it trains (docs/multi_node.md). A run directory whose
@@ -39,7 +38,6 @@ from trainyard.command.parser import script_parser
 from trainyard.commands.network_measure import NetworkTest, measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
-from trainyard.config.registries import RECIPES
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.ray_nodes import place_files
 from trainyard.jobs.pod_exit_codes import (
@@ -47,7 +45,7 @@ from trainyard.jobs.pod_exit_codes import (
     describe_not_proven,
     restart_in_place,
 )
-from trainyard.jobs.recipes.wrapped_program import grace_seconds
+from trainyard.jobs.recipes.pod_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record
@@ -134,8 +132,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )
-    program = "another program than the trainer: its JSON file, written by the plan"
-    parser.add_argument("--program", type=arguments.path, metavar="FILE", help=program)
+    nodes = "nodes that another program uses, although this pod alone starts it, as on Ray"
+    parser.add_argument("--nodes", type=arguments.positive, metavar="N", help=nodes)
     grace = "time from SIGTERM to the end of the pod; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
@@ -226,7 +224,7 @@ def has_failed(pod: Pod) -> bool:
 
 def claim(pod: Pod, steps: StepRunner, *, apart: bool) -> int:
     """Claim the run's number before it trains; a pod that returns without its volume restores it first."""
-    is_lost = not apart and not pod.program and not (pod.run_dir / "run.json").exists()
+    is_lost = not apart and not (pod.run_dir / "run.json").exists()
     return steps.run(*([pod.fetch()] if pod.store and is_lost else []), *pod.claim())
 
 
@@ -276,10 +274,7 @@ def failing_parts(pod: Pod) -> list[tuple[str, str]]:
     """Return the failing parts of the proof with their evidence; empty without a current proof."""
     with suppress(OSError, TrainyardError):
         proof = read_proof(RunDirectory(pod.run_dir), read_record(pod.run_dir / "run.json"))
-        required = pod.required_parts
-        return (
-            [(part.name, part.evidence) for part in proof.failing if part.name in required] if proof else []
-        )
+        return [(part.name, part.evidence) for part in proof.failing] if proof else []
     return []
 
 
@@ -293,8 +288,8 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         may_adopt=True,
         grace=args.grace,
         processes=args.nproc_per_node,
-        program=args.program,
-        prepares=config.recipe in RECIPES,
+        nodes=args.nodes,
+        prepares=not config.is_program,
         tests_network=config.compute.network_test and has_several_nodes(args.nproc_per_node),
     )
 
@@ -307,7 +302,7 @@ def has_several_nodes(processes: int | None) -> bool:
 
 def is_apart(args: argparse.Namespace, config: "Config") -> bool:
     """Return whether this is one of several pods that have run directories of their own."""
-    is_shared = args.program or config.recipe not in RECIPES or config.checkpointing.shared
+    is_shared = config.is_program or config.checkpointing.shared
     if is_shared or not has_several_nodes(args.nproc_per_node):
         return False
     os.environ.setdefault("TRAINYARD_RUN_ID", args.run_dir.name)

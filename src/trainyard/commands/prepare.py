@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
-from trainyard.config.kind import RunKind
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary
 from trainyard.report.facts.quantities import format_count, format_data_files, format_size
@@ -64,7 +63,7 @@ def prepare(config: "Config", display: PhaseDisplay, *, dry_run: bool) -> tuple[
 
     Each branch imports only its modules.
     """
-    if config.kind is not RunKind.TRAINER:
+    if config.is_program:
         return "the program reads its own data; nothing to prepare", {}
     if config.data.hugging_face.dataset:
         from trainyard.training.data.hugging_face import open_stream

@@ -22,7 +22,7 @@ from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import add_run, script_parser
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
 from trainyard.gateways.images.held_image import find_held_image
@@ -157,8 +157,8 @@ def image(run: Mapping[str, Any]) -> tuple[str | None, str]:
 
 def data(run: Mapping[str, Any], directory: RunDirectory) -> tuple[str | None, str | None]:
     """Return the fingerprint of the run's data, and how they changed; None if they are not here."""
-    if kind_of_run(run) is RunKind.PROGRAM:
-        return fingerprint_of_data(run["program"]), None
+    if is_program_run(run):
+        return fingerprint_of_data(run.get("program") or {}), None
     from trainyard.training.data.tokenize_corpus import prepared_data_of
 
     try:

@@ -40,7 +40,6 @@ from trainyard.command.handler import exit_code_of
 from trainyard.command.parser import script_parser
 from trainyard.commands.notify import Posted
 from trainyard.commands.run import RunRequest, pipeline_of, pipeline_to_run, show_plan
-from trainyard.config.kind import RunKind
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_session import REGION, ROLE, credential_variables
 from trainyard.gateways.github import (
@@ -113,9 +112,7 @@ def python_of_trainer(plan: Json) -> str:
     The action is installed without torch; the job's set-up (`make install`) made the trainer's environment.
     """
     place = Path(".venv/bin/python").absolute()
-    is_other = (
-        plan.get("kind") == RunKind.TRAINER.value and Path(sys.prefix).resolve() != place.parents[1].resolve()
-    )
+    is_other = plan.get("kind") == "trainer" and Path(sys.prefix).resolve() != place.parents[1].resolve()
     return str(place) if is_other and place.exists() else ""
 
 

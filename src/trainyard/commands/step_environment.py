@@ -28,7 +28,6 @@ from trainyard.artifacts.store.store_address import local_store_folder, require_
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways import local_machine
@@ -117,7 +116,7 @@ def find_on_machine(
     if store:
         require_address(store)
     given = load_config(file, changes).config
-    if given.kind is not RunKind.TRAINER:
+    if given.is_program:
         return find_for_program(given, run_dir, store)
     config = load_with_weights(file, changes).config
     on_cpu = config.model.device == "cpu"

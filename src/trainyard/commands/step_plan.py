@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.config.kind import kind_in_job
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.parameters import count_parameters
 from trainyard.config.registries import COMMAND
@@ -206,7 +205,6 @@ def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     network = network_in_pods(config, room, nodes=nodes, gpus=gpus)
     run = PlannedRun(
-        kind_in_job(config.recipe) if plan.dispatch.target is Target.EKS else config.kind,
         nodes,
         max(1, gpus),
         network,

@@ -31,7 +31,6 @@ import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
-from trainyard.config.kind import RunKind
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_own_recipe, require_processes
 from trainyard.errors import ConfigError
@@ -141,7 +140,7 @@ def run(argv: Sequence[str] | None) -> int:
 
 def is_of_another_program(args: argparse.Namespace) -> bool:
     """Return whether the configuration names another program than the trainer of this repository."""
-    return load_config(args.config, args.set).config.kind is not RunKind.TRAINER
+    return load_config(args.config, args.set).config.is_program
 
 
 def run_program(args: argparse.Namespace) -> int:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainyard.config.kind import RunKind
 from trainyard.config.pod_schema import find_schema_problems
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import ArchitectureConfig, Config, MonitoringConfig, WandbConfig
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_OF_PROGRAM = "it is the program's own with recipe {}: leave it out, and set it in the program"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _find(config: Config) -> _Found:
             f"{saving.keep_every} is not a multiple of checkpointing.save_steps, {saving.save_steps}, so "
             "most of these steps are never saved: set a multiple",
         )
-    if config.kind is RunKind.TRAINER:
+    if not config.is_program:
         yield from _find_in_parallelism(config)
     if compute.gradient_compression != "none" and compute.strategy != "ddp":
         yield (
@@ -88,6 +88,8 @@ def _find(config: Config) -> _Found:
             f"only recipe pretrain has {training.lr_scheduler}; with {config.recipe} set it to cosine or "
             "constant, or use the program's own setting",
         )
+    if config.is_program and config.monitoring.tensorboard != MonitoringConfig().tensorboard:
+        yield "monitoring.tensorboard recipe", _OWN_OF_PROGRAM.format(config.recipe)
     if config.recipe == COMMAND:
         yield from _find_in_command(config)
     elif training.epochs is None and training.max_steps is None:
@@ -106,17 +108,9 @@ def _find_in_command(config: Config) -> _Found:
         yield "program.environment", f"{wrong[:80]!r} is not the name of a variable, such as HF_HOME"
     # Only a value that differs from the default was meant: a resolved configuration states them all.
     default = MonitoringConfig()
-    changed = ["tensorboard"] if monitoring.tensorboard != default.tensorboard else []
-    changed += [
-        f"wandb.{name}"
-        for name in WandbConfig.model_fields
-        if getattr(monitoring.wandb, name) != getattr(default.wandb, name)
-    ]
-    for name in changed:
-        yield (
-            f"monitoring.{name} recipe",
-            "it is the program's own with recipe command: leave it out, and set it in the program",
-        )
+    for name in WandbConfig.model_fields:
+        if getattr(monitoring.wandb, name) != getattr(default.wandb, name):
+            yield f"monitoring.wandb.{name} recipe", _OWN_OF_PROGRAM.format(config.recipe)
 
 
 def _find_in_data(config: Config) -> _Found:

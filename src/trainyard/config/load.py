@@ -154,7 +154,7 @@ def _add_defaults_of_program(document: Document) -> None:
     preset = PRESETS[recipe].preset() if recipe != COMMAND else None
     document.values = merge(merge({}, preset.defaults if preset else {}), document.values)
     program, model = document.values.get("program", {}), document.values.get("model", {})
-    if (preset and preset.log) or not isinstance(program, dict) or not isinstance(model, dict):
+    if not isinstance(program, dict) or not isinstance(model, dict):
         return
     if model.get("name") is None:
         command = program.get("command")

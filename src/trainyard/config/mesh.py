@@ -5,7 +5,6 @@ It starts nothing; `training.model.parallel` builds the mesh, and `plan.workload
 
 from dataclasses import dataclass
 
-from trainyard.config.kind import RunKind
 from trainyard.config.registries import RECIPES
 from trainyard.config.schema import ComputeConfig, Config
 from trainyard.errors import ConfigError
@@ -43,7 +42,7 @@ def mesh_shape(compute: ComputeConfig, processes: int) -> MeshShape:
 
 def require_own_recipe(config: Config) -> None:
     """Raise ConfigError if the recipe is not one of this repository's trainer."""
-    if config.kind is not RunKind.TRAINER:
+    if config.is_program:
         raise ConfigError(
             f"recipe: {config.recipe} is another program's: start it with trainyard run, or as a job with "
             f"trainyard job deploy. The trainer has {' and '.join(RECIPES)}. Nothing was started."

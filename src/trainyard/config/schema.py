@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.kind import RunKind, kind_of_recipe
 from trainyard.config.registries import (
     DEFAULT_RECIPE,
     EVERY_RECIPE,
+    RECIPES,
     STORE_SCHEMES,
     store_pattern,
 )
@@ -440,9 +440,9 @@ class Config(Section):
     notifications: NotificationsConfig = Field(default_factory=NotificationsConfig)
 
     @property
-    def kind(self) -> RunKind:
-        """The kind of its run on this machine."""
-        return kind_of_recipe(self.recipe)
+    def is_program(self) -> bool:
+        """Whether another program trains than the trainer of this repository."""
+        return self.recipe not in RECIPES
 
     def to_plain(self) -> dict[str, Any]:
         """Every value as plain data, ready for YAML or JSON."""

@@ -142,12 +142,6 @@ def is_cleaned(path: Path) -> bool:
     return run_git(folder, "check-ignore", "--quiet", "--", inside, seconds=_SECONDS).exit_code == 1
 
 
-def program_git_facts(command: Sequence[str]) -> dict[str, Any]:
-    """Return the same facts about the repository that holds the script of a command; empty for a module."""
-    script = next((Path(word) for word in command if word.endswith(".py") and Path(word).is_file()), None)
-    return {} if script is None else repository_facts(script)
-
-
 def tags_at_head(directory: Path) -> list[str]:
     """Return the git tags of the commit that is checked out."""
     return (_git(directory, "tag", "--points-at", "HEAD") or "").split()

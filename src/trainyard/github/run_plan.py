@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND, store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
@@ -123,7 +122,7 @@ class RunPlan:
     """Whether a person requested this run; a push and the schedule do not count."""
     queue: str = ""
     """Concurrency group of the training job."""
-    kind: RunKind = RunKind.PROGRAM
+    is_program: bool = True
     """Trainyard's own trainer, or another program."""
     role: str = ""
     """The AWS role for the store, assumed by OIDC; empty for the machine's own credentials."""
@@ -164,7 +163,7 @@ class RunPlan:
             "environment": "eks" if self.dispatch.target is Target.EKS else "training",
             "queue": self.queue or self.machine.queue,
             "job_minutes": self.job_minutes,
-            "kind": self.kind.value,
+            "kind": "program" if self.is_program else "trainer",
             "role": self.role,
             "region": self.region,
             "branch": self.ref,
@@ -228,7 +227,7 @@ def resolve(
         ),
         is_requested=is_requested,
         queue=_queue(machine, inputs.target, segment, variables),
-        kind=config.kind,
+        is_program=config.is_program,
         role=variables.get("TRAINYARD_EKS_ROLE" if inputs.target is Target.EKS else ROLE, ""),
         region=variables.get(REGION, ""),
         container=container_in(variables.get("CONTAINER", "")),

@@ -19,7 +19,6 @@ from trainyard.cluster.resource_quantities import parse_quantity
 from trainyard.cluster.snapshot import Volume
 from trainyard.cluster.verdict import Verdict
 from trainyard.config.cluster import ClusterPodConfig
-from trainyard.config.kind import RunKind, kind_in_job
 from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.registries import DEFAULT_JOB_KIND, PRESETS
 from trainyard.config.schema import Config
@@ -28,7 +27,6 @@ from trainyard.jobs.job_spec import JobSpec, PodResources
 from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
 from trainyard.jobs.recipes import any_program, find_job_recipe, trainyard_trainer
 from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
-from trainyard.jobs.recipes.wrapped_program import PROVEN_OF_PROGRAMS
 from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import NodeRoom, room_of_type
 from trainyard.programs.presets.preset import load_preset
@@ -103,16 +101,6 @@ def network_in_pods(config: Config, room: NodeRoom | None, *, nodes: int, gpus: 
     wants_efa = _wants_efa(config, nodes=nodes, gpus=gpus)
     resources = pod_resources(room, config.cluster.pod, gpus=gpus, efa=wants_efa)
     return config_in_pods(config, efa=resources.efa > 0).compute.network
-
-
-def decides_the_end(part: str, plan: JobSpec, *, store: str) -> bool:
-    """Return whether the job fails if this part of the proof does not hold.
-
-    Pods prove a run only if it is stored; a run of the user's own command is never proven.
-    """
-    if not store or not plan.program.keeps_run:
-        return False
-    return plan.program.name in (trainyard_trainer.NAME, any_program.NAME) or part in PROVEN_OF_PROGRAMS
 
 
 def warnings_of(plan: JobSpec) -> list[str]:
@@ -194,9 +182,10 @@ def _wants_efa(config: Config, *, nodes: int, gpus: int) -> bool:
 
 
 def _processes(config: Config, job: JobSpec, gpus: int) -> int:
-    """Return the processes per node: `program.processes` of any program, else one per GPU."""
-    any_program_starts = not job.program.command and kind_in_job(config.recipe) is RunKind.PROGRAM
-    return config.program.processes if any_program_starts else max(1, gpus)
+    """Return the processes per node: one per GPU, unless `program.processes` decides them."""
+    is_preset = config.recipe in PRESETS
+    is_open = load_preset(config.recipe).launcher == "auto" if is_preset else config.is_program
+    return config.program.processes if is_open and not job.program.command else max(1, gpus)
 
 
 def _with_volume(config: Config, job: JobSpec) -> Config:

@@ -7,7 +7,6 @@ Fields of `cluster.pod.template` that the plan sets itself are problems too: a f
 would contradict what preflight, price and proof are based on.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -24,9 +23,7 @@ from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE, SHARED_MEMORY
 from trainyard.jobs.recipes import trainyard_trainer
-from trainyard.jobs.recipes.wrapped_program import PROGRAM_FILE
 from trainyard.plan.environment.environment_lint import lint_objects
-from trainyard.plan.environment.settings_reading import Setting, SettingGroup
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU, NodeRoom, find_instance, instance_called
@@ -40,7 +37,6 @@ _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
 _TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
 """A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
 _TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
-_PRESET = "the program"
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
 _OF_NODES = [
     (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
@@ -268,8 +264,7 @@ def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
 def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
-    beside = (SettingGroup(_PRESET, tuple(_program_settings(plan)), place),)
-    found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place, beside)
+    found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place)
     return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
 
 
@@ -282,13 +277,6 @@ def variable_scope(plan: JobSpec) -> VariableScope:
         gpus=plan.resources.gpus,
         network=plan.network,
     )
-
-
-def _program_settings(plan: JobSpec) -> Iterator[Setting]:
-    """The variables that a recipe sets for its program."""
-    described = json.loads(plan.program.files.get(PROGRAM_FILE, "{}"))
-    for name, value in described.get("environment", {}).items():
-        yield Setting(name, value, 1)
 
 
 def find_name_problems(plan: JobSpec, *, longest: int) -> Iterator[str]:

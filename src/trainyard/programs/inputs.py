@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,24 +61,37 @@ def _words_for_shell(command: Sequence[str]) -> list[str]:
 def find_lock(directory: Path) -> Path | None:
     """Return the lock in `directory` or the nearest folder above it, up to the root of its repository.
 
-    A file that leaves the version of a package open is none.
+    A file that leaves the version of a package open, or names none, is none.
     """
     for folder in (directory, *directory.parents):
         for name in LOCKS:
-            if (folder / name).is_file() and not open_requirement(folder / name):
+            if (folder / name).is_file() and not lock_fault(folder / name):
                 return folder / name
         if (folder / ".git").exists():
             return None
     return None
 
 
-def open_requirement(lock: Path, *, included_by: frozenset[Path] = frozenset()) -> str:
-    """Return the first requirement in the file that several versions fulfil; empty if there is none.
+def lock_fault(lock: Path) -> str:
+    """Return why the file is no lock, as the end of a sentence about it; empty if it pins each package.
 
-    Read are the lines of pip and conda, and included files. URLs, paths, and conda's own pip are not judged.
+    URLs, paths, and conda's own pip are not judged.
     """
     if lock.name in _PINNED:
-        return ""
+        return "" if lock.stat().st_size else "is empty"
+    is_empty = True
+    for words in _requirements(lock, frozenset()):
+        is_empty = False
+        with suppress(InvalidRequirement):
+            found = Requirement(words)
+            exact = (one.operator in ("==", "===") and one.version[-1:] != "*" for one in found.specifier)
+            if not found.url and not any(exact):
+                return f"leaves the version of {words} open"
+    return "names no package" if is_empty else ""
+
+
+def _requirements(lock: Path, included_by: frozenset[Path]) -> Iterator[str]:
+    """Yield the requirements in a file of pip or conda, and in the files that it includes."""
     text = lock.read_text("utf-8", "replace").replace("\\\n", " ")
     if lock.suffix in (".yml", ".yaml"):
         text = re.sub(r"(?<=[\w.])=(?=\d)", "==", text.partition("dependencies:")[2])
@@ -87,15 +100,10 @@ def open_requirement(lock: Path, *, included_by: frozenset[Path] = frozenset()) 
         words = re.split(r"(?:^|\s)#|\s--", line)[0].strip()
         if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S+)", words):
             other, above = (lock.parent / included[1]).resolve(), included_by | {lock.resolve()}
-            words = (
-                "" if other in above or not other.is_file() else open_requirement(other, included_by=above)
-            )
-        with suppress(InvalidRequirement):
-            found = Requirement(words)
-            exact = (one.operator in ("==", "===") and one.version[-1:] != "*" for one in found.specifier)
-            if not found.url and not any(exact):
-                return words
-    return ""
+            if other not in above and other.is_file():
+                yield from _requirements(other, above)
+        elif words and not words.startswith("--"):
+            yield words
 
 
 def find_data(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:

@@ -358,14 +358,12 @@ class MetricRows:
 
 
 class MetricRowWriter:
-    """Writes the merged rows into a file, in blocks: those that are due, and any other that shows a fault."""
+    """Writes the merged rows into a file, in blocks."""
 
     def __init__(
         self,
         path: Path,
         *,
-        log_steps: int = 1,
-        last: int = 0,
         resumed_at: int = 0,
         earlier_source: str | None = None,
         on_other_row: Callable[[int], None] = lambda _: None,
@@ -375,7 +373,7 @@ class MetricRowWriter:
         This shows that the program did not resume after `resumed_at`.
         """
         self.merged = MetricRows(resumed_at=resumed_at, earlier_source=earlier_source)
-        self._path, self._log_steps, self._last = path, log_steps, last
+        self._path = path
         self._resumed_at, self._on_other_row = resumed_at, on_other_row
         self._earlier: list[Row] | None = None
         """The rows of earlier attempts."""
@@ -420,14 +418,14 @@ class MetricRowWriter:
             self._write_anew(beside, limit, is_over=is_over)
         else:
             rows = [row for step in new if (row := self.merged.row(step)) is not None]
-            self._append(list(_in_order_of_time(list(filter(self._is_due, rows)), beside[known:])))
+            self._append(list(_in_order_of_time(rows, beside[known:])))
         self._written, self._beside = max([self._written, *new]), beside
 
     def _write_anew(self, beside: list[Row], limit: int, *, is_over: bool) -> None:
         """Write the complete file: the rows of earlier attempts up to where this one differs, and its own."""
         assert self._earlier is not None
         known = {row["step"]: row for row in self._earlier if "step" in row}
-        own = [row for row in self.merged.rows() if row["step"] <= limit and self._is_due(row)]
+        own = [row for row in self.merged.rows() if row["step"] <= limit]
         again = ((row["step"], row) for row in own if row["step"] <= max(known, default=-1))
         unknown: Row = {"loss": None}
         other = next((at for at, row in again if _has_other_loss(known.get(at, unknown), row)), None)
@@ -459,10 +457,6 @@ class MetricRowWriter:
                 self.fault, self._fault_has_step = fault, "step" in row
         if rows:
             append_rows(self._path, rows)
-
-    def _is_due(self, row: Row) -> bool:
-        is_due = row["step"] % self._log_steps == 0 or row["step"] == self._last
-        return is_due or "loss" not in row or is_faulty(row)
 
 
 def losses_by_step(rows: Iterable[Row]) -> dict[int, object]:
@@ -535,5 +529,5 @@ def row_fault(row: Row) -> str | None:
 
 
 def is_faulty(row: Row) -> bool:
-    """Return whether a row must be kept: a figure is not finite, or it had skipped or NaN steps."""
-    return row_fault(row) is not None or bool(row.get("skipped_steps"))
+    """Return whether a row must be kept: a figure is not finite, or it had NaN steps."""
+    return row_fault(row) is not None

@@ -78,6 +78,8 @@ class OwnFiles:
     """Device -> when the marker was written there, in nanoseconds."""
     default: int = 0
     """When the run started on this machine's clock, for any other device."""
+    own_folder: str = ""
+    """The run directory of a run that another machine may have started: what lies in it is of this run."""
 
     def has_written(self, path: Path) -> bool:
         """Return whether the file was written or changed since; False for one that is gone."""
@@ -85,11 +87,13 @@ class OwnFiles:
             found = path.stat()
         except OSError:
             return False
-        return self.is_own(found.st_dev, found.st_ctime_ns)
+        return self.is_own(path, found.st_dev, found.st_ctime_ns)
 
-    def is_own(self, device: int, changed: int) -> bool:
+    def is_own(self, path: Path, device: int, changed: int) -> bool:
         """Return whether a file of a device that was last changed then, in nanoseconds, is of the run."""
-        return changed >= self.since.get(device, self.default)
+        if changed >= self.since.get(device, self.default):
+            return True
+        return bool(self.own_folder) and Path(os.path.realpath(path)).is_relative_to(self.own_folder)
 
     def has_clock_of_machine(self, path: Path) -> bool:
         """Return whether the times of a file can be compared with those of this machine."""
@@ -202,6 +206,8 @@ def _claim(path: Path, file: IO[str], places: Places, is_training: Callable[[Pat
             each.unlink()
     is_resumed = before and before.places == places and Path(places.run_directory, "run.json").is_file()
     own = _mark(places, before.own if before and is_resumed else None)
+    if not is_resumed and Path(places.run_directory, "run.json").is_file():
+        own = replace(own, own_folder=places.run_directory)
     claim = _Claim(places, own, host, machine(), os.getpid(), time.time())
     _write(path, claim)
     return claim
@@ -221,7 +227,7 @@ def _mark(places: Places, before: OwnFiles | None) -> OwnFiles:
     before = before or OwnFiles(default=time.time_ns() - _TICK_NS)
     searched = [] if places.searched is None else [places.searched, *_mounts_below(places.searched)]
     moments = dict(filter(None, map(_marker, (places.run_directory, *places.named, *searched))))
-    return OwnFiles({**moments, **before.since}, before.default)
+    return OwnFiles({**moments, **before.since}, before.default, before.own_folder)
 
 
 def _marker(place: str) -> tuple[int, int] | None:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.kind import RunKind
 from trainyard.config.load import values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.programs.inputs import find_lock, open_requirement
+from trainyard.programs.inputs import find_lock, lock_fault
 from trainyard.programs.observations import OBSERVER
 from trainyard.programs.own_files import (
     OUTPUT_VARIABLE,
@@ -60,19 +59,10 @@ class Program:
     """Processes per machine."""
     torchrun: bool | None = None
     """Whether torchrun starts the command; None: only if there are several processes."""
-    log_form: str | None = None
-    """The form of its log, for a program whose plan decides the steps and how often they are logged."""
-    rows_on_first_node: bool = True
-    """Whether only rows of the first node count; if not, one process on any node prints them."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that its preset writes into FILES_FOLDER of the run directory: text by name."""
     observe: bool = True
     """Whether the observer is on the path of its Pythons."""
-
-    @property
-    def kind(self) -> RunKind:
-        """Planned if its plan sets the steps and which of them are logged, so that every row is expected."""
-        return RunKind.PROGRAM if self.log_form is None else RunKind.PLANNED
 
     @property
     def picks_checkpoint(self) -> bool:
@@ -93,9 +83,12 @@ class Program:
 
     def sha256_in(self, run_directory: Path) -> str:
         """Return the digest of the command and its variables, as if the run directory were anywhere else."""
-        facts: dict[str, Any] = {"command": list(self.command), "environment": dict(self.environment)}
-        if self.kind is RunKind.PROGRAM:
-            facts |= {"resume": list(self.resume), "processes": self.processes}
+        facts: dict[str, Any] = {
+            "command": list(self.command),
+            "environment": dict(self.environment),
+            "resume": list(self.resume),
+            "processes": self.processes,
+        }
         if self.files:
             facts["files"] = dict(self.files)
         path = json.dumps(str(run_directory))[1:-1]
@@ -159,13 +152,10 @@ class ProgramLaunch:
         if not self.has_torchrun:
             return list(words)
         options = launcher_options(self.node, self.processes, grace_seconds=max(1, int(self.grace)))
-        if self.program.kind is RunKind.PLANNED:  # a script and its arguments, without an interpreter
-            worker, python = words, sys.executable
-        else:
-            script = without_interpreter(words)
-            worker = script or ("--no-python", *words)
-            # The interpreter of the program has torch; the one that runs Trainyard may not.
-            python = words[0] if script else sys.executable
+        script = without_interpreter(words)
+        worker = script or ("--no-python", *words)
+        # The interpreter of the program has torch; the one that runs Trainyard may not.
+        python = words[0] if script else sys.executable
         launcher = [self.node.agent[0]] if self.node.agent else [python, "-m", "torch.distributed.run"]
         return [*launcher, *options, *worker]
 
@@ -224,9 +214,9 @@ def program_with(config: Config, base: Path, command: tuple[str, ...]) -> Progra
                 f"program.lock: there is no file {lock}. Name the file that pins the packages, such as "
                 "uv.lock or requirements.txt, relative to program.directory."
             )
-        if words := open_requirement(lock):
+        if fault := lock_fault(lock):
             raise ConfigError(
-                f"program.lock: {given.lock} leaves the version of {words} open. Pin each package to one "
+                f"program.lock: {given.lock} {fault}. Pin each package to one "
                 "version (pip freeze > requirements.lock writes all), and name that file."
             )
     if given.processes > 1 and (name := Path(command[0]).name) in _LAUNCHERS:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors
 from trainyard.programs.observations import ProgramError
@@ -87,11 +87,9 @@ def begin(
     """Write the records of a run that starts, or of one that resumes from its checkpoint of `resumed_at`.
 
     A resumed run keeps its id and its time of creation; its record has the request of this attempt, and
-    `history` the origin of earlier attempts. `state` is the `state_of` the checkpoint. Raises ConfigError if
-    the rows were logged at another interval, or if the checkpoint is of a step beyond the requested ones.
+    `history` the origin of earlier attempts. `state` is the `state_of` the checkpoint.
     """
     before = read_run(directory.run_file) if directory.run_file.exists() else {}
-    _require_resumable(directory, before, facts, resumed_at)
     directory.create()
     # Only the rows that this attempt prints show that later steps were done.
     shown = -1 if resumed_at is None or has_other_rows(directory, state) else resumed_at
@@ -111,29 +109,6 @@ def begin(
     else:
         origin = {"state": state, "manifest_sha256": parent_sha256}
         append_event(directory.events_file, "resumed", step=resumed_at, **origin)
-
-
-def _require_resumable(
-    directory: RunDirectory, before: Mapping[str, Any], facts: Mapping[str, Any], resumed_at: int | None
-) -> None:
-    """Refuse a checkpoint beyond the requested steps, and rows that were logged at another interval.
-
-    Among these, missing rows could not be recognised. A finished run with another request is refused before.
-    """
-    plan = facts.get("plan", {})
-    steps, every = plan.get("steps", 0), plan.get("log_steps")  # without: the program decides what it logs
-    if every is None or not steps or resumed_at is None:
-        return
-    if (logged := before.get("plan", {}).get("log_steps", every)) != every:
-        raise ConfigError(
-            f"monitoring.log_steps: {every}, but the rows in {directory.path} were logged with {logged}. Set "
-            f"it to {logged}, or choose another run directory. Nothing was started."
-        )
-    if resumed_at > steps:
-        raise ConfigError(
-            f"{directory.path} has a checkpoint of step {resumed_at:,}, beyond the {steps:,} steps that were "
-            "requested. Raise training.max_steps, or choose another run directory. Nothing was started."
-        )
 
 
 def note_trained_again(directory: RunDirectory, step: int) -> bool:
@@ -177,7 +152,7 @@ def finish(directory: RunDirectory, end: ProgramEnd, *, seconds: float) -> int:
     """Write the outcome and the last events; return the exit code of the run."""
     rows = read_rows(directory.metrics_file)
     plan = read_run(directory.run_file).get("plan", {})
-    outcome = program_outcome(end, rows, plan.get("steps"), logs_all="log_steps" in plan)
+    outcome = program_outcome(end, rows, plan.get("steps"))
     for note in end.skipped:
         append_event(directory.events_file, "checkpoint_rejected", reason=note)
     if end.checkpoint is not None:
@@ -281,20 +256,15 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     return None
 
 
-def program_outcome(
-    end: ProgramEnd, rows: list[Row], planned: int | None, *, logs_all: bool = False
-) -> dict[str, Any]:
-    """Return the outcome of a program's run, without its times; unknown facts are absent.
-
-    With `logs_all` only a row shows that a step was done; without it, a checkpoint of the step does too.
-    """
+def program_outcome(end: ProgramEnd, rows: list[Row], planned: int | None) -> dict[str, Any]:
+    """Return the outcome of a program's run, without its times; unknown facts are absent."""
     stepped = [row for row in rows if "step" in row]
     logged = int(stepped[-1]["step"]) if stepped else 0
     is_known = end.checkpoint is not None and end.checkpoint.source.proves
     saved = end.checkpoint.step if end.checkpoint is not None and is_known else 0
-    done = logged if logs_all else max(logged, saved)
+    done = max(logged, saved)
     is_short = done < (planned or end.announced or done + 1)
-    from_zero = not logs_all and is_short and 0 < done == logged and count_from_zero(stepped)
+    from_zero = is_short and 0 < done == logged and count_from_zero(stepped)
     status, code, reason = _verdict(end, done, planned, from_zero=from_zero, has_rows=bool(rows))
     outcome: dict[str, Any] = {
         "status": status,

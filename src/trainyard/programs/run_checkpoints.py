@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainyard.config.kind import RunKind
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.programs.checkpoints.checkpoint_formats import CheckpointFormat, step_inside
 from trainyard.programs.checkpoints.program_checkpoints import (
@@ -98,9 +97,8 @@ class RunCheckpoints:
         self, directory: RunDirectory, program: Program, *, keep_last: int, own: OwnFiles | None = None
     ) -> None:
         self._directory, self._program, self._keep_last = directory, program, keep_last
-        self._is_planned = program.kind is RunKind.PLANNED
         self.own = own or OwnFiles()
-        """Which files the run has written: each one, as of a planned program, until it is known."""
+        """Which files the run has written: each one, until it is known."""
         self.saved: Collection[WrittenCheckpoint] = ()
         """The saves that the program has reported or the observer has seen, in their order."""
         self.counts_epochs = False
@@ -301,7 +299,7 @@ class RunCheckpoints:
     def _newest(self) -> ResumePoint | None:
         """Return the newest checkpoint of the run without NaN, or else with NaN; None without any."""
         rows, points = read_rows(self._directory.metrics_file), list[ResumePoint]()
-        if self._is_planned or self._directory.run_file.is_file():
+        if self._directory.run_file.is_file():
             # Copies are in the run directory; of the program's files only those count that show their end.
             steps = [(row.get("time", 0.0), int(row["step"])) for row in rows if "step" in row]
 
@@ -313,7 +311,7 @@ class RunCheckpoints:
             for note in found.rejections():
                 LOG.warning("%s", note)
             points += self._undamaged(found)
-        if not self._is_planned:  # such a program looks only into its own folder
+        if not (points and self._program.picks_checkpoint):  # such a program does not see the copies
             points += taken_points(self._directory)
         newest = max(points, key=lambda point: (not point.has_nan, point.step), default=None)
         if newest is not None and newest.has_nan and any(map(row_fault, rows)):
@@ -329,7 +327,7 @@ class RunCheckpoints:
     def _undamaged(self, found: ProgramCheckpoints) -> Iterator[ResumePoint]:
         """Yield the checkpoints whose files are not damaged inside, up to the newest one without NaN."""
         for each in found.complete:
-            if each.found.is_weights_alone and not self._is_planned:
+            if each.found.is_weights_alone:
                 LOG.warning(
                     "%s is complete, but holds weights alone: training does not resume from it, because the "
                     "optimizer would start from zero",

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.config.kind import RunKind
 from trainyard.errors import TrainyardError
 from trainyard.programs.checkpoints.taken_checkpoint import is_of_torch
 from trainyard.programs.metric_rows import MetricRows, MetricRowWriter, losses_by_step
@@ -51,16 +50,13 @@ LOG = logging.getLogger(__name__)
 class AttemptRows:
     """Puts together what one attempt prints and reports: its rows, its saves, and what was observed."""
 
-    def __init__(
-        self, merged: MetricRows, events: Path, *, form: str = AUTO, is_planned: bool = False
-    ) -> None:
-        """`form` is that of its log. Of a planned program no step that was observed counts."""
+    def __init__(self, merged: MetricRows, events: Path, *, are_recorded: bool = True) -> None:
+        """`are_recorded`: whether rows are kept; those of other nodes than the first are not."""
         self.merged, self.observations = merged, Observations()
-        self.are_recorded = True
-        """Whether rows are kept."""
+        self.are_recorded = are_recorded
         self.count = 0
         """The number of rows that were read."""
-        self._log, self._events, self._is_planned = LogReader(form), ProgramEvents(events), is_planned
+        self._log, self._events = LogReader(), ProgramEvents(events)
         self._saved: list[WrittenCheckpoint] = []
         self._observed: dict[int, list[tuple[bool, Row, float]]] = {}
         """The rows of each process, and whether they count backward passes."""
@@ -95,7 +91,7 @@ class AttemptRows:
                 row, seen = event.row(), self.observations
                 if event.source is Source.DECLARED:
                     self.keep([row], event.source, moment)
-                elif not self._is_planned:
+                else:
                     self._observed.setdefault(event.pid, []).append((event.of_passes, row, moment))
                     if event.of_passes == seen.are_passes and seen.leads(event.pid):
                         self._kept.add(event.pid)
@@ -127,29 +123,24 @@ class RunRows(AttemptRows):
         *,
         found: ResumePoint | None,
         is_first: bool,
-        is_own: Callable[[int, int], bool],
+        is_own: Callable[[Path, int, int], bool],
         earlier_source: str | None = None,
     ) -> None:
         """`found` is the checkpoint that it resumes from, `earlier_source` that of the loss until then.
 
-        `is_own` says whether the run has written a file,
-        by its device and the time of its last change in nanoseconds.
+        `is_own` says whether the run has written a file, by its path, its device and the time of its last
+        change in nanoseconds.
 
         Raises ConfigError for a wrong program.metrics.
         """
-        is_planned = program.kind is RunKind.PLANNED
         self._resumed_at = found.step if found else 0
         self.writer = MetricRowWriter(
             directory.metrics_file,
-            log_steps=monitoring.log_steps if is_planned else 1,
-            last=program.steps or 0,
             resumed_at=self._resumed_at,
             earlier_source=earlier_source if found else None,
             on_other_row=self._note_trained_again,
         )
-        events, form = directory.logs / EVENTS_FILE, program.log_form or AUTO
-        super().__init__(self.writer.merged, events, form=form, is_planned=is_planned)
-        self._is_first, self.are_recorded = is_first, is_first or not program.rows_on_first_node
+        super().__init__(self.writer.merged, directory.logs / EVENTS_FILE, are_recorded=is_first)
         self._directory, self._is_own = directory, is_own
         self._prometheus_file = monitoring.prometheus_file
         self._files = self._metric_files(program, found)
@@ -163,8 +154,8 @@ class RunRows(AttemptRows):
 
     @property
     def announced(self) -> int | None:
-        """The total of steps that the program states in an event or a file; None if its plan sets them."""
-        return None if self._is_planned else self._declared_steps or self._files.steps_asked
+        """The total of steps that the program states in an event or a file."""
+        return self._declared_steps or self._files.steps_asked
 
     @property
     def ended_at(self) -> int | None:
@@ -204,7 +195,7 @@ class RunRows(AttemptRows):
             self.close_log(time.time())
             if self.observations.are_losses_partial and self.merged.tables[Source.PRINTED].rows:
                 self.merged.forget(Source.OBSERVED)
-            for pid, content in exit_codes(self._events.path) if self._is_first else ():
+            for pid, content in exit_codes(self._events.path) if self.are_recorded else ():
                 self.observations.note_exit_code(pid, content)
             self._write(is_over=True)
             self._note_first(self.merged.first)
@@ -219,22 +210,18 @@ class RunRows(AttemptRows):
             return is_news
 
     def _write(self, *, is_over: bool = False) -> None:
-        """Write the rows; another node than the first only if it has some: all have one file."""
-        if self._is_first or self.count:
+        if self.are_recorded:
             self.writer.write(is_over=is_over)
 
     def _metric_files(self, program: Program, found: ResumePoint | None) -> MetricFiles:
         directory, created = self._directory, time.time()
         with suppress(OSError, TrainyardError):
             created = float(read_run(directory.run_file)["created"])
-        # The plan names the form of the log, so the program's folder is not searched for metrics.
-        place = directory.tensorboard if self._is_planned else program.directory
-        if program.metrics == AUTO and program.searched is None:
-            place = directory.path
+        is_in_run = program.metrics == AUTO and program.searched is None
         return MetricFiles(
-            place,
+            directory.path if is_in_run else program.directory,
             in_run(program.metrics, str(directory.path)),
-            run_directory=None if self._is_planned else directory.path,
+            run_directory=directory.path,
             ignored=(directory.path, *directory.own_paths),
             created=created,
             resumed_from=found.path if found else None,
@@ -265,7 +252,9 @@ class RunRows(AttemptRows):
             return False
         given = self._found.path
         return not any(
-            each is None or each.path.is_relative_to(given) or self._is_own(each.device, each.changed)
+            each is None
+            or each.path.is_relative_to(given)
+            or self._is_own(each.path, each.device, each.changed)
             for each in seen.reads
         )
 
@@ -289,13 +278,13 @@ class RunRows(AttemptRows):
             LOG.warning("step %s is trained again: the program did not resume from its checkpoint", step)
 
 
-def earlier_attempt(directory: RunDirectory, program: Program) -> AttemptRows | None:
+def earlier_attempt(directory: RunDirectory) -> AttemptRows | None:
     """Return the last attempt of the run, read again, because its command may have been killed with it.
 
     None without any.
     """
     path = directory.logs / "node-0.log"
-    if program.kind is RunKind.PLANNED or not path.is_file() or not directory.run_file.is_file():
+    if not path.is_file() or not directory.run_file.is_file():
         return None
     starts = [row for row in read_rows(directory.events_file) if row.get("event") in ("started", "resumed")]
     has_resumed = bool(starts) and not trains_again(directory)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -104,7 +103,7 @@ class ProgramRun:
         self.launch.write_files()
         if self.is_first and self.resume == "auto":
             self.checkpoints.move_partial()
-        earlier = earlier_attempt(self.directory, self.program)
+        earlier = earlier_attempt(self.directory)
         if earlier is not None:
             self._use_saves(earlier.saved, earlier.merged)
             outcome = read_run(self.directory.run_file).get("outcome", {})
@@ -294,16 +293,14 @@ class ProgramRun:
 
     def _write_start(self, run_id: str) -> None:
         program, found, launch = self.program, self.found, self.launch
-        is_planned, processes = program.kind is RunKind.PLANNED, launch.processes
-        log_steps = self.config.monitoring.log_steps if is_planned else None
+        processes = launch.processes
         known = {
             "recipe": program.recipe,
-            "seed": self.config.training.seed if is_planned else None,
             "config_sha256": config_sha256(self.config),
-            "plan": _without_none({"steps": program.steps, "log_steps": log_steps}),
+            "plan": _without_none({"steps": program.steps}),
             "hardware": {"world_size": launch.machines * processes, "local_world_size": processes},
             "data": self.data(),
-            "program": None if is_planned else program.facts,
+            "program": program.facts,
             "program_sha256": program.sha256_in(self.directory.path),
         }
         origin = collect_provenance(self.code, lock=program.lock, config_file=self.directory.config_file)

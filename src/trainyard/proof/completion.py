@@ -6,7 +6,7 @@ The outcome alone is only a claim; it counts when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.config.registries import COMMAND
 from trainyard.proof.recorded_events import Course
 from trainyard.proof.recorded_facts import (
@@ -33,7 +33,7 @@ def completion_problem(
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         return (
             _short_of(outcome, integer_or_none(plan.get("steps")))
             or _other_length(plan, settings)
@@ -54,7 +54,7 @@ def is_unfinished(run: RecordedFacts) -> bool:
     resumed.
     """
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         return _short_of(outcome, integer_or_none(plan.get("steps"))) is not None
     too_few = integer_or_none(outcome.get("steps")) != integer_or_none(plan.get("steps"))
     return outcome.get("status") != "succeeded" or too_few

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.proof.learning import FEWEST_ROWS, FIGURES, SIGNIFICANT, Change, Curves, change_of
 from trainyard.proof.noise import LEAST_SHARE
 from trainyard.proof.recorded_facts import (
@@ -231,14 +231,14 @@ def _starts_from_weights(run: RecordedFacts, settings: Mapping[str, Any], begins
         section_or_empty(run, "model")
         or section_or_empty(run, "parent")
         or begins_after
-        or (kind_of_run(run) is not RunKind.TRAINER and setting(settings, "model.path"))
+        or (is_program_run(run) and setting(settings, "model.path"))
     )
 
 
 def _highest_loss(run: RecordedFacts, settings: Mapping[str, Any]) -> float | None:
     """Return the loss above which random weights of this repository's trainer have diverged."""
     size = integer_or_none(setting(settings, "model.architecture.vocab_size"))
-    if kind_of_run(run) is not RunKind.TRAINER or section_or_empty(run, "model") or size is None or size < 2:
+    if is_program_run(run) or section_or_empty(run, "model") or size is None or size < 2:
         return None
     return _MOST_OF_CHANCE * math.log(size)
 
@@ -250,7 +250,7 @@ def _judge_limit(run: RecordedFacts, curves: Curves, limit: object) -> Learned |
     if not values:
         text = f"no validation loss is on record, and proof.learned.max_validation_loss is {limit}"
         how = "validate, for example with training.validation_steps"
-        if kind_of_run(run) is not RunKind.TRAINER:
+        if is_program_run(run):
             how = "let the program print its validation loss, such as step 10: val_loss 2.31"
         return Learned(text, True, f"{how}: {{again}}")
     if values[-1] <= limit:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.config.registries import COMMAND
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
@@ -201,7 +201,7 @@ def prove(
     again from the present files. `compared` is the run whose figures are shown beside those of this one.
     """
     at, config, again = place or ProofPlace(), configuration or Configuration(), recomputed or Recomputed()
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         at = replace(at, command_line=("trainyard", "run"))
     lines, curves = list(events), curves_of(config.settings)
     course = course_of(run, lines)
@@ -244,20 +244,15 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         # Resuming a finished run does nothing, so the only fix is to train again.
         step = place.next_step(run) if is_unfinished(run) else place.again
         return Part("trained", False, problem, step)
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         seen = f"every logged figure finite{_seen_weights(run, course)}"
         saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
         remark = "; whether the last checkpoint has the trained weights is not known"
         retries = course.retries + (remark if saved in course.unrelated else "")
         return Part("trained", True, f"{_program_length(run)}, {seen}, {retries}")
     steps = f"{run['plan']['steps']:,}"
-    if kind_of_run(run) is RunKind.PLANNED:
-        printed = f"by what {run['recipe']} printed"
-        seen = f"logged loss finite, {printed}; nothing else of its training was examined"
-    else:
-        seen = "loss finite"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
-    return Part("trained", True, f"{steps} of {steps} steps, {skipped} {seen}, {course.retries}")
+    return Part("trained", True, f"{steps} of {steps} steps, {skipped} loss finite, {course.retries}")
 
 
 def _seen_weights(run: RecordedFacts, course: Course) -> str:
@@ -309,7 +304,7 @@ def _network_part(
     hardware = section_or_empty(run, "hardware")
     found = joining_network(run, events, requested)
     is_alone = integer_or_none(hardware.get("world_size")) == 1
-    if found.passed and is_alone and kind_of_run(run) is RunKind.PROGRAM:
+    if found.passed and is_alone and is_program_run(run):
         return Part("network", True, "one machine: no network was used")  # its launcher may start processes
     if found.passed:
         return Part("network", True, found.evidence)
@@ -451,10 +446,8 @@ def _repeatable_part(
 
 
 def _recording_step(run: RecordedFacts, missing: list[str], place: ProofPlace) -> str:
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         return _recording_step_of_program(run, place)
-    if kind_of_run(run) is not RunKind.TRAINER:
-        return "there is no fix yet: docs/jobs.md#what-is-proven-of-other-programs says why"
     if "commit" in missing:
         return (
             "train from a git repository with at least one commit, or in an image that was built from one "

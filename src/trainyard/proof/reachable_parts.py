@@ -7,17 +7,15 @@ count as good. `tests/unit/proof/test_reachable_parts.py` compares the answers w
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from trainyard.config.kind import RunKind
 from trainyard.proof import PARTS
 
-_EXPLAINED = "docs/jobs.md#what-is-proven-of-other-programs says why"
+_EXPLAINED = "docs/jobs.md#what-the-pods-run says why"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
     """The facts of a plan that decide which parts of the proof can hold."""
 
-    kind: RunKind
     nodes: int
     processes: int
     """Processes per node."""
@@ -61,6 +59,3 @@ def _find_unreachable(run: PlannedRun) -> Iterator[UnreachablePart]:
         yield UnreachablePart("network", why, fix)
     if not run.store:
         yield UnreachablePart("stored", "no store was named", "name a store with artifacts.store")
-    if run.kind is RunKind.PLANNED:
-        why = "not on record: data, digests of the final state"
-        yield UnreachablePart("repeatable", why, _EXPLAINED)

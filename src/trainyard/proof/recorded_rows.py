@@ -50,13 +50,11 @@ def cadence_of(run: RecordedFacts, settings: Mapping[str, Any], course: Course) 
     tokens = integer_or_none(section_or_empty(run, "data").get("validation_tokens")) or 0
     length = integer_or_none(setting(settings, "data.sequence_length")) or 0
     log_steps = _positive(setting(settings, "monitoring.log_steps"))
-    # The plan of another program records it, because such a run keeps it when its configuration changes.
-    kept = log_steps is not None and section_or_empty(run, "plan").get("log_steps") == log_steps
     return Cadence(
         last=integer_or_none(section_or_empty(run, "plan").get("steps")) or 0,
         begins_after=course.begins_after,
         skipped=course.skipped,
-        free_until=0 if kept else _other_config_until(run),
+        free_until=_other_config_until(run),
         log_steps=log_steps,
         validation_steps=_positive(setting(settings, "training.validation_steps")),
         validates=tokens > length > 0 or "validation_loss" in section_or_empty(run, "outcome"),
@@ -107,9 +105,9 @@ def _value_problem(row: RecordedFacts | None, before: int | None, cadence: Caden
     for key in _FIGURES:
         if key in row and not is_finite_number(row[key]):
             return f"{key} is {row[key]!r} at step {row.get('step', 'unknown')}"
-    for key, words in (("nan_steps", "had a loss that is not finite"), ("skipped_steps", "were skipped")):
-        if row.get(key, 0) != 0:
-            return f"{row[key]} of the steps up to {row.get('step', 'unknown')} {words} (metrics.jsonl)"
+    if row.get("nan_steps", 0) != 0:
+        step_words = f"steps up to {row.get('step', 'unknown')}"
+        return f"{row['nan_steps']} of the {step_words} had a loss that is not finite (metrics.jsonl)"
     if "step" not in row and not cadence.logs_last:  # figures of an epoch of another program
         return None
     if step is None:

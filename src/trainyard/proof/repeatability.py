@@ -5,7 +5,7 @@ A dirty working tree is accepted when the hash of its difference is recorded, an
 
 from collections.abc import Callable
 
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
     commit_or_none,
@@ -25,7 +25,7 @@ _ONLY_ROUND = {"world_size", "threads"}
 def missing_facts(run: RecordedFacts) -> list[str]:
     """The names of the missing facts without which the run cannot be repeated."""
     git, parent = section_or_empty(run, "git"), section_or_empty(run, "parent")
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         tree = {"a clean working tree": not git or git.get("dirty") is False}
         own = {"command": digest_or_none(run.get("program_sha256")) is not None}
         end = {}
@@ -154,12 +154,12 @@ def provenance_line(run: RecordedFacts) -> str:
         "lock": run["lock_sha256"],
         "config": run["config_sha256"],
         "data": section_or_empty(run, "data")["fingerprint"],
-        "command": run["program_sha256"] if kind_of_run(run) is RunKind.PROGRAM else None,
+        "command": run["program_sha256"] if is_program_run(run) else None,
         "image": run.get("image_digest"),
         "parent": section_or_empty(run, "parent").get("manifest_sha256"),
     }
     named = ", ".join(f"{name} {_short(value)}" for name, value in hashes.items() if value)
-    if kind_of_run(run) is RunKind.PROGRAM:
+    if is_program_run(run):
         promise = "same inputs on record; the program's own determinism is not checked"
         return f"commit {git['commit'][:7]} ({tree}), {named}; {promise}"
     topology = other_topology(run)
@@ -180,7 +180,7 @@ def _final_state_known(outcome: RecordedFacts) -> bool:
 def changed_seed(run: RecordedFacts, settings: RecordedFacts) -> str | None:
     """Return how the recorded seed differs from that in `config.yaml`; None when it does not."""
     requested = setting(settings, "training.seed")
-    if requested is None or requested == run.get("seed") or kind_of_run(run) is RunKind.PROGRAM:
+    if requested is None or requested == run.get("seed") or is_program_run(run):
         return None
     return f"run.json has seed {run.get('seed')}, config.yaml has {requested}"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.proof.completion import unknown_step
 from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty
@@ -56,7 +56,7 @@ def checkpoint_problem(
         if reasons := section_or_empty(run, "observed").get("unobserved"):
             unknown = f"{unknown} (not observed: {reasons[0]})"
         return CheckpointProblem(unknown, None, fix=f"report the step of each checkpoint{_AGAIN}")
-    if not named and kind_of_run(run) is RunKind.PROGRAM:
+    if not named and is_program_run(run):
         return CheckpointProblem("no complete checkpoint of the program was found", None, fix=_NAME_IT)
     if last is not None and written is not None and newest is not None and newest < last:
         text = f"the newest checkpoint is of step {newest:,}, and the run ended at step {last:,}"
@@ -90,7 +90,7 @@ def kept_step(run: RecordedFacts, curves: Curves) -> tuple[int, str] | None:
         return None
     if step == curves.last_validated and last == step + 1:
         return step, "which was validated: the step after it is not saved"
-    best = curves.best_step(last) if kind_of_run(run) is RunKind.PROGRAM else None
+    best = curves.best_step(last) if is_program_run(run) else None
     if best is not None and best[0] <= step <= best[0] + 1:  # steps may be printed from 0
         return step, f"which has the best {best[1]}: the {last - step:,} steps after it are not saved"
     return None

@@ -24,7 +24,7 @@ from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
-from trainyard.config.kind import RunKind, kind_of_run
+from trainyard.config.kind import is_program_run
 from trainyard.config.load import values_sha256
 from trainyard.errors import CheckpointError, ServiceError, TrainyardError, VerificationError
 from trainyard.proof.gates import ComparedRun, evaluated_figures
@@ -206,7 +206,7 @@ def final_state(
     path, number = directory.checkpoint(step), found.run_number or 0
     try:
         with checkpoint_at_hand(path, open_store(str(store)), number, step, progress=progress) as checkpoint:
-            is_other = kind_of_run(run) is not RunKind.TRAINER and "state_sha256" not in ended
+            is_other = is_program_run(run) and "state_sha256" not in ended
             has_own_form = "version" not in run and not (checkpoint / ".metadata").exists()
             return None if is_other or has_own_form else read_digests(checkpoint, progress), None
     except (CheckpointError, VerificationError) as error:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from trainyard.config.kind import is_program_run
 from trainyard.errors import (
     CheckpointError,
     ConfigError,
@@ -215,9 +216,11 @@ def command_after(failure: Failure | None, directory: Path, *, command_line: Seq
 
 
 def command_line_of(run: Mapping[str, Any]) -> list[str]:
-    """Return the command words in `run.json` that started the run; empty if a script did."""
+    """Return the command words in `run.json` that started the run; without them those of its kind."""
     words = run.get("command_line")
-    return [str(word) for word in words] if isinstance(words, list) else []
+    if isinstance(words, list):
+        return [str(word) for word in words]
+    return ["trainyard", "run"] if is_program_run(run) else []
 
 
 def _integer_or_none(value: object) -> int | None:

@@ -133,7 +133,6 @@ class Plan(Section):
 
     steps: Whole | None = None
     steps_per_epoch: Whole | None = None
-    log_steps: Whole | None = None
     epochs: Number | None = None
     parameters: Number | None = None
     flops_per_token: Number | None = None
@@ -314,4 +313,3 @@ class MetricRow(Section):
     gpu_temperature_celsius: Number | None = None
     nan_steps: Whole | None = None
     """Steps since the last row whose loss was not finite."""
-    skipped_steps: Whole | None = None

@@ -147,7 +147,7 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
 
 
 OF_TORCH = """
-import os, threading, torch
+import os, pathlib, threading, torch
 
 def train_and_fail(more):
     train(**more)
@@ -170,7 +170,7 @@ torch.save({}, "given.pt")
 for name, more in MODES.items():
     if not (child := os.fork()):
         printed = []
-        torch.load("given.pt")
+        torch.load(pathlib.Path("given.pt").absolute())
         thread = threading.Thread(target=train_and_fail, args=(more,))
         thread.start()
         thread.join()

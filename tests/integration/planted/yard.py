@@ -189,26 +189,18 @@ for step in range(1, steps + 1):
 
 def foreign(base: Path) -> Yard:
     """Another program's run, whose log shows its steps, and whose checkpoint has a form of its own."""
-    from tests.unit.jobs.recipe_orders import recipe_config
-
-    from trainyard.config.load import dump_yaml
-
     yard, own = Yard(base / "foreign", parts="trained,stored"), base / "of the program"
     own.mkdir()
     yard.path.mkdir()
-    steps = (f"training.max_steps={STEPS}", "training.warmup_steps=0", "compute.network=tcp")
-    (own / "config.yaml").write_text(dump_yaml(recipe_config("verl", *steps)))
-    sheet = {
-        "recipe": "verl",
-        "command": [sys.executable, "-c", _PROGRAM, str(own), str(STEPS)],
-        "torchrun": False,
-        "nodes": 1,
+    (own / "fake.py").write_text(_PROGRAM)
+    program = {
+        "command": [sys.executable, str(own / "fake.py"), str(own), str(STEPS)],
+        "directory": str(own),
         "steps": STEPS,
-        "checkpoints": str(own),
-        "environment": {},
+        "checkpoints": "global_step_*/",
     }
-    (own / "program.json").write_text(json.dumps(sheet))
-    order = ProgramOrder(config=own / "config.yaml", run_dir=yard.run.path, program=own / "program.json")
+    (own / "config.yaml").write_text(json.dumps({"recipe": "command", "program": program}))
+    order = ProgramOrder(config=own / "config.yaml", run_dir=yard.run.path)
     assert train_program(order) == 0
     yard.sync()
     return yard

@@ -23,7 +23,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "verl": (
         *("model.path=Qwen/Qwen2.5-0.5B-Instruct", "data.train_path=/shared/gsm8k/train.parquet"),
         *("data.validation_path=/shared/gsm8k/test.parquet", "grpo.max_completion_tokens=512"),
-        *("grpo.completions_per_question=8", "monitoring.log_steps=1"),
+        "grpo.completions_per_question=8",
     ),
     "torchtitan": ("program.preset=llama3.llama3_8b", "model.tokenizer=/shared/tokenizer"),
     "deepspeed": ("program.script=/opt/train/train.py", "compute.strategy=fsdp"),

@@ -388,19 +388,6 @@ def test_every_rule_speaks_when_the_job_is_planned(command: tuple[str, ...]) -> 
     assert wrong == []
 
 
-@each_case("name", RULES)
-def test_variables_that_a_recipe_sets_are_judged_too(name: str) -> None:
-    before = recipe_plan("deepspeed")
-    sheet = json.loads(before.program.files["program.json"])
-    for value in judged(name, variable_scope(before)).values():
-        changed = {**sheet, "environment": {**sheet["environment"], name: value}}
-        files = {**before.program.files, "program.json": json.dumps(changed)}
-        there = replace(before, program=replace(before.program, files=files))
-        expected = judge_variable(name, value, variable_scope(there))
-        found = [each for each in job_findings(there) if each.subject == name]
-        assert [each.evidence for each in found] == ([expected.evidence] if expected else [])
-
-
 def test_both_names_of_the_allocator_are_reported() -> None:
     both = {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_CUDA_ALLOC_CONF": "a:b"}
     (found,) = job_findings(plan(environment=both))

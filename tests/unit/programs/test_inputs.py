@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from trainyard.programs.inputs import find_lock, named_files, open_requirement
+from trainyard.programs.inputs import find_lock, lock_fault, named_files
 
 
 def test_the_files_that_a_command_names_are_its_inputs_but_for_what_programs_write(tmp_path: Path) -> None:
@@ -61,8 +61,13 @@ def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
                 continue
             (tmp_path / name).write_text(text)
             (tmp_path / ".git").mkdir(exist_ok=True)
-            assert (open_requirement(tmp_path / name) == "") is (words in pinned), (name, words)
+            assert (lock_fault(tmp_path / name) == "") is (words in pinned), (name, words)
             assert (find_lock(tmp_path) == tmp_path / name) is (words in pinned), (name, words)
             (tmp_path / name).unlink()
+    for text in ("", "# nothing yet\n\n", "--index-url https://b\n", "-r requirements.txt\n"):
+        (tmp_path / "requirements.txt").write_text(text)
+        assert (lock_fault(tmp_path / "requirements.txt"), find_lock(tmp_path)) == ("names no package", None)
+    (tmp_path / "uv.lock").write_text("")
+    assert (lock_fault(tmp_path / "uv.lock"), find_lock(tmp_path)) == ("is empty", None)
     (tmp_path / "uv.lock").write_text("a")
     assert find_lock(tmp_path) == tmp_path / "uv.lock"

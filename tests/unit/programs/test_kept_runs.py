@@ -16,7 +16,7 @@ from trainyard.run.records import read_rows
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     found = RunDirectory(tmp_path / "run")
-    begin(found, "llama", {"plan": {"steps": 20, "log_steps": 10}}, "recipe: verl\n", resumed_at=None)
+    begin(found, "llama", {"plan": {"steps": 20}}, "recipe: verl\n", resumed_at=None)
     return found
 
 
@@ -46,7 +46,7 @@ def test_the_first_node_waits_for_the_others(directory: RunDirectory) -> None:
 
 
 def write(directory: RunDirectory, *steps: int) -> None:
-    rows = MetricRowWriter(directory.metrics_file, log_steps=10, last=20)
+    rows = MetricRowWriter(directory.metrics_file)
     rows.merged.add_all(({"step": step, "loss": 1.0 / (step + 1)} for step in steps), Source.PRINTED, 1.0)
     rows.write(is_over=True)
 

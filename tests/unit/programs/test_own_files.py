@@ -218,3 +218,24 @@ def test_a_machine_with_the_same_home_keeps_its_claims(
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         with pytest.raises(ConfigError):
             claim_of_places(places(tmp_path / "b", tmp_path), is_training=never).__enter__()
+
+
+def test_a_run_that_another_machine_started_owns_what_lies_in_its_directory(tmp_path: Path) -> None:
+    """A pod that replaces another has no claim from before, and its file system may have another clock."""
+    files = {place: tmp_path / place / "a.pt" for place in ("run/program", "elsewhere")}
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    later = time.time_ns() + 10**9
+    for name, owned in ((str(tmp_path / "run"), True), ("", False)):
+        own = OwnFiles({}, later, name)
+        assert own.has_written(files["run/program"]) is owned
+        assert not own.has_written(files["elsewhere"])
+    places = places_of(tmp_path, tmp_path / "run", ("python",), checkpoints="auto", metrics="auto")
+    for has_record in (False, True):
+        if has_record:
+            (tmp_path / "run/run.json").write_text("{}")
+        with claim_of_places(places, is_training=lambda _: False) as own:
+            assert bool(own.own_folder) is has_record
+        for claim in (tmp_path / "state").rglob("*.json"):
+            claim.unlink()

@@ -10,9 +10,8 @@ from trainyard.config.load import load_config
 from trainyard.config.registries import PRESETS, Choice
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_planning import decides_the_end, plan_job
+from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.recipes.preset_recipe import program_here
-from trainyard.programs.metrics.log_reader import FORMS
 from trainyard.programs.presets.preset import load_preset
 
 PLANTED = """
@@ -43,7 +42,6 @@ PRESET = Preset(
     command,
     problems,
     launcher="torchrun",
-    log="json",
     memory=lambda config: "sharded",
     required={"program.script": "the script"},
     defaults={"training": {"batch_size": 3}},
@@ -52,10 +50,8 @@ PRESET = Preset(
 """
 
 
-def test_every_preset_has_its_name_and_a_form_of_log_that_is_read() -> None:
-    for name in PRESETS:
-        preset = load_preset(name)
-        assert (preset.name, preset.log in (None, *FORMS)) == (name, True)
+def test_every_preset_has_its_name() -> None:
+    assert [load_preset(name).name for name in PRESETS] == list(PRESETS)
 
 
 @pytest.fixture
@@ -79,18 +75,19 @@ def test_a_program_is_added_by_one_module_and_one_line(own: Path) -> None:
     config = configured(own, "program.settings=more=1")
     assert config.training.batch_size == 3  # the preset's default, not the schema's
     plan = plan_job(config, request(nodes=2))
-    sheet = json.loads(plan.program.files["program.json"])
-    assert sheet["command"] == [
-        *("own.py", "--batch=48", "--replicas=16"),
-        *("--out=/checkpoints/team/llama/program", "--steps=1000", "--more=1"),
-    ]
-    assert sheet["environment"]["OWN_SEED"] == str(config.training.seed)
-    assert json.loads(plan.program.files["own.json"]) == {"layers": config.model.architecture.num_layers}
-    assert plan.program.files["note.txt"] == "{as it is}"
+    assert plan.program.command[:5] == ("python", "-P", "-m", "trainyard", "pod")
+    assert list(plan.program.files) == ["config.yaml"]  # it is rendered where it runs
+    there = program_here(config, own / "runs/one", nodes=2, processes=8)
+    assert there.command[2:] == (
+        *("--batch=48", "--replicas=16"),
+        *(f"--out={own}/runs/one/program", "--steps=1000", "--more=1"),
+    )
+    assert there.environment["OWN_SEED"] == str(config.training.seed)
     here = program_here(config, own / "runs/one", processes=2)
     assert here.command[:4] == ("python", "own.py", "--batch=6", "--replicas=2")
     assert (here.steps, here.torchrun, here.checkpoints) == (1000, True, f"{own}/runs/one/program/*")
-    assert dict(here.files) == {"own.json": plan.program.files["own.json"], "note.txt": "{as it is}"}
+    layers = {"layers": config.model.architecture.num_layers}
+    assert (json.loads(here.files["own.json"]), here.files["note.txt"]) == (layers, "{as it is}")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +101,7 @@ def test_a_program_is_added_by_one_module_and_one_line(own: Path) -> None:
         ),
         (("compute.tensor_parallel=2",), "compute.tensor_parallel: 2, but recipe own does not have it"),
         (("checkpointing.shared=false",), "checkpointing.shared: False is for the trainer"),
-        (("monitoring.log_steps=3",), "monitoring.log_steps: 3 does not divide"),
+        (("training.epochs=1",), "training.epochs: 1 is for the trainer"),
     ],
 )
 def test_its_rules_hold_in_a_job_and_here(own: Path, overrides: tuple[str, ...], problem: str) -> None:
@@ -120,12 +117,31 @@ def test_a_configuration_wins_over_the_defaults_of_a_preset(own: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hf-trainer", "trl-sft", "lightning"])
-def test_a_preset_without_log_is_rendered_in_the_pods_and_proven_completely(own: Path, name: str) -> None:
+def test_a_program_that_starts_its_own_processes_gets_those_of_the_configuration(
+    own: Path, name: str
+) -> None:
     config = configured(own, "model.path=small", "data.train_path=data", "program.processes=8", recipe=name)
-    plan = plan_job(config, request(nodes=2))
-    assert plan.program.command[:5] == ("python", "-P", "-m", "trainyard", "pod")
-    assert "program.json" not in plan.program.files
-    assert plan.processes_per_node == 8
-    assert all(decides_the_end(part, plan, store="s3://runs") for part in ("trained", "repeatable"))
+    assert plan_job(config, request(nodes=2)).processes_per_node == 8
     here = program_here(config, own / "runs/one", nodes=2)
     assert (here.torchrun, here.resume[-1]) == (None, "{checkpoint}")
+
+
+def test_the_data_of_a_preset_are_on_record_where_the_configuration_names_them(own: Path) -> None:
+    """Without program.data such a run could never be proven; program.data replaces them."""
+    paths, both = ("data.train_path=/t", "data.validation_path=/v"), ("/t", "/v")
+    prefixed = ("/t.bin", "/t.idx", "/v.bin", "/v.idx")
+    parquet = ("data.train_path=/t.parquet", "data.validation_path=/v.parquet", "model.path=small")
+    cases: list[tuple[str, tuple[str, ...], tuple[str, ...] | None]] = [
+        ("megatron", ("model.tokenizer=t", *paths), prefixed),
+        ("megatron", (), ()),  # mock data
+        ("nemo", ("model.tokenizer=t", "model.dtype=bfloat16", *paths), prefixed),
+        ("verl", parquet, ("/t.parquet", "/v.parquet")),
+        ("torchtitan", ("program.preset=a.b", paths[0]), both[:1]),
+        ("torchtitan", ("program.preset=a.b",), None),  # its own configuration names them
+        ("deepspeed", (), None),
+    ]
+    for name, given, data in cases:
+        config = configured(own, "compute.strategy=single", *given, recipe=name)
+        assert program_here(config, own / "runs/one", processes=8).data == data, name
+        stated = config.model_copy(update={"program": config.program.model_copy(update={"data": ("x",)})})
+        assert program_here(stated, own / "runs/one", processes=8).data == ("x",), name

@@ -31,7 +31,7 @@ def start(folder: Path, found: ResumePoint | None = None, **program: Any) -> Run
         MonitoringConfig(),
         found=found,
         is_first=True,
-        is_own=lambda _, changed: changed >= 10,
+        is_own=lambda _path, _device, changed: changed >= 10,
     )
 
 

@@ -6,22 +6,18 @@ from dataclasses import replace
 from tests.unit.proof.test_joining_network import facts_of
 from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, STEPS, Found, judge, proven_run
 
-from trainyard.config.kind import RunKind
 from trainyard.proof.proof import Proof
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.watch.network_record import EVENT, network_event
 from trainyard.watch.network_verdict import Expectation
 
 
-def best_proof(run: PlannedRun) -> Proof:
+def best_proof(run: PlannedRun, *, is_program: bool) -> Proof:
     if not run.is_recorded:
         return judge({}, [], [], Found(None, checkpoints={}))
     size = run.nodes * run.processes
     facts = {**proven_run(), "hardware": {"world_size": size, "local_world_size": run.processes}}
-    if run.kind is RunKind.PLANNED:  # what such a program records; test_run_program.py runs it
-        facts["recipe"] = "megatron"
-        del facts["data"], facts["outcome"]["state_sha256"]
-    elif run.kind is RunKind.PROGRAM:
+    if is_program:
         program = {"command": ["python", "train.py"]}
         facts |= {"recipe": "command", "program": program, "program_sha256": "e" * 64}
     seen = network_event([facts_of("direct", nodes=run.nodes, processes=run.processes)], Expectation())
@@ -35,18 +31,24 @@ def test_a_plan_states_what_the_proof_will_say_of_its_run_and_a_change_that_help
     wrong = []
     flags = itertools.product((True, False), repeat=2)
     places = itertools.product((1, 2), (1, 2), ("auto", "efa", "tcp"), ("s3://runs", ""))
-    for kind, (nodes, processes, network, store), (is_recorded, has_log) in itertools.product(
-        RunKind, places, flags
+    for is_program, (nodes, processes, network, store), (is_recorded, has_log) in itertools.product(
+        (True, False), places, flags
     ):
-        run = PlannedRun(kind, nodes, processes, network, store, is_recorded, has_log)
-        failing = [part.name for part in best_proof(run).failing]
+        run = PlannedRun(nodes, processes, network, store, is_recorded, has_log)
+        failing = [part.name for part in best_proof(run, is_program=is_program).failing]
         parts = unreachable_parts(run)
         if [part.name for part in parts] != failing:
             wrong.append(f"{run}: {parts}, not {failing}")
         changes = {"compute.network=tcp": {"network": "tcp"}, "name a store": {"store": "file:///a"}}
         for part in parts:
             for words, change in changes.items():
-                holds = part.name in best_proof(replace(run, **change)).holding  # type: ignore[arg-type]
+                holds = (
+                    part.name
+                    in best_proof(
+                        replace(run, **change),  # type: ignore[arg-type]
+                        is_program=is_program,
+                    ).holding
+                )
                 if part.fix.startswith(words) is not holds:
                     wrong.append(f"{run}: {part} with {change}")
     assert not wrong, "\n".join(wrong[:20])

@@ -37,7 +37,7 @@ RUN = {
     "data": {"name": "n", "fingerprint": DIGEST, "train_tokens": 1, "validation_tokens": 1},
     "hardware": {"device": "cpu", "device_name": "x", "world_size": 1, "threads": 1, "peak_flops": 1.0},
     "parent": {"checkpoint": "x", "manifest_sha256": DIGEST},
-    "plan": {"steps": 1, "steps_per_epoch": 1, "log_steps": 1, "epochs": 1.0},
+    "plan": {"steps": 1, "steps_per_epoch": 1, "epochs": 1.0},
     "history": [],
     "outcome": {
         "status": "s",

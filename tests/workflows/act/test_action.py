@@ -52,7 +52,7 @@ def somebody(stage: Stage, tmp_path: Path, release: Path) -> Stage:
         TRAINER.read_text().replace("parser.parse_args()", "parser.parse_known_args()[0]")
     )
     (theirs / "trainyard.yaml").write_text(CONFIGURATION)
-    (theirs / "requirements.txt").write_text("# nothing\n")
+    (theirs / "requirements.txt").write_text("colorama==0.4.6 ; sys_platform == 'win32'\n")
     (theirs / ".gitignore").write_text(".venv/\nout/\n")
     (theirs / ".github" / "workflows" / "training.yml").write_text(
         changed(EXAMPLE.read_text(), tmp_path.name)

@@ -59,7 +59,7 @@ def somebody(stage: Stage, shape: str) -> Stage:
         )
         subprocess.run([UV, "lock", "--offline", "--quiet"], cwd=theirs, check=True)
     else:
-        (theirs / "requirements.txt").write_text("# nothing\n")
+        (theirs / "requirements.txt").write_text("colorama==0.4.6 ; sys_platform == 'win32'\n")
     (theirs / ".gitignore").write_text(".venv\nout/\n")
     (theirs / ".github" / "workflows" / "training.yml").write_text(
         changed(EXAMPLE.read_text(), stage.folder.name, setup)

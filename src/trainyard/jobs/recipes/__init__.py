@@ -7,7 +7,6 @@ module of `programs/presets/`.
 from collections.abc import Iterator
 from typing import Protocol
 
-from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.jobs.job_spec import JobSpec, Program
@@ -35,4 +34,4 @@ def find_job_recipe(config: Config, *, own: bool) -> JobRecipe:
         return own_command
     if config.recipe == COMMAND:
         return any_program
-    return trainyard_trainer if config.kind is RunKind.TRAINER else preset_recipe
+    return preset_recipe if config.is_program else trainyard_trainer

@@ -1,4 +1,4 @@
-"""Run `recipe: command`, or a preset without `log`, in a job: a run directory is stored and proven.
+"""Run `recipe: command` in a job: a run directory is stored and proven.
 
 Every pod runs `trainyard pod`, which starts the program of the configuration: directly, or by torchrun if
 there are several processes. The image needs the packages of the program and, beside them, Trainyard's core
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from trainyard.config.schema import Config
 from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import find_kind
-from trainyard.jobs.recipes.wrapped_program import pod_program
+from trainyard.jobs.recipes.pod_program import pod_program
 
 NAME = "program"
 

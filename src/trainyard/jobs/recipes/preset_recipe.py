@@ -1,22 +1,20 @@
 """Run the program of a preset (`programs/presets/`): check its configuration, make its command.
 
-In a job, the plan writes the command of a preset with `log` into a file, because it decides the steps and how
-often they are logged. Other presets are rendered where they run, as `recipe: command` is. What the command
-means is in the preset; the arithmetic of batches, degrees and memory is in `plan`.
+The command is rendered where it runs, in pods too; a job whose program could not run is refused before it is
+sent. What the command means is in the preset; the arithmetic of batches, degrees and memory is in `plan`.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from trainyard.config.kind import RunKind
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_spec import FILES_DIRECTORY, JobSpec, Program
+from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.wrapped_program import make_described_program
+from trainyard.jobs.recipes.pod_program import pod_program
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
@@ -29,8 +27,8 @@ from trainyard.programs.presets.preset import (
     render_preset,
     settings_problems,
 )
-from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER, program_of, program_with
 from trainyard.programs.program import Program as RunProgram
+from trainyard.programs.program import program_of, program_with
 from trainyard.run.run_settings import setting
 
 _GIB = 2**30
@@ -42,7 +40,7 @@ _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_
 
 
 def problems(config: Config, plan: JobSpec) -> Iterator[str]:
-    preset, run, kind = load_preset(config.recipe), _run_in_pods(config, plan), KINDS[plan.kind]
+    preset, run, kind = load_preset(config.recipe), run_in_pods(config, plan), KINDS[plan.kind]
     processes, gpus = plan.processes_per_node, plan.resources.gpus
     if preset.launcher == "auto":
         yield from any_program.ray_problems(config, plan)
@@ -51,7 +49,7 @@ def problems(config: Config, plan: JobSpec) -> Iterator[str]:
     if preset.launcher == "torchrun" and gpus and processes != gpus:
         yield (f"--nproc-per-node {processes}: this recipe starts one process per GPU, and a node has {gpus}")
     yield from preset_problems(preset, config, run)
-    for key, what in preset.paths.items() if preset.log else ():
+    for key, what in preset.paths.items():
         path = setting(config.to_plain(), key)
         if path is not None and not PurePosixPath(path).is_absolute():
             yield (
@@ -64,32 +62,9 @@ def problems(config: Config, plan: JobSpec) -> Iterator[str]:
 
 
 def program(config: Config, plan: JobSpec) -> Program:
-    preset = load_preset(config.recipe)
-    if not preset.log:
-        return any_program.program(config, plan)
-    rendered = render_preset(preset, config, _run_in_pods(config, plan))
-    torchrun = preset.launcher == "torchrun"
-    return make_described_program(
-        preset.name,
-        config,
-        plan,
-        rendered.words[1:] if torchrun else rendered.words,
-        torchrun=torchrun,
-        once=preset.launcher == "ray" and KINDS[plan.kind].on_ray,
-        environment=rendered.environment,
-        files=rendered.files,
-    )
-
-
-def _run_in_pods(config: Config, plan: JobSpec) -> PresetRun:
-    return _run(
-        config,
-        nodes=plan.nodes,
-        processes=plan.processes_per_node,
-        name=plan.name,
-        directory=plan.run_directory,
-        files=FILES_DIRECTORY,
-    )
+    # On Ray, torchrun is started on every node, and any other program on the head alone.
+    once = KINDS[plan.kind].on_ray and load_preset(config.recipe).launcher != "torchrun"
+    return pod_program(any_program.NAME, config, plan, once=once)
 
 
 def program_here(
@@ -99,7 +74,7 @@ def program_here(
 
     Raises ConfigError with every problem, one per line, and for a recipe that is no program.
     """
-    if config.kind is RunKind.TRAINER:
+    if not config.is_program:
         raise ConfigError(
             f"recipe: {config.recipe} trains with the trainer of this repository. Set recipe: command and "
             "program.command to run another program, or start trainyard train."
@@ -108,14 +83,7 @@ def program_here(
     if config.recipe == COMMAND:
         return program_of(config, base)
     preset, processes = load_preset(config.recipe), processes or config.program.processes
-    run = _run(
-        config,
-        nodes=nodes,
-        processes=processes,
-        name=run_directory.name,
-        directory=str(run_directory),
-        files=f"{run_directory}/{FILES_FOLDER}",
-    )
+    run = _run(config, str(run_directory), nodes, processes)
     if problems := [*preset_problems(preset, config, run)]:
         raise ConfigError("\n".join([*problems, f"recipe: {preset.name} cannot run. Nothing was started."]))
     rendered = render_preset(preset, config, run)
@@ -124,6 +92,7 @@ def program_here(
     return replace(
         program,
         files=rendered.files,
+        data=rendered.data if given.data is None else given.data,
         environment={**rendered.environment, **given.environment},
         steps=given.steps or config.training.max_steps,
         checkpoints=f"{run.checkpoints}/{preset.checkpoints}"
@@ -138,8 +107,6 @@ def program_here(
 def preset_problems(preset: Preset, config: Config, run: PresetRun) -> Iterator[str]:
     """Yield why the program of a preset cannot train with this configuration, wherever it runs."""
     yield from _key_problems(preset, config)
-    if preset.log:
-        yield from _step_problems(config)
     training = config.training
     if training.warmup_steps >= (training.max_steps or 0) > 0:
         yield (
@@ -178,37 +145,19 @@ def _key_problems(preset: Preset, config: Config) -> Iterator[str]:
         ("compute.replicas", compute.replicas, 1),
         ("data.hugging_face.dataset", config.data.hugging_face.dataset, None),
         ("checkpointing.shared", config.checkpointing.shared, True),
+        ("training.epochs", config.training.epochs, None),
     ):
         if found != kept and key not in preset.uses:
             yield f"{key}: {found} is for the trainer of this repository; leave it out with this recipe"
 
 
-def _step_problems(config: Config) -> Iterator[str]:
-    """Yield settings under which the program's log does not show how many steps were done."""
-    training, every = config.training, config.monitoring.log_steps
-    if training.max_steps is None:
-        yield "training.max_steps: null, but this recipe counts steps; set it to a number"
-    elif training.max_steps % every:
-        yield (
-            f"monitoring.log_steps: {every} does not divide training.max_steps, {training.max_steps}: the "
-            "program would not log its last step"
-        )
-    if training.epochs is not None and training.max_steps is not None:
-        yield (
-            "training.epochs: this recipe counts steps; set it to null, and training.max_steps alone decides"
-        )
+def run_in_pods(config: Config, plan: JobSpec) -> PresetRun:
+    """Return the run of a job, which its pods render the command for."""
+    return _run(config, plan.run_directory, plan.nodes, plan.processes_per_node)
 
 
-def _run(config: Config, *, nodes: int, processes: int, name: str, directory: str, files: str) -> PresetRun:
+def _run(config: Config, directory: str, nodes: int, processes: int) -> PresetRun:
     degrees = degrees_of(config, nodes=nodes, per_node=processes)
     if load_preset(config.recipe).only_data_parallel:
         degrees = replace(degrees, tensor=1, pipeline=1, context=1)
-    return PresetRun(
-        name=name,
-        directory=directory,
-        files=files,
-        checkpoints=f"{directory}/{CHECKPOINTS_FOLDER}",
-        nodes=nodes,
-        degrees=degrees,
-        settings=own_settings(config),
-    )
+    return PresetRun(directory, nodes, degrees, own_settings(config))

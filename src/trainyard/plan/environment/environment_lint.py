@@ -40,12 +40,9 @@ def lint(files: Iterable[EnvironmentFile]) -> list[Finding]:
     return sorted(found, key=lambda finding: (finding.file, finding.line, order.index(finding.severity)))
 
 
-def lint_objects(
-    name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope, beside: Iterable[SettingGroup] = ()
-) -> list[Finding]:
-    """Return the findings of Kubernetes objects, and of variables `beside` them that their programs get."""
-    file = read_environment_objects(name, objects, given)
-    return lint([replace(file, groups=(*file.groups, *beside))])
+def lint_objects(name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope) -> list[Finding]:
+    """Return the findings of Kubernetes objects."""
+    return lint([read_environment_objects(name, objects, given)])
 
 
 def _of_file(file: EnvironmentFile) -> Iterator[Finding]:

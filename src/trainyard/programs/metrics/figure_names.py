@@ -32,6 +32,8 @@ _RULES = (
     ("step", "iter", ""),
     ("epoch", "epoch", "current"),
     ("loss", "loss", "lm ce reduced total"),
+    ("loss", "pg loss", "actor"),  # verl's
+    ("reward", "critic score mean", ""),
     ("learning_rate", "lr", "group pg optim actor adamw adam sgd 0"),
     ("learning_rate", "learning rate", "group pg optim actor adamw adam sgd 0"),
     ("grad_norm", "grad norm", "optim actor l 2 total"),
@@ -45,10 +47,12 @@ _RULES = (
     ("samples_per_second", "samples per sec", "throughput"),
     ("step_seconds", "step seconds", ""),
     ("step_seconds", "step time", ""),
+    ("step_seconds", "iteration time", ""),
+    ("step_seconds", "timing s step", ""),
     ("mfu", "mfu", "bf 16 % throughput device"),
 )
 """Figure, the words that its name has, and those that it may have beside the plain ones."""
-_COUNTS = ("step", "samples", "tokens", "nan_steps", "skipped_steps")
+_COUNTS = ("step", "samples", "tokens", "nan_steps")
 _TIMES = frozenset(("time", "timestamp", "_timestamp", "wall_time", "_runtime", "_step"))
 """A row has its own `time`; these are no figures."""
 NUMBER = (

@@ -40,6 +40,8 @@ _CLOCK_SECONDS = 2.0
 """How much a clock may be set back while a program runs."""
 _SAMPLE_BYTES = 256
 _TIMES = ("time", "timestamp", "_timestamp", "wall_time")
+_BY_SAMPLES = " vs samples"
+"""The end of Megatron's tags whose steps are samples: each figure has one beside that of its steps."""
 _LEAST_TIME = 1e9
 """A smaller number is no Unix time, but seconds since some start."""
 _LINES_WITHOUT_ROW = 50
@@ -393,7 +395,8 @@ class _Events(_Reader):
             if event.HasField("summary"):
                 moment = event.wall_time
                 for value in event.summary.value:
-                    if (number := _scalar(value)) is not None:
+                    is_of_step = not value.tag.endswith(_BY_SAMPLES)
+                    if is_of_step and (number := _scalar(value)) is not None:
                         steps.setdefault(event.step, {})[value.tag] = number
         rows = []
         for step, figures in steps.items():

@@ -986,7 +986,8 @@ class Observer:
         if self.step <= 1 and self._reads <= MOST_READS and not self._is_idle():
             self._reads += 1
             where = options.get("f", file)
-            where = getattr(where, "name", where)
+            if not isinstance(where, os.PathLike):  # a Path has a `name`, too, that of the file alone
+                where = getattr(where, "name", where)
             facts: dict[str, Any] = {"path": ""}
             if isinstance(where, (str, bytes, os.PathLike)) and self._reads <= MOST_READS:
                 # The program may remove it before anybody else sees it: a copy, or one that a newer replaces.

@@ -69,11 +69,13 @@ PRESET = Preset(
     "deepspeed",
     command,
     launcher="torchrun",
-    log="json",
     checkpoints="global_step*/",
     memory=memory,
     settings_file=_FILE,
-    required={"program.script": "your script in the image"},
+    required={
+        "program.script": "your script in the image",
+        "training.max_steps": "the number of optimizer steps",
+    },
     paths={"program.script": "your script in the image"},
     planned={
         "train_batch_size": "program.global_batch",

@@ -55,5 +55,6 @@ PRESET = Preset(
     command,
     checkpoints="checkpoint-*",
     resume=("--resume_from_checkpoint", "{checkpoint}"),
+    uses=("training.epochs",),
     required={"program.script": "your script, which parses TrainingArguments"},
 )

@@ -37,5 +37,6 @@ PRESET = Preset(
     checkpoints="**/*.ckpt",
     resume=("--ckpt_path", "{checkpoint}"),
     switches=False,
+    uses=("training.epochs",),
     required={"program.script": "your script, which calls LightningCLI"},
 )

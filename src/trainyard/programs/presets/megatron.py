@@ -1,7 +1,7 @@
 """Megatron-LM's pretrain_gpt.py with the arguments of Megatron-Core 0.19.
 
-They describe the Llama family as model.architecture does. The last rank prints a line every
-monitoring.log_steps iterations; its loss is the mean over these iterations.
+They describe the Llama family as model.architecture does. The rows are those of TensorBoard, which the last
+rank writes, on whichever node it is.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,12 @@ def data_problems(config: Config) -> Iterator[str]:
         yield "model.tokenizer: null; name the folder or Hub id of the tokenizer that made data.train_path"
     if config.data.validation_path and not config.data.train_path:
         yield "data.train_path: null, but data.validation_path is set; set both"
+
+
+def data_files(config: Config) -> tuple[str, ...]:
+    """Return the files that Megatron-Core reads: two of each prefix, and none of mock data."""
+    paths = filter(None, (config.data.train_path, config.data.validation_path))
+    return tuple(f"{path}{ending}" for path in paths for ending in (".bin", ".idx"))
 
 
 def split(config: Config) -> str | None:
@@ -119,10 +125,16 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "eval-interval": training.validation_steps or training.max_steps,
         "eval-iters": training.validation_batches,
         "exit-signal-handler": True,
-        "tensorboard-dir": f"{run.directory}/tensorboard" if config.monitoring.tensorboard else None,
+        "tensorboard-dir": Planned(f"{run.directory}/tensorboard", "program.metrics"),
     }
     words = (config.cluster.pod.python, str(config.program.script))
-    return PresetCommand(words, options, environment=ENVIRONMENT)
+    return PresetCommand(
+        words,
+        options,
+        environment=ENVIRONMENT,
+        metrics=f"{run.directory}/tensorboard",
+        data=data_files(config),
+    )
 
 
 PRESET = Preset(
@@ -130,13 +142,14 @@ PRESET = Preset(
     command,
     problems,
     launcher="torchrun",
-    log="megatron",
-    rows_on_first_node=False,
     checkpoints="iter_*/",
     option=("--", " "),
     memory=lambda _config: "megatron",
     uses=tuple(f"compute.{name}_parallel" for name in ("tensor", "pipeline", "context", "expert")),
-    required={"program.script": "Megatron's pretrain_gpt.py in the image"},
+    required={
+        "program.script": "Megatron's pretrain_gpt.py in the image",
+        "training.max_steps": "the number of optimizer steps",
+    },
     paths={"program.script": "Megatron's pretrain_gpt.py in the image", **DATA_PATHS},
     planned={
         "train-samples": "training.max_steps",

@@ -3,8 +3,8 @@
 NeMo 3 has no `collections.llm`; there megatron does the same. The image needs `nemo_toolkit[nlp]` 2.x, which
 no image of docker/ has: NeMo 2 wants numpy 1, the training lock has numpy 2. The script imports only what
 NeMo 2.4.1, 2.5.3 and 2.7.3 have under the same names. That was read in their wheels; the script was not run
-with them. It trains a model of the Llama family by Megatron-Core, as document 003 of the design does. Rank 0
-prints a line every monitoring.log_steps steps; its loss is the mean over these steps.
+with them. It trains a model of the Llama family by Megatron-Core, as document 003 of the design does, and
+reports its rows with the calls of `trainyard`.
 """
 
 from collections.abc import Iterator
@@ -95,7 +95,6 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
             "context_parallel_size": degrees.context,
             "sequence_parallel": degrees.tensor > 1,
             "ckpt_async_save": False,
-            "progress_interval": config.monitoring.log_steps,
         },
         "checkpoint": {
             "dirpath": run.checkpoints,
@@ -119,6 +118,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
     return PresetCommand(
         (config.cluster.pod.python, f"{run.files}/train_nemo.py"),
         environment=megatron.ENVIRONMENT,
+        data=megatron.data_files(config),
         files={"nemo.json": values, "train_nemo.py": SCRIPT},
     )
 
@@ -130,12 +130,29 @@ import json
 from pathlib import Path
 
 import torch
+import trainyard
+from lightning.pytorch import Callback
 from nemo import lightning as nl
 from nemo.collections import llm
 from nemo.collections.common.tokenizers.huggingface.auto_tokenizer import AutoTokenizer
 from nemo.lightning.pytorch.callbacks import ModelCheckpoint, PreemptionCallback
 from nemo.lightning.pytorch.optim import CosineAnnealingScheduler, MegatronOptimizerModule
 from megatron.core.optimizer import OptimizerConfig
+
+
+class Rows(Callback):
+    """Report each step that Lightning logs, counted from 1, and the loss of each validation."""
+
+    def on_train_batch_end(self, trainer, *_):
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        loss = trainer.callback_metrics.get("reduced_train_loss")
+        if trainer.is_global_zero and loss is not None and (step % every == 0 or step == trainer.max_steps):
+            trainyard.log(step=step, loss=loss)
+
+    def on_validation_end(self, trainer, *_):
+        loss = trainer.callback_metrics.get("val_loss")
+        if trainer.is_global_zero and loss is not None and trainer.global_step:
+            trainyard.log(step=trainer.global_step, val_loss=loss)
 
 
 def main() -> None:
@@ -154,7 +171,7 @@ def main() -> None:
         accelerator="gpu",
         strategy=strategy,
         plugins=nl.MegatronMixedPrecision(precision="bf16-mixed"),
-        callbacks=[PreemptionCallback()],
+        callbacks=[PreemptionCallback(), Rows()],
         **given["trainer"],
     )
     torch.manual_seed(given["seed"])
@@ -182,9 +199,9 @@ PRESET = Preset(
     command,
     problems,
     launcher="torchrun",
-    log="nemo",
     checkpoints="*step=*/",
     memory=lambda _config: "megatron",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
+    required={"training.max_steps": "the number of optimizer steps"},
     paths=megatron.DATA_PATHS,
 )

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trainyard.config.kind import RunKind
 from trainyard.config.registries import PRESETS
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
+from trainyard.programs.program import CHECKPOINTS_FOLDER, FILES_FOLDER
 
 if TYPE_CHECKING:
     from trainyard.plan.parallel_degrees import Degrees
@@ -27,16 +27,21 @@ Values = Mapping[str, Any]
 class PresetRun:
     """The run that a command is made for."""
 
-    name: str
     directory: str
-    files: str
-    """The folder of the files that are written beside the program."""
-    checkpoints: str
-    """The folder of the program's own checkpoints."""
     nodes: int
     degrees: "Degrees"
     settings: Mapping[str, str]
     """The user's own settings of the program."""
+
+    @property
+    def files(self) -> str:
+        """The folder of the files that are written beside the program."""
+        return f"{self.directory}/{FILES_FOLDER}"
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the program's own checkpoints."""
+        return f"{self.directory}/{CHECKPOINTS_FOLDER}"
 
 
 class Planned(NamedTuple):
@@ -58,6 +63,8 @@ class PresetCommand:
     """Files beside the program by name: a text as it is, a mapping as JSON."""
     metrics: str = "auto"
     """As program.metrics, which replaces it."""
+    data: tuple[str, ...] | None = None
+    """As program.data, which replaces it; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +77,10 @@ class Preset:
     """Yields what the program cannot do, with the key to change."""
     launcher: Literal["auto", "torchrun", "ray"] = "auto"
     """auto: torchrun starts several processes; torchrun: also one; ray: once, on the head of a cluster."""
-    log: str | None = None
-    """The form of its log (`programs.metrics.log_reader`), if it logs every monitoring.log_steps steps. Then
-    a job requires each of these rows. None: the program decides what it logs."""
-    rows_on_first_node: bool = True
-    """Whether only rows of the first node count; if not, one process on any node prints them."""
     checkpoints: str = "*"
     """The pattern of its checkpoints in their folder."""
     resume: tuple[str, ...] = ()
     """Arguments that are added to resume; {checkpoint} becomes the path. Empty: it finds its own."""
-    lock: str = "requirements-training.txt"
-    """The lock of its image, a file of this repository; for a preset with `log`."""
     option: tuple[Literal["--", ""], Literal["=", " "]] = ("--", "=")
     """What precedes the name of an option, and its value. After a space, each word of a value is a word."""
     switches: bool = True
@@ -171,7 +171,7 @@ def with_settings(config: Config, given: Iterable[str]) -> Config:
     """
     if not (given := list(given)):
         return config
-    if config.kind is RunKind.TRAINER:
+    if not config.is_program:
         raise ConfigError(
             f"--program-set {given[0][:80]}: recipe {config.recipe} runs no other program with settings; "
             "use --set, or name the program with --recipe. Nothing was sent."

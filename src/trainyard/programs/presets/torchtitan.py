@@ -1,6 +1,7 @@
 """torchtitan 0.3, which chooses the model by its own configuration (program.preset).
 
-So model.architecture is used only for the checks of a plan.
+So model.architecture is used only for the checks of a plan. The rows are those of TensorBoard, which the rank
+with the loss writes, on whichever node it is.
 """
 
 from collections.abc import Iterator
@@ -47,6 +48,8 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "checkpoint.keep-latest-k": max(2, config.checkpointing.keep_last),
         "metrics.log-freq": Planned(config.monitoring.log_steps, "monitoring.log_steps"),
         "metrics.disable-color-printing": True,
+        "metrics.enable-tensorboard": Planned(True, "program.metrics"),
+        "metrics.save-tb-folder": Planned("tensorboard", "program.metrics"),
         "debug.seed": Planned(training.seed, "training.seed"),
         "compile.enable": config.compute.compile,
         "hf-assets-path": config.model.tokenizer,
@@ -54,7 +57,12 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         "checkpoint.initial-load-path": config.model.path,
     }
     start = (config.cluster.pod.python, "-m", "torchtitan.train")
-    return PresetCommand((*start, f"--module={module}", f"--config={name}"), options)
+    return PresetCommand(
+        (*start, f"--module={module}", f"--config={name}"),
+        options,
+        metrics=f"{run.directory}/tensorboard",
+        data=(config.data.train_path,) if config.data.train_path else None,
+    )
 
 
 PRESET = Preset(
@@ -62,11 +70,13 @@ PRESET = Preset(
     command,
     problems,
     launcher="torchrun",
-    log="torchtitan",
     checkpoints="step-*/",
     memory=lambda _config: "sharded",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
-    required={"program.preset": "torchtitan's module and configuration, such as llama3.llama3_8b"},
+    required={
+        "program.preset": "torchtitan's module and configuration, such as llama3.llama3_8b",
+        "training.max_steps": "the number of optimizer steps",
+    },
     paths={
         "model.tokenizer": "the tokenizer's folder",
         "data.train_path": "the data",

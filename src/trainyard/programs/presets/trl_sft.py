@@ -28,6 +28,7 @@ PRESET = Preset(
     command,
     checkpoints=hf_trainer.PRESET.checkpoints,
     resume=hf_trainer.PRESET.resume,
+    uses=("training.epochs",),
     required={
         "model.path": "the folder or Hub id of the model to train, such as Qwen/Qwen2.5-0.5B-Instruct",
         "data.train_path": "a dataset of the Hub, or a folder of data files",

@@ -2,12 +2,13 @@
 
 The driver runs once, on the head of the Ray cluster; verl starts its workers on all nodes. A step trains on
 questions × grpo.completions_per_question answers, all of them in one optimizer step. The data are parquet
-files in verl's columns, as its `examples/data_preprocess/gsm8k.py` writes them. The console logger prints a
-line for every step.
+files in verl's columns, as its `examples/data_preprocess/gsm8k.py` writes them. The rows are the lines of
+its logger `console`, one for every step: its logger `file` writes NaN as null.
 """
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from trainyard.config.schema import Config
 from trainyard.programs.presets.preset import Planned, Preset, PresetCommand, PresetRun, text_of
@@ -25,8 +26,6 @@ def problems(config: Config, run: PresetRun) -> Iterator[str]:
             yield f"program.settings: {name}: no version of verl has it; set training.max_steps"
         elif not re.fullmatch(r"[+~]{0,2}[A-Za-z_][\w.@/-]*", name):
             yield f"program.settings: {name[:80]!r} is not the name of a setting of verl"
-    if config.monitoring.log_steps != 1:
-        yield f"monitoring.log_steps: {config.monitoring.log_steps}, but verl logs every step; set it to 1"
     if run.degrees.global_batch % grpo.completions_per_question:
         key = "program.global_batch" if config.program.global_batch else "training.batch_size"
         yield (
@@ -103,7 +102,7 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
             "monitoring.wandb.enabled",
         ),
         "trainer.project_name": config.monitoring.wandb.project,
-        "trainer.experiment_name": run.name,
+        "trainer.experiment_name": PurePosixPath(run.directory).name,
         "trainer.nnodes": Planned(run.nodes, "--num-nodes"),
         "trainer.n_gpus_per_node": Planned(run.degrees.per_node, "--gpu-per-node"),
         "trainer.total_training_steps": Planned(training.max_steps, "training.max_steps"),
@@ -116,7 +115,11 @@ def command(config: Config, run: PresetRun) -> PresetCommand:
         # The rows and checkpoints of the v1 trainer are not known here.
         "trainer.use_v1": False,
     }
-    return PresetCommand((config.cluster.pod.python, "-m", "verl.trainer.main_ppo"), options)
+    return PresetCommand(
+        (config.cluster.pod.python, "-m", "verl.trainer.main_ppo"),
+        options,
+        data=tuple(filter(None, (data.train_path, data.validation_path))),
+    )
 
 
 PRESET = Preset(
@@ -124,9 +127,7 @@ PRESET = Preset(
     command,
     problems,
     launcher="ray",
-    log="verl",
     checkpoints="global_step_*/",
-    lock="requirements-verl.txt",
     option=("", "="),
     switches=False,
     memory=lambda _config: "sharded",
@@ -145,11 +146,11 @@ PRESET = Preset(
         },
         "grpo": {"completions_per_question": 8, "max_completion_tokens": 1024, "kl_coefficient": 0.001},
         "data": {"sequence_length": 1536},
-        "monitoring": {"log_steps": 1},
         "checkpointing": {"save_steps": 20},
     },
     required={
         "model.path": "the folder or Hub id of the model to train, such as Qwen/Qwen2.5-0.5B-Instruct",
+        "training.max_steps": "the number of optimizer steps",
         **PARQUET,
     },
     paths=PARQUET,

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.kind import RunKind
 from trainyard.config.load import config_sha256, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainyardError
@@ -46,7 +45,7 @@ def has_been_trained(
     if config_sha256(given) in recorded:
         return True
     with suppress(TrainyardError, OSError):
-        wanted = given if given.kind is not RunKind.TRAINER else config_of_run(path, overrides, run_directory)
+        wanted = given if given.is_program else config_of_run(path, overrides, run_directory)
         return any(is_config_of(directory, digest, wanted) for digest in recorded)
     return False
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from trainyard.errors import ConfigError
 from trainyard.programs.metric_rows import row_fault
 from trainyard.programs.metrics.figure_names import read_number
-from trainyard.programs.metrics.log_reader import FORMS, LogReader
+from trainyard.programs.metrics.log_reader import LogReader
 
 Row = dict[str, Any]
 ESC = "\x1b"
@@ -58,7 +57,6 @@ class Printed:
     """The figures of the row besides step, loss and gradient norm."""
     validation: Callable[[int, str], str] | None = None
     """The line of a validation after the step."""
-    form: str = "auto"
 
 
 PRINTED: Mapping[str, Printed] = {
@@ -76,37 +74,6 @@ PRINTED: Mapping[str, Printed] = {
         {"learning_rate": 0.001},
         validation=lambda step, loss: f"step {step} val_loss={loss}",
     ),
-    "megatron": Printed(
-        lambda step, loss, norm: (
-            f" [2026-08-22 15:22:22.123456] iteration {step:8d}/   10000 | consumed samples:       256000 | "
-            "elapsed time per iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 410.2 | "
-            f"learning rate: 9.950000E-06 | global batch size:   512 | lm loss: {loss} | loss scale: 1.0 | "
-            f"grad norm: {norm} | number of skipped iterations:   0 | number of nan iterations:   0 |"
-        ),
-        {
-            "learning_rate": 9.95e-06,
-            "step_seconds": 1.2345,
-            "skipped_steps": 0,
-            "nan_steps": 0,
-            "samples": 256000,
-            "throughput per GPU (TFLOP/s/GPU)": 410.2,
-            "global batch size": 512.0,
-            "loss scale": 1.0,
-        },
-        validation=lambda step, loss: (
-            f" validation loss at iteration {step} | lm loss value: {loss} | lm loss PPL: 9.0E+00 | "
-        ),
-        form="megatron",
-    ),
-    "nemo": Printed(
-        lambda step, loss, norm: (
-            f"Training epoch 0, iteration {step - 1}/999 | lr: 1.8e-06 | global_batch_size: 512 | "
-            f"global_step: {step - 1} | reduced_train_loss: {loss} | train_step_timing in s: 1.25 | "
-            f"consumed_samples: 5120 | grad_norm: {norm}"
-        ),
-        {"learning_rate": 1.8e-06, "step_seconds": 1.25, "samples": 5120, "global_batch_size": 512.0},
-        form="nemo",
-    ),
     "verl": Printed(
         lambda step, loss, norm: (
             f"step:{step} - actor/pg_loss:{loss} - actor/kl_loss:0.001 - actor/grad_norm:{norm} - "
@@ -117,35 +84,17 @@ PRINTED: Mapping[str, Printed] = {
             "reward": 0.625,
             "learning_rate": 1e-06,
             "step_seconds": 36.5,
-            "tokens_per_second_per_gpu": 1234.5,
+            "perf/throughput": 1234.5,
             "epoch": 0.0,
             "actor/kl_loss": 0.001,
         },
         validation=lambda step, loss: f"step:{step} - val/loss:{loss}",
-        form="verl",
-    ),
-    "torchtitan": Printed(
-        lambda step, loss, norm: (
-            f"[titan] 2026-08-22 - root - INFO {ESC}[31mstep: {step}  {ESC}[32mloss:  {loss}  "
-            f"{ESC}[38;2;180;6;0mgrad_norm:  {norm}  {ESC}[36mmemory: 30.12GiB(38.02%)  {ESC}[34mtps: 7,890  "
-            f"{ESC}[35mtflops: 456.78  {ESC}[35mmfu: 46.18%{ESC}[39m"
-        ),
-        {
-            "tokens_per_second_per_gpu": 7890,
-            "tflops": 456.78,
-            "mfu": 0.4618,
-        },
-        validation=lambda step, loss: (
-            f"[titan] 2026-08-22 15:22:22,123 - root - INFO - validate step: {step}  loss: {loss}  "
-            "memory: 30.12GiB(38.02%)  tps: 7,890"
-        ),
-        form="torchtitan",
     ),
 }
 
 
-def read(text: str, form: str = "auto") -> list[Row]:
-    reader = LogReader(form)
+def read(text: str) -> list[Row]:
+    reader = LogReader()
     return reader.take(text) + reader.close()
 
 
@@ -159,14 +108,14 @@ def row_of(form: str, step: int, loss: float | str = 0.5, norm: float | str = 1.
 
 @each_case("form", PRINTED)
 def test_each_number_is_read_in_each_form_behind_each_prefix(form: str) -> None:
-    kind, wrong = PRINTED[form].form, []
+    wrong = []
     for prefix in PREFIXES:
         for text, value in NUMBERS.items():
-            if read(printed(form, 7, loss=text, prefix=prefix), kind) != [row_of(form, 7, loss=value)]:
+            if read(printed(form, 7, loss=text, prefix=prefix)) != [row_of(form, 7, loss=value)]:
                 wrong.append((prefix, "loss", text))
-            if read(printed(form, 7, norm=text, prefix=prefix), kind) != [row_of(form, 7, norm=value)]:
+            if read(printed(form, 7, norm=text, prefix=prefix)) != [row_of(form, 7, norm=value)]:
                 wrong.append((prefix, "norm", text))
-            is_faulty = [bool(row_fault(row)) for row in read(printed(form, 3, loss=text), kind)]
+            is_faulty = [bool(row_fault(row)) for row in read(printed(form, 3, loss=text))]
             if is_faulty != [isinstance(value, str)]:
                 wrong.append((prefix, "fault", text))
     assert not wrong
@@ -174,15 +123,15 @@ def test_each_number_is_read_in_each_form_behind_each_prefix(form: str) -> None:
 
 @each_case("form", PRINTED)
 def test_noise_around_rows_and_any_chunks_change_nothing(form: str) -> None:
-    kind, rows = PRINTED[form].form, [row_of(form, step) for step in (1, 2, 10)]
+    rows = [row_of(form, step) for step in (1, 2, 10)]
     for noise in NOISE:
         text = noise.join(["", *(printed(form, step) for step in (1, 2, 10)), ""])
-        assert read(text, kind) == rows
-        assert read(BAR + text.replace("\n", f"\n{BAR}\r"), kind) == rows
-    assert read(BAR.strip("\r") + printed(form, 3), kind) == [row_of(form, 3)]
+        assert read(text) == rows
+        assert read(BAR + text.replace("\n", f"\n{BAR}\r")) == rows
+    assert read(BAR.strip("\r") + printed(form, 3)) == [row_of(form, 3)]
     text = "".join(printed(form, step, prefix=f"{ESC}[36m(A pid=1){ESC}[0m ") for step in (1, 2, 10))
     for size in (1, 2, 7, 64, 1000):
-        reader = LogReader(kind)
+        reader = LogReader()
         chunks = [text[start : start + size] for start in range(0, len(text), size)]
         assert [row for chunk in chunks for row in reader.take(chunk)] + reader.close() == rows
 
@@ -192,34 +141,29 @@ def test_a_validation_is_a_row_of_its_own(form: str) -> None:
     shown = PRINTED[form]
     assert shown.validation is not None
     for prefix in PREFIXES:
-        rows = read(printed(form, 4, prefix=prefix) + f"{prefix}{shown.validation(4, '2.25')}\n", shown.form)
+        rows = read(printed(form, 4, prefix=prefix) + f"{prefix}{shown.validation(4, '2.25')}\n")
         assert rows == [row_of(form, 4), {"step": 4, "val_loss": 2.25}]
-    assert row_fault(read(f"{shown.validation(4, 'nan')}\n", shown.form)[-1])
+    assert row_fault(read(f"{shown.validation(4, 'nan')}\n")[-1])
 
 
 @each_case("text", ["None", "********", "?"])
-@each_case("form", ["megatron", "nemo", "verl", "torchtitan", "json"])
+@each_case("form", ["verl", "json"])
 def test_a_loss_that_is_no_number_stays_in_the_row(form: str, text: str) -> None:
     """A proof must see a printed figure that is no number; if left out, the figure would seem unknown."""
-    (row,) = read(printed(form, 3, loss=text), PRINTED[form].form)
+    (row,) = read(printed(form, 3, loss=text))
     assert row["loss"] == text
     assert row_fault(row)
 
 
-def test_megatron_leaves_a_loss_of_nan_out_of_its_line() -> None:
-    line = printed("megatron", 500).replace("lm loss: 0.5 | ", "")
-    (row,) = read(line, "megatron")
-    assert row_fault(row) == "step 500: the loss is not printed, which is not finite"
-    (row,) = read(printed("megatron", 500).replace("nan iterations:   0", "nan iterations:   2"), "megatron")
-    assert row_fault(row) == "step 500: 2 steps had a loss that is not finite"
-
-
-@each_case("form", ["auto", *FORMS])
 @each_case(
     "line",
     [
         *("", "iteration", "step:", "{", "[]", "{" * 100_000, '{"a":' * 50_000, "[" * 100_000, "\x00\xff"),
-        *("step: 10 loss is fine", "Training epoch 0, iteration 3/9 | lr: 1", '{"step": true, "x": 1}'),
+        *(
+            "step: 10 loss is fine",
+            "Training epoch 0, iteration 3/9 | reduced_train_loss: 1",
+            '{"step": true, "x": 1}',
+        ),
         *(" iteration x/ 10 | lm loss: 1 |", "step:5 - val-core/openai/gsm8k/reward/mean@1:0.5"),
         *("Traceback (most recent call last):", '{"step": 1}', "loss: 2.3", "| loss 2.5 | lr 0.1"),
         "Average loss over 3 steps was fine: {'model': 'x', 'lossy': True}",
@@ -229,8 +173,8 @@ def test_megatron_leaves_a_loss_of_nan_out_of_its_line() -> None:
         *("loading shard 3/3, loss of the base model 3.1", "step 10 loss 2,31", "step 3: loss 4x"),
     ],
 )
-def test_other_lines_are_no_rows(form: str, line: str) -> None:
-    assert read(f"{line}\n" * 2, form) == []
+def test_other_lines_are_no_rows(line: str) -> None:
+    assert read(f"{line}\n" * 2) == []
 
 
 @pytest.mark.parametrize(
@@ -298,26 +242,6 @@ def test_rows_of_trl_have_its_figures_under_their_names() -> None:
 def test_a_hidden_nan_is_a_fault() -> None:
     nan = "{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.001', 'epoch': '0.0625'}\n"
     assert row_fault(read(nan)[0]) == "epoch 0.0625: the gradient norm is nan, which is not finite"
-
-
-# The forms of presets.
-
-
-def test_nemo_prints_its_last_validation_loss_in_every_line() -> None:
-    lines = (
-        printed("nemo", step)[:-1] + f" | val_loss: {2.5 if step < 4 else 2.25}\n" for step in range(1, 7)
-    )
-    rows = read("".join(lines), "nemo")
-    assert [(row["step"], row["val_loss"]) for row in rows if "val_loss" in row] == [(1, 2.5), (4, 2.25)]
-
-
-def test_the_loss_of_torchtitans_ranks_without_the_last_stage_is_no_row() -> None:
-    assert read(printed("torchtitan", 3, loss="-1.00000"), "torchtitan") == []
-
-
-def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="metrics: 'keras' is no form of a log; use auto, json, "):
-        LogReader("keras")
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,47 @@ def add(writer: Any, step: int, *, new_layout: bool = False, **figures: float) -
     writer.flush()
 
 
+def add_tags(writer: Any, step: int, figures: dict[str, float]) -> None:
+    add(writer, step, new_layout=False, **figures)
+
+
+def test_events_of_megatron_and_torchtitan_are_rows_of_their_steps(folder: Folder) -> None:
+    """Their tags, as their sources write them; Megatron has each figure twice, once by samples."""
+    files = MetricFiles(folder.path, "tensorboard")
+    writer = event_file(folder, "tensorboard")
+    for step in (1, 2):
+        own = {"lm loss": 3.0 / step, "learning-rate": 1e-4, "grad-norm": 2.0, "batch-size": 512.0}
+        add_tags(writer, step, own)
+        add_tags(writer, 512 * step, {f"{tag} vs samples": value for tag, value in own.items()})
+    add_tags(writer, 2, {"iteration-time": 0.5, "lm loss validation": 2.5, "lm loss validation-test": 2.6})
+    add_tags(writer, 1024, {"lm loss validation vs samples": 2.5})
+    assert polled(files) == [
+        {"step": 1, "loss": 3.0, "learning_rate": pytest.approx(1e-4), "grad_norm": 2.0, "batch-size": 512.0},
+        {
+            "step": 2,
+            "loss": 1.5,
+            "learning_rate": pytest.approx(1e-4),
+            "grad_norm": 2.0,
+            "batch-size": 512.0,
+            "step_seconds": 0.5,
+            "val_loss": 2.5,
+            "lm loss validation-test": pytest.approx(2.6),
+        },
+    ]
+    writer = event_file(folder, "tensorboard/20261130-1200")
+    figures = {"loss_metrics/global_avg_loss": 2.0, "loss_metrics/global_max_loss": 2.5, "grad_norm": 1.5}
+    add_tags(writer, 10, {**figures, "mfu(%)": 50.0, "validation_metrics/loss": 2.25})
+    (row,) = polled(files)
+    assert row == {
+        "step": 10,
+        "loss": 2.0,
+        "loss_metrics/global_max_loss": 2.5,
+        "grad_norm": 1.5,
+        "mfu": 0.5,
+        "val_loss": 2.25,
+    }
+
+
 @pytest.mark.parametrize("new_layout", [False, True])
 def test_events_of_tensorboard_are_read_as_they_come(folder: Folder, new_layout: bool) -> None:
     files = MetricFiles(folder.path)
