@@ -27,7 +27,7 @@ from trainyard.config.from_weights import (
     open_keys,
     require_weights,
 )
-from trainyard.config.keys import leaf_keys, section_at, types_of, unknown_key
+from trainyard.config.keys import leaf_keys, section_at, takes_collection, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Origin, describe_error, merge, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config
@@ -130,7 +130,7 @@ def _apply(document: Document, argument: str) -> None:
     """Set the value of a `key=value`; a quoted text, and a collection that the key takes, are YAML."""
     key, equals, text = (part.strip() for part in argument.partition("="))
     path, origin = tuple(key.split(".")), Origin(SET, argument=argument)
-    is_yaml = text[:1] in ('"', "'") or (text[:1] in ("[", "{") and {"array", "object"} & types_of(key))
+    is_yaml = text[:1] in ('"', "'") or (text[:1] in ("[", "{") and takes_collection(path))
     try:
         if not equals or not key:
             raise ValueError("expected key=value, for example training.max_steps=50")
