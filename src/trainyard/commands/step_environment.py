@@ -47,7 +47,6 @@ from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
-    expected_writes,
     failure,
     findings_record,
     judge_machine,
@@ -248,8 +247,8 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         disk=str(run_dir),
         disk_free_bytes=local_machine.free_bytes(run_dir)
         + local_machine.measure_path(run_dir / "checkpoints"),
-        disk_file_system=local_machine.file_system_of(run_dir),
-        rooms=expected_writes(config, local_machine, store_folder=store_folder),
+        has_store=store_folder is not None
+        and local_machine.file_system_of(store_folder) == local_machine.file_system_of(run_dir),
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
         missing_for_compiling=local_machine.missing_for_compiling(
