@@ -302,10 +302,10 @@ def test_a_hosted_machine_has_less_time(smoke: Config) -> None:
 
 
 def test_a_segment_and_the_plan_within_the_output_are_read() -> None:
-    assert read_segment(FIRST.to_text()) == FIRST
+    assert read_segment(FIRST.to_json()) == FIRST
     handover = {
         "inputs": {},
-        "segment": json.loads(FIRST.to_text()),
+        "segment": FIRST.to_json(),
         "store": "s3://ml-runs",
         "most_segments": 20,
     }
