@@ -155,36 +155,28 @@ def processes(value: str) -> int:
 
 def amount(value: str) -> float:
     """A finite number from 0."""
-    found = _decimal(value)
-    if not 0 <= found < math.inf:
-        raise refusal(value, "is not a number from 0")
-    return found
+    return _decimal(value, lambda found: 0 <= found < math.inf, "is not a number from 0")
 
 
 def share(value: str) -> float:
     """A number above 0 and up to 1."""
-    found = _decimal(value)
-    if not 0 < found <= 1:
-        raise refusal(value, "is not a share such as 0.4 (above 0, at most 1)")
-    return found
+    return _decimal(value, lambda found: 0 < found <= 1, "is not a share such as 0.4 (above 0, at most 1)")
 
 
 def seconds(value: str) -> float:
     """A time limit in seconds: above 0, and at most a day."""
-    found = _decimal(value)
-    if not 0 < found <= _DAY_SECONDS:
-        raise refusal(value, "is not a number of seconds above 0, at most a day")
-    return found
+    words = "is not a number of seconds above 0, at most a day"
+    return _decimal(value, lambda found: 0 < found <= _DAY_SECONDS, words)
 
 
 def pause(value: str) -> float:
     """Seconds to wait: from 0, and at most a day."""
-    found = _decimal(value)
-    if not 0 <= found <= _DAY_SECONDS:
-        raise refusal(value, "is not a number of seconds from 0, at most a day")
+    words = "is not a number of seconds from 0, at most a day"
+    return _decimal(value, lambda found: 0 <= found <= _DAY_SECONDS, words)
+
+
+def _decimal(value: str, fits: Callable[[float], bool], words: str) -> float:
+    found = float(value) if _DECIMAL.fullmatch(value) else math.nan
+    if not fits(found):
+        raise refusal(value, words)
     return found
-
-
-def _decimal(value: str) -> float:
-    """The number in `value` in ASCII digits; "not a number" for any other text."""
-    return float(value) if _DECIMAL.fullmatch(value) else math.nan

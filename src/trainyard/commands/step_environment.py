@@ -222,9 +222,7 @@ def other_gpu_processes() -> tuple[GpuProcess, ...]:
         elif each.pid not in own:
             environment = process.environment()  # empty if it may not be read
             known = {key: environment[key] for key in VARIABLES if key in environment}
-            user, is_own = process.user
-            may_read = known if environment else None
-            found.append(GpuProcess(each.pid, command, each.memory_bytes, user, is_own, may_read))
+            found.append(GpuProcess(each.pid, command, each.memory_bytes, process.user, known))
     return tuple(found)
 
 

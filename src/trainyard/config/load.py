@@ -176,11 +176,12 @@ def _validate(document: Document, file: Origin, unknown: frozenset[str]) -> Conf
             problem = describe_error(detail, path)
             document.problems.append((document.origin_of(path, file), ".".join(path), problem))
         return None
-    for impossible in impossible_combinations(config):
-        if unknown.isdisjoint(impossible.keys):
-            origins = [document.origin_of(tuple(key.split(".")), file) for key in impossible.keys]
+    for keys, reason in impossible_combinations(config):
+        key, *_ = involved = keys.split()
+        if unknown.isdisjoint(involved):
+            origins = [document.origin_of(tuple(each.split(".")), file) for each in involved]
             blamed = next((origin for origin in origins if origin.file == SET), origins[0])
-            document.problems.append((blamed, impossible.keys[0], impossible.reason))
+            document.problems.append((blamed, key, reason))
     return config
 
 

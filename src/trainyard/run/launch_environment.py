@@ -92,14 +92,14 @@ def place_in_run(
     # HyperPod's operator sets two numbers and nothing else: its agent receives the rest over HTTP.
     if has_agent and number is None and not (address or endpoint) and environment.get("NPROC_PER_NODE"):
         names = {"AGENT_HOST": "--server-host", "AGENT_PORT": "--server-port"}
-        options = (f"{names[name]}={environment[name]}" for name in names if environment.get(name))
-        return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
+        server = (f"{names[name]}={environment[name]}" for name in names if environment.get(name))
+        return NodeLauncher(nodes, None, per_node, agent=(AGENT, *server))
     if nodes == 1:
         return NodeLauncher(1, 0, per_node)
     if endpoint:
         backend = environment.get("PET_RDZV_BACKEND") or "c10d"
-        meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}")
-        return NodeLauncher(nodes, None, per_node, meet)
+        options = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}")
+        return NodeLauncher(nodes, None, per_node, options)
     if not address:
         raise _refusal(
             f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
