@@ -77,8 +77,10 @@ class MachineFacts:
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
     """The missing system packages that torch.compile needs."""
-    has_store: bool = False
-    """Whether the disk of the run's folder gets the copy in a store that is a folder, too."""
+    store: str = ""
+    """The store, if it is a folder and the run is not in it yet."""
+    store_free_bytes: int | None = None
+    """Free bytes on the disk of the store; None if it is the disk of the run."""
     memory: Memory | None = None
     """None when it is not known or does not matter."""
     has_commit: bool = True
@@ -106,7 +108,7 @@ def judge_machine(config: Config, facts: MachineFacts) -> tuple[Finding, ...]:
         *_gpu(config.model.device, facts),
         *_gpu_memory(config, facts),
         *_memory(config, facts.memory),
-        _disk(config, facts),
+        *_disks(config, facts),
     )
 
 
@@ -324,16 +326,22 @@ def _memory_fix(config: Config) -> str:
     )
 
 
-def _disk(config: Config, facts: MachineFacts) -> Finding:
-    free, run = facts.disk_free_bytes, disk_bytes_needed(config)
-    copy = store_bytes_needed(config) if facts.has_store else 0
-    if free >= run + copy:
-        return success("disk", f"{format_bytes(free)} free, {format_bytes(run + copy)} needed")
-    stored = f"; their copy in the store: {format_bytes(copy)}" if copy else ""
+def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
+    run, copy = disk_bytes_needed(config), store_bytes_needed(config) if facts.store else 0
+    what = f"{_checkpoints_held(config)} checkpoints"
+    if facts.store_free_bytes is not None:
+        yield _disk(facts.store, facts.store_free_bytes, copy, "the stored copy")
+    elif copy:
+        run, what = run + copy, f"{what}; the copy in {facts.store}: {format_bytes(copy)}"
+    yield _disk(facts.disk, facts.disk_free_bytes, run, what)
+
+
+def _disk(place: str, free: int, needs: int, what: str) -> Finding:
+    if free >= needs:
+        return success("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
     return failure(
         "disk",
-        f"{format_bytes(free)} free at {facts.disk}, but {format_bytes(run + copy)} are needed "
-        f"({_checkpoints_held(config)} checkpoints{stored})",
+        f"{format_bytes(free)} free at {place}, but {format_bytes(needs)} are needed ({what})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
         "or the store on a larger disk",
     )

@@ -261,14 +261,18 @@ def test_unknown_memory_is_not_judged() -> None:
     assert "memory" not in [found.subject for found in judge_machine(config("cpu"), CPU_BOX)]
 
 
-@pytest.mark.parametrize("has_store", [True, False])
-def test_the_copy_in_a_store_on_the_same_disk_is_added(has_store: bool) -> None:
-    free = disk_bytes_needed(config()) + store_bytes_needed(config()) - 1
-    disk = finding(
-        judge_machine(config(), replace(CPU_BOX, disk_free_bytes=free, has_store=has_store)), "disk"
-    )
-    assert (disk.severity is Severity.ERROR) is has_store
-    assert ("their copy in the store" in disk.evidence) is has_store
+@pytest.mark.parametrize("free_of_store", [None, 0, 71 * GB])
+def test_the_copy_in_a_store_needs_room_on_its_disk(free_of_store: int | None) -> None:
+    run, copy = disk_bytes_needed(config()), store_bytes_needed(config())
+    there = replace(CPU_BOX, store="/srv/store", store_free_bytes=free_of_store)
+    for free in (run - 1, run, run + copy):
+        findings = judge_machine(config(), replace(there, disk_free_bytes=free))
+        fits = free >= run + copy if free_of_store is None else free >= run and free_of_store >= copy
+        assert (worst_severity(findings) is Severity.PASSED) is fits
+        disks = [each.evidence for each in findings if each.subject == "disk"]
+        assert len(disks) == (1 if free_of_store is None else 2)
+        if free == run and not fits:
+            assert any("/srv/store" in each for each in disks)
 
 
 @pytest.mark.parametrize(
