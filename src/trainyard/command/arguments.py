@@ -3,7 +3,7 @@
     text of an option --type--> value | ArgumentTypeError, which argparse prints with the option's name
 
 Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
-opened here: only the names in a path are checked.
+opened here.
 """
 
 import argparse
@@ -21,8 +21,6 @@ MOST_SHOWN = 60
 """A wrong value is repeated in its message up to this many characters."""
 _DIGITS = 18
 """Most digits of a whole number, so that it fits into every counter and file name."""
-_NAME_BYTES, _PATH_BYTES = 255, 4095
-"""Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
 _MOST_PROCESSES = 1024
 _LONGEST_DAYS = 36500
@@ -43,13 +41,6 @@ def quote(text: str) -> str:
 def refusal(value: str, why: str) -> argparse.ArgumentTypeError:
     """The error for a wrong `value`: `'x' is not a whole number above 0`."""
     return argparse.ArgumentTypeError(f"{quote(value)} {why}")
-
-
-def with_short_words(message: str, most: int) -> str:
-    """`message` with each word cut to `most` characters, because a given value may have any length."""
-    return re.sub(
-        rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
-    )
 
 
 def parse(read: Callable[[str], Value], value: str, name: str) -> Value:
@@ -90,16 +81,9 @@ def object_name_if_given(value: str) -> str:
 
 
 def path(value: str) -> Path:
-    """A path, whose names may have any bytes. An empty one, which would mean the working directory, is
-    refused."""
+    """A path. An empty one, which would mean the working directory, is refused."""
     if not value:
         raise argparse.ArgumentTypeError("the path is empty; write . for the working directory")
-    encoded = value.encode(errors="surrogateescape")
-    longest = max(len(name) for name in encoded.split(b"/"))
-    if longest > _NAME_BYTES:
-        raise refusal(value, f"holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}")
-    if len(encoded) > _PATH_BYTES:
-        raise refusal(value, f"is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened")
     return Path(value)
 
 

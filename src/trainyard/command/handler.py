@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from trainyard.command import arguments, output
+from trainyard.command import output
 from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
@@ -26,8 +26,6 @@ from trainyard.errors import ExitCode, TrainyardError
 # The package `trainyard` of an index is another project.
 DISTRIBUTION = "trainyard-ci"
 _FLUSH_SECONDS = 3.0
-_LONGEST_WORD = 1000
-"""Longest word in a message, in characters; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """Errors for a name that does not exist; the person who gave it sees the message."""
 _OF_THE_MACHINE = (
@@ -139,7 +137,7 @@ def code_of(main: Callable[[], int]) -> int:
     except SystemExit as leaving:
         return int(leaving.code or 0)  # argparse has printed the help
     except TrainyardError as error:
-        _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
+        _say(f"{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         _say("Interrupted.\n")

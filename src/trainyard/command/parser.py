@@ -16,9 +16,6 @@ from trainyard.command import arguments, output
 from trainyard.errors import ConfigError, ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_MOST_REPEATED = 120
-"""Longest word in a message of argparse."""
-
 
 # The only argument with which a command's `parse_args` raises ParserFound instead of parsing.
 SHOW_PARSER = "\0parser"
@@ -111,8 +108,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = self._with_nearest_name(message)
         with contextlib.suppress(OSError):  # nobody reads stderr
-            short = arguments.with_short_words(message, most=_MOST_REPEATED)
-            sys.stderr.write(f"{self.prog}: error: {short}\n{self._short_usage()}\n")
+            sys.stderr.write(f"{self.prog}: error: {message}\n{self._short_usage()}\n")
             sys.stderr.flush()
         raise UsageExit(message)
 
