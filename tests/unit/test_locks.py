@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.cases import each_case
@@ -54,13 +53,9 @@ def pins(name: str) -> tuple[Pin, ...]:
     return read_pins((ROOT / f"requirements-{name}.txt").read_text())
 
 
-def applies(pin: Pin, where: dict[str, str]) -> bool:
-    return pin.marker is None or Marker(pin.marker).evaluate(dict[str, str | frozenset[str]](where))
-
-
 def pinned(name: str, where: dict[str, str]) -> dict[str, str]:
     """Package -> version in one environment; two versions of one package there would be a broken lock."""
-    counted = [(pin.name, pin.version) for pin in pins(name) if applies(pin, where)]
+    counted = [(pin.name, pin.version) for pin in pins(name) if pin.applies(where)]
     assert len(counted) == len(dict(counted))
     return dict(counted)
 

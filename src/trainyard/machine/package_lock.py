@@ -25,9 +25,9 @@ class Pin:
     marker: str | None
     """Where the pin applies, for example `sys_platform == 'linux'`; None applies everywhere."""
 
-    def applies(self) -> bool:
-        """Return whether the pin applies to the running interpreter."""
-        return self.marker is None or Marker(self.marker).evaluate()
+    def applies(self, environment: Mapping[str, str] | None = None) -> bool:
+        """Return whether the pin applies to these marker variables; None: the running interpreter."""
+        return self.marker is None or Marker(self.marker).evaluate(dict(environment) if environment else None)
 
 
 def read_pins(text: str) -> tuple[Pin, ...]:

@@ -12,15 +12,19 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def describe_wait(
-    what: str, seconds: float, *, log: Callable[[str], None] = _logger.info, every: float = EVERY_SECONDS
+    what: str,
+    seconds: float | None,
+    *,
+    log: Callable[[str], None] = _logger.info,
+    every: float = EVERY_SECONDS,
 ) -> Iterator[None]:
-    """Print a line every `every` seconds while the body waits for `what`, for at most `seconds`."""
+    """Print a line every `every` seconds while the body waits for `what`, for at most `seconds` if known."""
     started, over = time.monotonic(), threading.Event()
 
     def log_lines() -> None:
         while not over.wait(every):
-            passed = time.monotonic() - started
-            log(f"waiting for {what}, for {_minutes(passed)} of at most {_minutes(seconds)}")
+            most = "" if seconds is None else f" of at most {_minutes(seconds)}"
+            log(f"waiting for {what}, for {_minutes(time.monotonic() - started)}{most}")
 
     thread = threading.Thread(target=log_lines, name="waiting", daemon=True)
     thread.start()
