@@ -76,8 +76,7 @@ install-core: $(VENV)/core.stamp ## the environment without torch, from requirem
 
 install-dev: $(VENV)/development.stamp ## the same, and the tools that judge the code
 
-# `exec` replaces make's shell, so that signals reach Python. TRAINYARD_COMMAND_LINE begins the commands that are suggested.
-train resume: export TRAINYARD_COMMAND_LINE = make $(if $(STORE),'STORE=$(STORE)')
+# `exec` replaces make's shell, so that signals reach Python.
 # A program that a configuration names, such as `python`, is that of the environment.
 train resume: export PATH := $(abspath $(VENV))/bin:$(PATH)
 PIPELINE = @exec "$(RUN)" -m trainyard run --settings "$$SET" --runs "$(RUNS)" --store "$(STORE)"

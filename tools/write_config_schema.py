@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from trainyard.artifacts.promotion import Promotion
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.command import handler
-from trainyard.config.keys import fragment_of, leaf_keys
+from trainyard.config.keys import leaf_keys
 from trainyard.config.problems import show_value
 from trainyard.config.schema import Config
 from trainyard.config.section import MOST
@@ -209,6 +209,18 @@ def _simplify(schema: Fragment) -> Fragment:
 def render_config_reference() -> str:
     """Return the complete document."""
     return "\n".join([_INTRODUCTION, *_sections()])
+
+
+def fragment_of(key: str) -> Fragment:
+    """Return the schema of the value or section under a dotted key."""
+    root = Config.model_json_schema()
+    fragment = root
+    for name in key.split("."):
+        fragment = fragment["properties"][name]
+        if "$ref" in fragment:
+            described = {"description": fragment["description"]} if "description" in fragment else {}
+            fragment = {**root["$defs"][fragment["$ref"].rpartition("/")[2]], **described}
+    return fragment
 
 
 def _sections() -> Iterator[str]:

@@ -233,8 +233,8 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     assert stage.calls == [*BEFORE, *STARTED, "train", "store", *REPORTED]
 
 
-def test_make_says_that_it_started_the_run_and_with_which_store(stage: Stage) -> None:
+def test_the_store_that_make_was_given_is_that_of_the_suggested_commands(stage: Stage) -> None:
     line = stage.line("train", "STORE=file:///my/store")
     subprocess.run(line, env=ENVIRONMENT, check=True, capture_output=True, timeout=240)
-    assert (stage.folder / "command_line").read_text() == "make 'STORE=file:///my/store'"
+    assert (stage.folder / "command_line").read_text() == "trainyard run --store file:///my/store"
     assert stage.calls == [*BEFORE, *STARTED, *STEPS[len(BEFORE) :], *REPORTED]

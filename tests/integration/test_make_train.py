@@ -115,14 +115,14 @@ def test_a_run_that_blows_up_ends_with_what_to_change_and_has_its_reports(
     text = output_of(process)
     assert (process.returncode, "train] Error 1\n" in text) == (2, True), text
     (run,) = (tmp_path / "runs").iterdir()
-    again = f'make train CONFIG={run}/config.yaml SET="training.learning_rate=0.001"'
+    again = f"run --config {run}/config.yaml --set training.learning_rate=0.001"
     closing = text[text.index(f"report: {run}/report/index.html") :]
-    for line in ("failed: in step ", "checkpoint: none was saved\n", "error: ", f"next: {again}\n"):
+    for line in ("failed: in step ", "checkpoint: none was saved\n", "error: ", f"trainyard {again}\n"):
         assert line in closing
     assert "resume" not in text
     summary = (run / "report" / "summary.md").read_text()
     assert summary.startswith("### ❌ Not proven: trained, stored")
-    assert f"\n{again}\n" in summary
+    assert f"trainyard {again}\n" in summary
     assert again in html.unescape((run / "report" / "index.html").read_text())
     dashboard = json.loads((run / "report" / "dashboard.json").read_text())
     assert (dashboard["status"], dashboard["failure"]["class"]) == ("FAILED", "nan")

@@ -1,13 +1,10 @@
 """trainyard config show as people call it: output, exit status, and never a traceback."""
 
 import json
-import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 from tests import warm_start
 
@@ -51,16 +48,3 @@ def test_a_bad_file_ends_with_2_and_a_line_for_the_person(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (2, "")
     assert "c.yaml:2: training.max_step: unknown key; did you mean max_steps?" in done.stderr
     assert done.stderr.endswith("Nothing was started.\n")
-
-
-@pytest.mark.parametrize(("unbuffered", "code", "said"), [("", 0, ""), ("1", 1, "Interrupted: ")])
-def test_a_reader_that_leaves_early_is_met_without_a_traceback(unbuffered: str, code: int, said: str) -> None:
-    """Buffers decide whether the script had printed everything or was interrupted before."""
-    line = shlex.join([sys.executable, "-m", "trainyard", "config", "show", "--config", "configs/smoke.yaml"])
-    command = f"{line} | true; exit ${{PIPESTATUS[0]}}"
-    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (code, code)
-    assert done.stderr.startswith(said)

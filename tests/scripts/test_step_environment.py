@@ -120,7 +120,7 @@ def test_another_process_on_the_gpu_is_named_and_refuses_nothing(
     answer = json.loads(done.stdout)
     (found,) = [each["found"] for each in answer["findings"] if each["check"] == "gpu processes"]
     assert answer["verdict"] == "degraded"
-    owner = "of run gh-17, GitHub run 17, runner gpu-1" if is_job else "of this user, "
+    owner = "of run gh-17, GitHub run 17, runner gpu-1" if is_job else "of user "
     assert f"pid {other.pid} (sleep 300), 2.1 GB, {owner}" in found
     assert "pid 1 (another), unknown memory, of another container or user" in found
     assert "gpu processes" in done.stderr

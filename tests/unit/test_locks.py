@@ -114,8 +114,9 @@ def test_every_needed_package_has_a_fitting_pin(name: str, platform: str, python
 
 @each_case("name", ALL)
 def test_every_pin_has_hashes(name: str) -> None:
-    assert len(pins(name)) > 0
-    assert [pin.name for pin in pins(name) if not pin.hashes] == []
+    text = (ROOT / f"requirements-{name}.txt").read_text()
+    assert pins(name)
+    assert len(re.findall(r"(?m)^\S+==.*\\\n    --hash=sha256:[0-9a-f]{64}\b", text)) == len(pins(name))
 
 
 @each_case(("platform", "python"), EVERYWHERE)

@@ -3,7 +3,7 @@
     text of an option --type--> value | ArgumentTypeError, which argparse prints with the option's name
 
 Numbers are written in ASCII digits, have bounds, and are neither infinite nor "not a number". Nothing is
-opened here: only the names in a path are checked.
+opened here.
 """
 
 import argparse
@@ -21,8 +21,6 @@ MOST_SHOWN = 60
 """A wrong value is repeated in its message up to this many characters."""
 _DIGITS = 18
 """Most digits of a whole number, so that it fits into every counter and file name."""
-_NAME_BYTES, _PATH_BYTES = 255, 4095
-"""Limits of Linux: NAME_MAX, and PATH_MAX without its closing zero (limits.h)."""
 _DAY_SECONDS = 86400.0
 _MOST_PROCESSES = 1024
 _LONGEST_DAYS = 36500
@@ -43,13 +41,6 @@ def quote(text: str) -> str:
 def refusal(value: str, why: str) -> argparse.ArgumentTypeError:
     """The error for a wrong `value`: `'x' is not a whole number above 0`."""
     return argparse.ArgumentTypeError(f"{quote(value)} {why}")
-
-
-def with_short_words(message: str, most: int) -> str:
-    """`message` with each word cut to `most` characters, because a given value may have any length."""
-    return re.sub(
-        rf"\S{{{most + 1},}}", lambda word: f"{word[0][:MOST_SHOWN]}… ({len(word[0]):,} letters)", message
-    )
 
 
 def parse(read: Callable[[str], Value], value: str, name: str) -> Value:
@@ -90,16 +81,9 @@ def object_name_if_given(value: str) -> str:
 
 
 def path(value: str) -> Path:
-    """A path, whose names may have any bytes. An empty one, which would mean the working directory, is
-    refused."""
+    """A path. An empty one, which would mean the working directory, is refused."""
     if not value:
         raise argparse.ArgumentTypeError("the path is empty; write . for the working directory")
-    encoded = value.encode(errors="surrogateescape")
-    longest = max(len(name) for name in encoded.split(b"/"))
-    if longest > _NAME_BYTES:
-        raise refusal(value, f"holds a name of {longest:,} bytes; a file's name has at most {_NAME_BYTES}")
-    if len(encoded) > _PATH_BYTES:
-        raise refusal(value, f"is a path of {len(encoded):,} bytes; at most {_PATH_BYTES:,} can be opened")
     return Path(value)
 
 
@@ -155,36 +139,28 @@ def processes(value: str) -> int:
 
 def amount(value: str) -> float:
     """A finite number from 0."""
-    found = _decimal(value)
-    if not 0 <= found < math.inf:
-        raise refusal(value, "is not a number from 0")
-    return found
+    return _decimal(value, lambda found: 0 <= found < math.inf, "is not a number from 0")
 
 
 def share(value: str) -> float:
     """A number above 0 and up to 1."""
-    found = _decimal(value)
-    if not 0 < found <= 1:
-        raise refusal(value, "is not a share such as 0.4 (above 0, at most 1)")
-    return found
+    return _decimal(value, lambda found: 0 < found <= 1, "is not a share such as 0.4 (above 0, at most 1)")
 
 
 def seconds(value: str) -> float:
     """A time limit in seconds: above 0, and at most a day."""
-    found = _decimal(value)
-    if not 0 < found <= _DAY_SECONDS:
-        raise refusal(value, "is not a number of seconds above 0, at most a day")
-    return found
+    words = "is not a number of seconds above 0, at most a day"
+    return _decimal(value, lambda found: 0 < found <= _DAY_SECONDS, words)
 
 
 def pause(value: str) -> float:
     """Seconds to wait: from 0, and at most a day."""
-    found = _decimal(value)
-    if not 0 <= found <= _DAY_SECONDS:
-        raise refusal(value, "is not a number of seconds from 0, at most a day")
+    words = "is not a number of seconds from 0, at most a day"
+    return _decimal(value, lambda found: 0 <= found <= _DAY_SECONDS, words)
+
+
+def _decimal(value: str, fits: Callable[[float], bool], words: str) -> float:
+    found = float(value) if _DECIMAL.fullmatch(value) else math.nan
+    if not fits(found):
+        raise refusal(value, words)
     return found
-
-
-def _decimal(value: str) -> float:
-    """The number in `value` in ASCII digits; "not a number" for any other text."""
-    return float(value) if _DECIMAL.fullmatch(value) else math.nan

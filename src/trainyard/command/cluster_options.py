@@ -30,13 +30,6 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) 
     if kind:
         kinds = (*JOB_KINDS, *registries.FOREIGN_JOB_KINDS)
         parser.add_argument("--kind", choices=kinds, help="default: that of the job which Trainyard made")
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    group = add_target_options(parser)
-    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
-
-
-def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Add --kubeconfig, --context, --cluster and --region, for a script that only names them in a command."""
     group = parser.add_argument_group("the cluster")
     default = "default: $KUBECONFIG, ~/.kube/config"
     group.add_argument("--kubeconfig", type=arguments.path, metavar="FILE", help=default)
@@ -45,7 +38,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGr
     # The spelling of the documents that people follow.
     unseen = argparse.SUPPRESS
     group.add_argument("--cluster-name", dest="cluster", default=unseen, help=unseen)
-    return group
+    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
+    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
 
 
 def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -3,32 +3,29 @@
 Only this room catches every exception.
 """
 
-import atexit
 import contextlib
 import errno
-import gc
 import io
 import itertools
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from trainyard.command import arguments, output
-from trainyard.command.missing_extra import extra_of, install_command
+from trainyard.command import output
 from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
+# The package `trainyard` of an index is another project.
+DISTRIBUTION = "trainyard-ci"
 _FLUSH_SECONDS = 3.0
-_NEW_OBJECTS = 50_000
-"""Number of new objects after which Python searches for garbage."""
-_LONGEST_WORD = 1000
-"""Longest word in a message, in characters; longer than paths that people use."""
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """Errors for a name that does not exist; the person who gave it sees the message."""
 _OF_THE_MACHINE = (
@@ -47,13 +44,11 @@ def exit_code_of(main: Callable[[], int]) -> int:
     If the reader of our output (`| head`) has closed it, the exit code is still that of `main`; it is
     `ExitCode.NO` if the closed pipe interrupted `main`.
     """
-    if threading.current_thread() is threading.main_thread():  # another thread might wait for a stream here
-        _have_streams()
-        # Imports make 100,000 objects that stay. Python searches all of them for garbage again and again
-        # (40 ms with boto3), and once more at the end (80 ms; 300 ms with torch). Scripts make little
-        # garbage; the trainer searches more often (training.loop).
-        gc.set_threshold(_NEW_OBJECTS)
-        atexit.register(gc.freeze)
+    # Another thread might wait for a stream here.
+    if threading.current_thread() is threading.main_thread():
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # let it encode every character
+                stream.reconfigure(errors="backslashreplace")
     with _failure_as_json(sys.argv[1:]) as stdout:
         code = code_of(main)
         if stdout is not None and code and not stdout.has_written and _asks_for_json(sys.argv[1:]):
@@ -106,21 +101,6 @@ def _asks_for_json(words: Sequence[str]) -> bool:
     return "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
 
 
-def _have_streams() -> None:
-    """Open closed streams on os.devnull, and let every stream encode every character."""
-    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
-        while (
-            descriptor := os.open(os.devnull, os.O_RDWR)
-        ) <= 2:  # otherwise the next opened file would get the stream's descriptor
-            pass
-        os.close(descriptor)
-        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def end_at_once(answer: Callable[[], int]) -> NoReturn:
     """End the process from any thread with the exit code of `answer`, whatever other threads do.
 
@@ -145,7 +125,7 @@ def code_of(main: Callable[[], int]) -> int:
     except SystemExit as leaving:
         return int(leaving.code or 0)  # argparse has printed the help
     except TrainyardError as error:
-        _say(f"{arguments.with_short_words(str(error), most=_LONGEST_WORD)}\n")
+        _say(f"{error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         _say("Interrupted.\n")
@@ -178,9 +158,22 @@ def _explain(error: Exception) -> tuple[ExitCode, str]:
         if not Path(folder).is_dir():
             return ExitCode.USAGE, f"{folder or '.'}: no such folder. Create it first, or name another one.\n"
     if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
-        text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
+        where = "from where you installed it; in a checkout: make install"
+        text = f"{error.name} is not installed. Install {DISTRIBUTION} with its extra `{extra}`, {where}\n"
         return ExitCode.USAGE, text
     return ExitCode.BUG, traceback.format_exc()
+
+
+def extra_of(module: str) -> str:
+    """Return the extra that declares the distribution of a module; empty if none does."""
+    try:
+        declared = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return ""
+    top = module.partition(".")[0]
+    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
+    pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
+    return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 
 
 def _note_error(text: str) -> None:

@@ -7,10 +7,8 @@ import argparse
 import contextlib
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -18,9 +16,6 @@ from trainyard.command import arguments, output
 from trainyard.errors import ConfigError, ExitCode
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_MOST_REPEATED = 120
-"""Longest word in a message of argparse."""
-
 
 # The only argument with which a command's `parse_args` raises ParserFound instead of parsing.
 SHOW_PARSER = "\0parser"
@@ -40,19 +35,6 @@ class UsageExit(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(int(ExitCode.USAGE))
         self.message = message
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of a docstring, and fills its texts anew for a narrower terminal."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if max(map(len, text.splitlines()), default=0) <= width:
-            return super()._fill_text(text, width, indent)
-        joined = re.sub(r"\n {7,}(?=\S)|(?<=\S)\n(?=\S)(?![A-Z][a-z]+(?: codes)?: )", " ", text)
-        fill = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
-        labels = re.findall(r"^ *(?:[A-Z][a-z]+(?: codes)?: +)?", joined, re.MULTILINE)
-        lines = zip(joined.splitlines(), labels, strict=False)
-        return "\n".join(fill(line, subsequent_indent=" " * len(label)) for line, label in lines)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -126,8 +108,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         message = self._with_nearest_name(message)
         with contextlib.suppress(OSError):  # nobody reads stderr
-            short = arguments.with_short_words(message, most=_MOST_REPEATED)
-            sys.stderr.write(f"{self.prog}: error: {short}\n{self._short_usage()}\n")
+            sys.stderr.write(f"{self.prog}: error: {message}\n{self._short_usage()}\n")
             sys.stderr.flush()
         raise UsageExit(message)
 
@@ -202,7 +183,7 @@ def script_parser(
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
     `only_for` maps options to the values of the positional `command` that accept them.
     """
-    new = CommandParser(description=doc, formatter_class=_HelpFormatter)
+    new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     new.only_for = only_for
     new.register("type", None, arguments.text)  # the type of every option without one
     if reads_config:

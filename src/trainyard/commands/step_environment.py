@@ -46,7 +46,6 @@ from trainyard.machine.preflight import (
     Gpu,
     MachineFacts,
     Memory,
-    expected_writes,
     failure,
     findings_record,
     judge_machine,
@@ -223,9 +222,7 @@ def other_gpu_processes() -> tuple[GpuProcess, ...]:
         elif each.pid not in own:
             environment = process.environment()  # empty if it may not be read
             known = {key: environment[key] for key in VARIABLES if key in environment}
-            user, is_own = process.user
-            may_read = known if environment else None
-            found.append(GpuProcess(each.pid, command, each.memory_bytes, user, is_own, may_read))
+            found.append(GpuProcess(each.pid, command, each.memory_bytes, process.user, known))
     return tuple(found)
 
 
@@ -238,6 +235,9 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
     torch, cuda, memory = query_torch() if drives else (*local_machine.installed_torch(), ())
     is_new = not (run_dir / "run.json").exists()  # a started run may already be in the store
     store_folder = local_store_folder(store or config.artifacts.store or "") if is_new else None
+    is_apart = store_folder and local_machine.file_system_of(store_folder) != local_machine.file_system_of(
+        run_dir
+    )
     return MachineFacts(
         python=sys.version.split()[0],
         torch=torch,
@@ -248,8 +248,8 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         disk=str(run_dir),
         disk_free_bytes=local_machine.free_bytes(run_dir)
         + local_machine.measure_path(run_dir / "checkpoints"),
-        disk_file_system=local_machine.file_system_of(run_dir),
-        rooms=expected_writes(config, local_machine, store_folder=store_folder),
+        store=str(store_folder or ""),
+        store_free_bytes=local_machine.free_bytes(store_folder) if store_folder and is_apart else None,
         memory=memory_of(config, gpus=0 if config.model.device == "cpu" else len(memory)),
         lock_differences=compare_versions(pins, local_machine.installed_versions()),
         missing_for_compiling=local_machine.missing_for_compiling(

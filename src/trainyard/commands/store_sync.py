@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
     signer = None if args.dry_run else signer_from()
-    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
+    with terminal.show_live(_display()) as display:
         store = open_store_of(None, args.store, options, display.advance)
         files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint, args.code)
         if args.dry_run:
@@ -165,7 +165,7 @@ def store_run(
     else a free one. `others` is how many seconds to wait for the parts of other machines.
     """
     directory, signer = RunDirectory(run_dir), None if dry_run else signer_from()
-    with output.leave_log_to_terminal(), terminal.show_live(_display()) as display:
+    with terminal.show_live(_display()) as display:
         there = open_store_of(run_dir, store, options or {}, display.advance)
         where = there, directory, run_number
         if dry_run:

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trainyard.config.pod_schema import find_schema_problems
 from trainyard.config.registries import COMMAND, PRESETS
@@ -15,25 +14,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_OF_PROGRAM = "it is the program's own with recipe {}: leave it out, and set it in the program"
 
 
-@dataclass(frozen=True)
-class ImpossibleCombination:
-    """A combination of valid values that cannot be trained."""
-
-    keys: tuple[str, ...]
-    """All keys involved, dotted; the reason is about the first one."""
-    reason: str
-
-
-def impossible_combinations(config: Config) -> Iterator[ImpossibleCombination]:
-    """Yield every combination of values in `config` that are valid alone and cannot be trained together."""
-    for keys, reason in _find(config):
-        yield ImpossibleCombination(tuple(keys.split()), reason)
-    for place, reason in find_schema_problems(config.cluster.pod.template):
-        yield ImpossibleCombination((f"cluster.pod.template.{place}".rstrip("."),), reason)
-
-
 _Found = Iterator[tuple[str, str]]
-"""The keys involved, separated by blanks, and the reason."""
+"""The keys involved, separated by blanks, and the reason, which is about the first one."""
+
+
+def impossible_combinations(config: Config) -> _Found:
+    """Yield every combination of values in `config` that are valid alone and cannot be trained together."""
+    yield from _find(config)
+    for place, reason in find_schema_problems(config.cluster.pod.template):
+        yield f"cluster.pod.template.{place}".rstrip("."), reason
 
 
 def _find(config: Config) -> _Found:

@@ -1,9 +1,11 @@
-"""The valid keys of a configuration and their JSON Schema, from its models; the nearest to a misspelt key."""
+"""The valid keys of a configuration, from its models, and the nearest to a misspelt key."""
 
 import difflib
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
 
 from trainyard.config.schema import Config
 from trainyard.config.section import Section
@@ -29,32 +31,25 @@ def leaf_keys(path: KeyPath = ()) -> tuple[str, ...]:
     return tuple(key for name in section.model_fields for key in leaf_keys((*path, name)))
 
 
-@cache
-def _whole_schema() -> dict[str, Any]:
-    return Config.model_json_schema()
+def takes_collection(path: KeyPath) -> bool:
+    """Return whether the value at `path` is a list or a mapping."""
+    section = section_at(path[:-1])
+    field = section.model_fields.get(path[-1]) if section else None
+    return field is not None and any(kind in str(field.annotation) for kind in ("tuple[", "dict["))
 
 
-def fragment_of(key: str) -> dict[str, Any]:
-    """The schema of the value or section under a dotted key; empty if there is none."""
-    root = _whole_schema()
-    fragment = root
-    for name in key.split("."):
-        if "properties" in fragment:
-            fragment = fragment["properties"].get(name, {})
-        else:  # an item of a list, or a value of a mapping
-            choices = fragment.get("anyOf", [fragment])
-            below = (choice.get("items") or choice.get("additionalProperties") for choice in choices)
-            fragment = next((each for each in below if isinstance(each, dict)), {})
-        if "$ref" in fragment:
-            described = {"description": fragment["description"]} if "description" in fragment else {}
-            fragment = {**root["$defs"][fragment["$ref"].rpartition("/")[2]], **described}
-    return fragment
-
-
-def types_of(key: str) -> set[str]:
-    """Return the types of JSON that the value under a dotted key can have."""
-    fragment = fragment_of(key)
-    return {str(choice.get("type")) for choice in fragment.get("anyOf", [fragment])}
+def examples_of(path: KeyPath) -> list[str]:
+    """Return the examples of the text at `path`; empty if it has none."""
+    section = section_at(path[:-1])
+    parts: list[Any] = [section.model_fields.get(path[-1])] if section else []
+    while parts:
+        part = parts.pop()
+        if isinstance(part, FieldInfo):
+            if part.examples:
+                return part.examples
+            parts += [part.annotation, *part.metadata]
+        parts += [*get_args(part), *getattr(part, "__metadata__", ())]
+    return []
 
 
 def unknown_key(path: KeyPath, *, dotted: bool = False) -> str:

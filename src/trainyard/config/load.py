@@ -27,7 +27,7 @@ from trainyard.config.from_weights import (
     open_keys,
     require_weights,
 )
-from trainyard.config.keys import leaf_keys, section_at, types_of, unknown_key
+from trainyard.config.keys import leaf_keys, section_at, takes_collection, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Origin, describe_error, merge, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config
@@ -130,7 +130,7 @@ def _apply(document: Document, argument: str) -> None:
     """Set the value of a `key=value`; a quoted text, and a collection that the key takes, are YAML."""
     key, equals, text = (part.strip() for part in argument.partition("="))
     path, origin = tuple(key.split(".")), Origin(SET, argument=argument)
-    is_yaml = text[:1] in ('"', "'") or (text[:1] in ("[", "{") and {"array", "object"} & types_of(key))
+    is_yaml = text[:1] in ('"', "'") or (text[:1] in ("[", "{") and takes_collection(path))
     try:
         if not equals or not key:
             raise ValueError("expected key=value, for example training.max_steps=50")
@@ -176,11 +176,12 @@ def _validate(document: Document, file: Origin, unknown: frozenset[str]) -> Conf
             problem = describe_error(detail, path)
             document.problems.append((document.origin_of(path, file), ".".join(path), problem))
         return None
-    for impossible in impossible_combinations(config):
-        if unknown.isdisjoint(impossible.keys):
-            origins = [document.origin_of(tuple(key.split(".")), file) for key in impossible.keys]
+    for keys, reason in impossible_combinations(config):
+        key, *_ = involved = keys.split()
+        if unknown.isdisjoint(involved):
+            origins = [document.origin_of(tuple(each.split(".")), file) for each in involved]
             blamed = next((origin for origin in origins if origin.file == SET), origins[0])
-            document.problems.append((blamed, impossible.keys[0], impossible.reason))
+            document.problems.append((blamed, key, reason))
     return config
 
 

@@ -2,11 +2,12 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.config.keys import fragment_of, types_of, unknown_key
+from trainyard.config.keys import examples_of, unknown_key
 from trainyard.config.yaml_reader import KeyPath, plain_value
 from trainyard.errors import ConfigError
 
@@ -132,25 +133,27 @@ def describe_error(error: Mapping[str, Any], path: KeyPath) -> str:
         return unknown_key(path)
     if error["type"] == "missing":
         return "missing"
-    key, words = ".".join(path), error["msg"].removeprefix("Input should be ")
+    words = error["msg"].removeprefix("Input should be ")
     expected = _EXPECTED.get(error["type"], words)
     if words.startswith(("greater", "less")):
         expected = f"a number {words}"
-    if examples := fragment_of(key).get("examples"):
+    if error["type"] == "string_pattern_mismatch" and (examples := examples_of(path)):
         expected = f"text like {', '.join(map(show_value, examples))}"
-    hint = _hint(error["input"], types_of(key))
+    hint = _hint(error["input"], expected)
     return f"expected {expected}, got {show_value(error['input'])}" + (f" ({hint})" if hint else "")
 
 
-def _hint(value: Any, kinds: set[str]) -> str:
+def _hint(value: Any, expected: str) -> str:
     """Return how to write a text that was meant as a truth value or a number; empty if it was not."""
-    if not isinstance(value, str) or not kinds & {"boolean", "integer", "number"}:
+    if not isinstance(value, str) or len(value) > _SHOWN_CHARACTERS:
         return ""
-    if "boolean" in kinds and value.lower() in _YES_NO:
-        return f"write {_YES_NO[value.lower()]}"
-    meant = plain_value(value.lower()) if len(value) <= _SHOWN_CHARACTERS else None
-    fits = "boolean" in kinds if isinstance(meant, bool) else isinstance(meant, int | float)
-    return "a string: remove the quotes" if fits else ""
+    meant = plain_value(value.lower())
+    if expected == _EXPECTED["bool_type"]:
+        fits, unquoted = isinstance(meant, bool), _YES_NO.get(value.lower())
+        return f"write {unquoted}" if unquoted else "a string: remove the quotes" if fits else ""
+    is_number = isinstance(meant, int | float) and not isinstance(meant, bool)
+    fits = "number" in expected or value in re.split(", | or ", expected)
+    return "a string: remove the quotes" if is_number and fits else ""
 
 
 def explanation_lines(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[str]:

@@ -53,15 +53,15 @@ class Process:
         return tuple(os.fsdecode(_read(self.pid, "cmdline")).rstrip("\0").split("\0"))
 
     @property
-    def user(self) -> tuple[str, bool]:
-        """The name of its user, or the number, and whether that is this process's; empty if it has ended."""
+    def user(self) -> str:
+        """The name of its user, or the number; empty if it has ended."""
         with contextlib.suppress(OSError):
             owner = (_PROC / str(self.pid)).stat().st_uid
             try:
-                return pwd.getpwuid(owner).pw_name, owner == os.getuid()
+                return pwd.getpwuid(owner).pw_name
             except KeyError:
-                return str(owner), owner == os.getuid()
-        return "", False
+                return str(owner)
+        return ""
 
     def catches(self, number: int) -> bool:
         """Return whether it has a handler for the signal."""

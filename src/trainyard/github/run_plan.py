@@ -9,7 +9,6 @@ A run needs settings for where to train and where to store. A fresh copy of the 
 a push and the daily run train nothing and end green, and a requested training is refused.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -188,7 +187,7 @@ class RunPlan:
         """The plan for the next segment and the watchdog."""
         return {
             "inputs": self.dispatch.inputs(),
-            "segment": json.loads(self.segment.to_text()),
+            "segment": self.segment.to_json(),
             "store": self.store,
             "most_segments": self.most_segments,
         }

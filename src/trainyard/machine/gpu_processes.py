@@ -5,7 +5,7 @@ waits (TRAINYARD_GPU_LOCK), or one that is ending. Nothing is killed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainyard.machine.preflight import format_bytes
 from trainyard.plan.finding import Finding, Severity
@@ -30,9 +30,8 @@ class GpuProcess:
     memory_bytes: int | None
     user: str = ""
     """Its user; empty if it is not known here, as for a process of another container."""
-    is_own_user: bool = False
-    environment: Mapping[str, str] | None = None
-    """Those of VARIABLES that it has; None if they may not be read."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Those of VARIABLES that it has and that may be read."""
 
 
 def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[Finding]:
@@ -57,13 +56,11 @@ def judge_gpu_processes(processes: Sequence[GpuProcess]) -> Iterator[Finding]:
 
 def whose(process: GpuProcess) -> str:
     """Return who started a process: the run and the runner that its environment names, or its user."""
-    theirs = process.environment or {}
+    theirs = process.environment
     named = [f"{word} {theirs[name]}" for name, word in VARIABLES.items() if theirs.get(name)]
     if named:
         return f"of {', '.join(named)}"
-    if not process.user:
-        return "of another container or user"
-    return f"of {'this user' if process.is_own_user else 'the user'}, {process.user}"
+    return f"of user {process.user}" if process.user else "of another container or user"
 
 
 def _memory(process: GpuProcess) -> str:

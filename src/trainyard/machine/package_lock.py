@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from trainyard.errors import ConfigError
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)\s*(?:;\s*(?P<marker>[^\\]+?))?\s*\\?$")
-_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -25,17 +24,10 @@ class Pin:
     version: str
     marker: str | None
     """Where the pin applies, for example `sys_platform == 'linux'`; None applies everywhere."""
-    hashes: tuple[str, ...]
-    """SHA-256 of every file that may be installed, lower-case hex."""
 
     def applies(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Return whether the pin applies in `environment` (marker variables).
-
-        None is the running interpreter.
-        """
-        if self.marker is None:
-            return True
-        return Marker(self.marker).evaluate(dict(environment) if environment is not None else None)
+        """Return whether the pin applies to these marker variables; None: the running interpreter."""
+        return self.marker is None or Marker(self.marker).evaluate(dict(environment) if environment else None)
 
 
 def read_pins(text: str) -> tuple[Pin, ...]:
@@ -45,14 +37,13 @@ def read_pins(text: str) -> tuple[Pin, ...]:
     """
     pins = []
     for block in re.split(r"\n(?=[^\s#-])", "\n" + text):
-        head, _, rest = block.strip().partition("\n")
+        head = block.strip().partition("\n")[0]
         if not head or head.startswith(("#", "-")):
             continue
         match = _PIN.match(head)
         if match is None:
             raise ConfigError(f'the lock holds "{head}", which is not pinned to one version; run: make lock')
-        hashes = tuple(_HASH.findall(rest))
-        pins.append(Pin(canonicalize_name(match["name"]), match["version"], match["marker"], hashes))
+        pins.append(Pin(canonicalize_name(match["name"]), match["version"], match["marker"]))
     return tuple(pins)
 
 

@@ -12,12 +12,10 @@ operations; a machine is refused only if it lacks more than that estimate's poss
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from trainyard.config.parameters import OPTIMIZER_BYTES, count_parameters
-from trainyard.config.schema import Config, DataConfig
+from trainyard.config.schema import Config
 from trainyard.plan.finding import Finding, Severity
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
@@ -58,20 +56,6 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class ExpectedWrites:
-    """Data that will be written in addition to the run's own checkpoints."""
-
-    what: str
-    path: str
-    needed: int
-    """Bytes."""
-    free: int
-    """Free bytes on its file system."""
-    file_system: int
-    """A number that is equal for all folders on one file system."""
-
-
-@dataclass(frozen=True)
 class MachineFacts:
     """The facts about this machine."""
 
@@ -93,10 +77,10 @@ class MachineFacts:
     """`name version instead of version`, or `name version missing`."""
     missing_for_compiling: tuple[str, ...] = ()
     """The missing system packages that torch.compile needs."""
-    disk_file_system: int = 0
-    """The number of the file system that the run's folder is on."""
-    rooms: tuple[ExpectedWrites, ...] = ()
-    """Other data that will be written, such as the copy in a store that is a folder."""
+    store: str = ""
+    """The store, if it is a folder and the run is not in it yet."""
+    store_free_bytes: int | None = None
+    """Free bytes on the disk of the store; None if it is the disk of the run."""
     memory: Memory | None = None
     """None when it is not known or does not matter."""
     has_commit: bool = True
@@ -343,29 +327,23 @@ def _memory_fix(config: Config) -> str:
 
 
 def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
-    """One finding per file system: all data that will be written to it is added up."""
-    run = ExpectedWrites(
-        f"{_checkpoints_held(config)} checkpoints",
-        facts.disk,
-        disk_bytes_needed(config),
-        facts.disk_free_bytes,
-        facts.disk_file_system,
-    )
-    for number in dict.fromkeys(room.file_system for room in (run, *facts.rooms)):
-        yield _disk(tuple(room for room in (run, *facts.rooms) if room.file_system == number))
+    run, copy = disk_bytes_needed(config), store_bytes_needed(config) if facts.store else 0
+    what = f"{_checkpoints_held(config)} checkpoints"
+    if facts.store_free_bytes is not None:
+        yield _disk(facts.store, facts.store_free_bytes, copy, "the stored copy")
+    elif copy:
+        run, what = run + copy, f"{what}; the copy in {facts.store}: {format_bytes(copy)}"
+    yield _disk(facts.disk, facts.disk_free_bytes, run, what)
 
 
-def _disk(rooms: tuple[ExpectedWrites, ...]) -> Finding:
-    free, needs = rooms[0].free, sum(room.needed for room in rooms)
+def _disk(place: str, free: int, needs: int, what: str) -> Finding:
     if free >= needs:
         return success("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
-    parts = "; ".join(f"{room.what} in {room.path}: {format_bytes(room.needed)}" for room in rooms[1:])
     return failure(
         "disk",
-        f"{format_bytes(free)} free at {rooms[0].path}, but {format_bytes(needs)} are needed "
-        f"({rooms[0].what}{'; ' + parts if parts else ''})",
+        f"{format_bytes(free)} free at {place}, but {format_bytes(needs)} are needed ({what})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
-        "(or the store, data.prepared_directory, TMPDIR) on a larger disk",
+        "or the store on a larger disk",
     )
 
 
@@ -411,36 +389,3 @@ def _gpus_in_words(config: Config, facts: MachineFacts) -> str:
     if config.model.device == "cpu" or not facts.torch_gpu_bytes:
         return "no GPU (training on CPU)" if config.model.device in ("cpu", "auto") else "no usable GPU"
     return gpu_names(facts)
-
-
-_EMBEDDED_CORPUS_BYTES = 64_000_000
-_PREPARED_BYTES_PER_BYTE = 2
-"""A byte of text becomes at most one token of two bytes."""
-
-
-def expected_writes(
-    config: Config, disk: ModuleType, *, store_folder: Path | None
-) -> tuple[ExpectedWrites, ...]:
-    """Return the prepared data, and the copy in a store that is a folder.
-
-    `store_folder` is None for a store that is not a folder, or one that may hold a part of the run already.
-    """
-    prepared = Path(config.data.prepared_directory)
-    missing = max(0, _prepared_bytes(config.data, disk) - disk.measure_path(prepared))
-    found = [_writes("prepared data", prepared, missing, disk)]
-    if store_folder is not None:
-        found.append(_writes("the stored copy", store_folder, store_bytes_needed(config), disk))
-    return tuple(found)
-
-
-def _writes(what: str, path: Path, needed: int, disk: ModuleType) -> ExpectedWrites:
-    return ExpectedWrites(what, str(path), needed, disk.free_bytes(path), disk.file_system_of(path))
-
-
-def _prepared_bytes(data: DataConfig, disk: ModuleType) -> int:
-    """Return the greatest size of the prepared data."""
-    if data.train_path is None:
-        return _EMBEDDED_CORPUS_BYTES * _PREPARED_BYTES_PER_BYTE
-    paths = (data.train_path, data.validation_path)
-    size: int = sum(disk.measure_path(Path(path).expanduser()) for path in paths if path)
-    return size * _PREPARED_BYTES_PER_BYTE

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from trainyard.machine.preflight import failure, success
 from trainyard.plan.finding import Finding
 
-_ROOM = 52
-"""The longest address of a store whose line, with its verdict, fits into a terminal of 80 columns."""
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -54,12 +51,8 @@ def judge_readiness(answers: Answers) -> tuple[Finding, ...]:
 
 
 def store_line(answers: Answers) -> str:
-    """One line: `file:///…/trainyard-store writable, run 4 is free`."""
-    url = answers.url
-    if len(url) > _ROOM:
-        scheme, _, rest = url.partition("://")
-        url = f"{scheme}://…{rest[len(scheme) + 4 - _ROOM :]}"
-    return f"{url} {'writable' if answers.written else 'readable'}, {number_text(answers)}"
+    """One line: `file:///a/trainyard-store writable, run 4 is free`."""
+    return f"{answers.url} {'writable' if answers.written else 'readable'}, {number_text(answers)}"
 
 
 def hanging_message(url: str, seconds: float, endpoint: str | None) -> str:

@@ -196,13 +196,10 @@ def note_checkpoint(
     taken: TakenCheckpoint,
     state: str | None = None,
     on_record: int | None = None,
-    *,
-    is_guess: bool = False,
 ) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 
     `state` is that of the program's files; `on_record` is the last step on record then, if its is guessed.
-    `is_guess`: that it is complete is shown only by files that stayed as they were.
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     saved = [each for each in read_rows(directory.events_file) if each.get("event") == "checkpoint_saved"]
@@ -211,7 +208,6 @@ def note_checkpoint(
     facts = {
         "source": taken.source.value,
         "state": state,
-        "complete": Source.GUESSED.value if is_guess else None,
         "on_record": on_record if taken.source is Source.GUESSED else None,
         "tensors": taken.tensors and taken.tensors.to_json(),
         "weights": taken.weights or None,

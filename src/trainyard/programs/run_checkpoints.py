@@ -112,7 +112,6 @@ class RunCheckpoints:
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
-        self._by_silence: set[str] = set()
         """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
         self._known: dict[str, tuple[int, Source]] = {}
@@ -241,10 +240,8 @@ class RunCheckpoints:
         if before != state or (each.event is None and each.written_at > last_sign):
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
-        open_files = self.being_written()
-        if open_files is None:
-            self._by_silence.add(state)
-        is_open = any(inode_of(path) in (open_files or ()) for path in each.paths)
+        open_files = self.being_written() or ()
+        is_open = any(inode_of(path) in open_files for path in each.paths)
         return "a process has it open for writing" if is_open else None
 
     def _with_step(
@@ -434,7 +431,7 @@ class RunCheckpoints:
         self.taken, self._known[state] = taken, (step, source)
         if one.event is not None and one.event.step is not None and one.event.pid and not one.event.rank:
             self.saver = one.event.pid
-        note_checkpoint(self._directory, taken, state, one.step, is_guess=state in self._by_silence)
+        note_checkpoint(self._directory, taken, state, one.step)
         remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
         return True
 

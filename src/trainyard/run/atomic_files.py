@@ -78,6 +78,23 @@ def sha256_of_file(path: Path, progress: Progress = UNSEEN) -> str:
     return digest.hexdigest()
 
 
+class FileDigests:
+    """Counts and hashes the bytes of a file that arrive in order."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+
+    def update(self, content: bytes | memoryview) -> None:
+        self._sha256.update(content)
+        self.size += len(content)
+
+    @property
+    def sha256(self) -> str:
+        """Lower-case hex."""
+        return self._sha256.hexdigest()
+
+
 def bytes_on_disk(path: Path) -> int:
     """Return the disk space of a file, without its holes; 0 if it does not exist."""
     if not path.is_file():

@@ -15,8 +15,7 @@ from pydantic import FailFast, model_validator
 from pydantic.dataclasses import dataclass
 
 from trainyard.errors import CheckpointError, DamagedFileError
-from trainyard.run.atomic_files import sha256_of_file, write_json_atomically
-from trainyard.run.digests import FileDigests
+from trainyard.run.atomic_files import FileDigests, sha256_of_file, write_json_atomically
 from trainyard.run.directory import step_of
 from trainyard.run.record_models import (
     OF_A_FILE,

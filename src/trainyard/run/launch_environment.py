@@ -69,7 +69,7 @@ def place_in_run(
 
     `processes` is the number per node that the command line requests, `has_agent` whether the program AGENT
     is installed. Raises ConfigError for variables that contradict each other or the command line, and when
-    a variable that several nodes need is missing.
+    a variable that several nodes need is missing. torchrun reads the other variables PET_… itself.
     """
     if environment.get("LOCAL_RANK"):
         return None  # its launcher has checked the other variables
@@ -85,24 +85,22 @@ def place_in_run(
                 "Set PET_NNODES to it"
             )
         return None if per_node is None else NodeLauncher(1, 0, per_node)
-    per_node = 1 if per_node is None else per_node
+    per_node = per_node or 1
     if number is not None and number >= nodes:
         raise _refusal(f"This is node {number}, but the nodes are numbered 0 to {nodes - 1}: set PET_NNODES")
-    if has_agent and _is_hyperpod(environment):
-        options = _options(environment, {"AGENT_HOST": "server-host", "AGENT_PORT": "server-port"})
-        return NodeLauncher(nodes, None, per_node, agent=(AGENT, *options))
+    endpoint = environment.get("PET_RDZV_ENDPOINT")
+    # HyperPod's operator sets two numbers and nothing else: its agent receives the rest over HTTP.
+    if has_agent and number is None and not (address or endpoint) and environment.get("NPROC_PER_NODE"):
+        names = {"AGENT_HOST": "--server-host", "AGENT_PORT": "--server-port"}
+        server = (f"{names[name]}={environment[name]}" for name in names if environment.get(name))
+        return NodeLauncher(nodes, None, per_node, agent=(AGENT, *server))
     if nodes == 1:
         return NodeLauncher(1, 0, per_node)
-    backend = environment.get("PET_RDZV_BACKEND") or "c10d"
-    if endpoint := environment.get("PET_RDZV_ENDPOINT"):
-        more = _options(environment, {"PET_RDZV_ID": "rdzv-id", "PET_RDZV_CONF": "rdzv-conf"})
-        meet = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", *more)
-        if backend != "static":
-            return NodeLauncher(nodes, None, per_node, meet)
-    elif address:
-        port = _number(environment, *_PORTS, least=1) or 29500
-        meet = (f"--master-addr={address}", f"--master-port={port}")
-    else:
+    if endpoint:
+        backend = environment.get("PET_RDZV_BACKEND") or "c10d"
+        options = (f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}")
+        return NodeLauncher(nodes, None, per_node, options)
+    if not address:
         raise _refusal(
             f"There are {nodes} nodes, but no rendezvous address. Set PET_MASTER_ADDR to the host of the "
             f"first node on all nodes. HyperPod's training operator needs {AGENT} in the image instead "
@@ -110,7 +108,9 @@ def place_in_run(
         )
     if number is None:
         raise _refusal(f"There are {nodes} nodes, but the number of this node is not set. Set PET_NODE_RANK")
-    return NodeLauncher(nodes, number, per_node, (f"--node-rank={number}", *meet))
+    port = _number(environment, *_PORTS, least=1) or 29500
+    meet = (f"--node-rank={number}", f"--master-addr={address}", f"--master-port={port}")
+    return NodeLauncher(nodes, number, per_node, meet)
 
 
 def is_first_node(environment: Mapping[str, str]) -> bool:
@@ -161,21 +161,6 @@ def nccl_log_variables(log: str, environment: Mapping[str, str]) -> dict[str, st
     return {"NCCL_DEBUG": level, "NCCL_DEBUG_FILE": log}
 
 
-def _options(environment: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    """Return the options for those variables that are set; `names` has the option of each."""
-    return [f"--{option}={environment[name]}" for name, option in names.items() if environment.get(name)]
-
-
-def _is_hyperpod(environment: Mapping[str, str]) -> bool:
-    """Return whether only the numbers are set, as in a pod of HyperPod's training operator.
-
-    Its agent receives the number of the node and the address over HTTP.
-    """
-    others = (*_RANKS, *_ADDRESSES, "WORLD_SIZE", "PET_NNODES", "PET_RDZV_ENDPOINT", _INDEX)
-    has_numbers = all(environment.get(name) for name in ("NNODES", "NPROC_PER_NODE"))
-    return has_numbers and not any(environment.get(name) for name in others)
-
-
 def _nodes(environment: Mapping[str, str]) -> int | None:
     """Return the number of nodes from torchrun's form, `N` or `MIN:MAX`. A range is refused."""
     least, _, most = (_value(environment, *_NODES) or "").partition(":")
@@ -191,14 +176,14 @@ def _processes(environment: Mapping[str, str], requested: int | None) -> Process
     """Return the processes per node, None if not set. The command line may replace `auto`, not a number."""
     value = _value(environment, *_PROCESSES)
     if value in _BY_MACHINE:
-        return cast(Processes, value) if requested is None else requested
+        return requested or cast(Processes, value)
     found = _number(environment, *_PROCESSES, least=1)
-    if None not in (requested, found) and requested != found:
+    if found and requested and requested != found:
         raise _refusal(
             f"--nproc-per-node {requested} contradicts NPROC_PER_NODE={found} of the job. Omit the option, "
             "or change the job (nprocPerNode, numProcPerNode)"
         )
-    return requested if found is None else found
+    return requested or found
 
 
 def _value(environment: Mapping[str, str], *names: str) -> str | None:

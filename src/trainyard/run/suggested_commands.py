@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = re.compile(r"(?:[^ ]*/|'[^']*/)?trainyard'? \w|make (?:resume|train) ")
+_COMMAND = re.compile(r"(?:[^ ]*/|'[^']*/)?trainyard'? \w|make ")
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|trainyard cluster \w+)(?= )")
 
 
@@ -70,7 +70,7 @@ def trainyard_command(words: str) -> str:
         return f"trainyard {words}"
     ours = Path(sys.executable).parent / "trainyard"
     # `make train` puts its environment on PATH, but only for its own processes.
-    found = None if made_by()[:1] == ["make"] else shutil.which("trainyard")
+    found = None if "MAKELEVEL" in os.environ else shutil.which("trainyard")
     active = os.environ.get("VIRTUAL_ENV")
     is_active = active and Path(active).resolve() == Path(sys.prefix).resolve()
     if sys.prefix == sys.base_prefix or is_active or (found and Path(found).resolve() == ours.resolve()):
@@ -84,15 +84,9 @@ def is_command(text: str) -> bool:
 
 
 def made_by(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the words of `make train` or `trainyard run` that started this process; otherwise an empty list.
-
-    They are `make` and its variables, or `trainyard run` and its options.
-    """
-    try:
-        words = shlex.split(environment.get("TRAINYARD_COMMAND_LINE", ""))
-    except ValueError:
-        return []
-    return words if words[:1] == ["make"] or words[:2] == ["trainyard", "run"] else []
+    """Return `trainyard run` and its options if that started this process; otherwise an empty list."""
+    words = shlex.split(environment.get("TRAINYARD_COMMAND_LINE", ""))
+    return words if words[:2] == ["trainyard", "run"] else []
 
 
 def resume_command(directory: Path, *, command_line: Sequence[str] = ()) -> str:
@@ -100,10 +94,8 @@ def resume_command(directory: Path, *, command_line: Sequence[str] = ()) -> str:
 
     A run that a pipeline started (`made_by`) resumes with the pipeline, which also stores and proves it.
     """
-    if command_line[:1] == ["trainyard"]:
-        return trainyard_command(shlex.join(["run", "--run-dir", str(directory), *command_line[2:]]))
     if command_line:
-        return shlex.join(["make", "resume", f"RUN_DIR={from_here(directory)}", *command_line[1:]])
+        return trainyard_command(shlex.join(["run", "--run-dir", str(directory), *command_line[2:]]))
     return f"{again_command(directory)} --run-dir {shlex.quote(str(directory))} --resume auto"
 
 
@@ -116,18 +108,13 @@ def changed_command(
 ) -> str:
     """Return the command that trains the run's configuration with `changes`, as a new run.
 
-    The new run starts from `checkpoint`. Make cannot name a checkpoint, so a run by make starts at step 0.
+    The new run starts from `checkpoint`.
     """
     settings = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in changes.items()]
-    config = from_here(directory / "config.yaml") if command_line else directory / "config.yaml"
-    if command_line[:1] == ["make"]:
-        chosen = f' SET="{" ".join(settings)}"' if settings else ""
-        rest = "".join(f" {shlex.quote(word)}" for word in command_line[1:])
-        return shlex.join(["make", "train", f"CONFIG={config}"]) + chosen + rest
     words = [word for setting in settings for word in ("--set", setting)]
     words += [] if checkpoint is None else ["--resume", str(from_here(checkpoint))]
-    command = "run" if command_line else "train"
-    return trainyard_command(shlex.join([command, "--config", str(config), *words, *command_line[2:]]))
+    command, config = "run" if command_line else "train", str(from_here(directory / "config.yaml"))
+    return trainyard_command(shlex.join([command, "--config", config, *words, *command_line[2:]]))
 
 
 def again_command(directory: Path, *, command_line: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Log every 30 s what a process waits for, for how long already, and until when."""
+"""Log every 30 s what a process waits for, for how long already, and for how long at most."""
 
 import logging
 import threading
@@ -13,35 +13,26 @@ _logger = logging.getLogger(__name__)
 @contextmanager
 def describe_wait(
     what: str,
-    seconds: float | None = None,
+    seconds: float | None,
     *,
     log: Callable[[str], None] = _logger.info,
     every: float = EVERY_SECONDS,
 ) -> Iterator[None]:
     """Print a line every `every` seconds while the body waits for `what`, for at most `seconds` if known."""
-    started, clock = time.monotonic(), time.time()
-    over = threading.Event()
+    started, over = time.monotonic(), threading.Event()
 
-    def log_line() -> None:
+    def log_lines() -> None:
         while not over.wait(every):
-            log(wait_line(what, time.monotonic() - started, seconds, started=clock))
+            most = "" if seconds is None else f" of at most {_minutes(seconds)}"
+            log(f"waiting for {what}, for {_minutes(time.monotonic() - started)}{most}")
 
-    logging_thread = threading.Thread(target=log_line, name="waiting", daemon=True)
-    logging_thread.start()
+    thread = threading.Thread(target=log_lines, name="waiting", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        logging_thread.join()
-
-
-def wait_line(what: str, passed: float, seconds: float | None, *, started: float) -> str:
-    """Return the line: what is waited for since the Unix time `started`, for how long, and until when."""
-    line = f"waiting for {what}, for {_minutes(passed)} so far"
-    if seconds is None:
-        return line
-    end = time.strftime("%H:%M:%S", time.localtime(started + seconds))
-    return f"{line}, until {end} at most ({_minutes(seconds)} in all)"
+        thread.join()
 
 
 def _minutes(seconds: float) -> str:

@@ -544,8 +544,7 @@ def join_processes(
     """Join the other processes of the run; `is_stopping` returns whether this process is to end."""
     device = prepare_device(config)
     keep_nccl_log(directory.logs)
-    # A process that failed has printed why, and its launcher ends this one within seconds: print nothing.
-    show_work(listener, "waiting for the other processes", quiet_seconds=10.0)
+    show_work(listener, "waiting for the other processes")
     try:
         with join_world(device.type, config.compute.strategy, is_stopping=is_stopping) as world:
             yield world

@@ -156,12 +156,3 @@ def test_a_program_that_does_not_exist_is_wrong_usage_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     assert exit_code_of(partial(run.main, ["pyhton", "x.py"])) is ExitCode.USAGE
     assert [*tmp_path.iterdir()] == []
-
-
-def test_help_is_filled_anew_where_the_terminal_is_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
-    doc = f"Do it.\n\n    a ─> b\n    c\n\n{'one ' * 26}one\ntwo\n\nReads:      {'it ' * 9}\n            so"
-    monkeypatch.setenv("COLUMNS", "200")
-    assert doc in script_parser(doc).format_help()
-    monkeypatch.setenv("COLUMNS", "60")
-    lines = script_parser(doc).format_help().splitlines()
-    assert "    c" in lines and "two" not in lines and max(map(len, lines)) < 60

@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from write_config_schema import configuration_schema
+from write_config_schema import configuration_schema, fragment_of
 
-from trainyard.config.keys import fragment_of, leaf_keys
+from trainyard.config.keys import leaf_keys
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "configs/training_configuration.schema.json"

@@ -112,6 +112,7 @@ kernel_optimization.simd_bits: '256' | expected 128, 256 or 512, got "256" (a st
 model.name: 5 | expected text, got 5
 model.name: '' | expected text, got ""
 model.device: gpu | expected text like "auto", "cpu", "cuda", "cuda:0", got "gpu"
+artifacts.store: x | expected text like "s3://bucket/prefix", "file:///folder", got "x"
 model.architecture: 5 | expected a section of keys, got 5
 data.hugging_face: | expected a section of keys, got null
 program.command: python | expected a list of texts, got "python"

@@ -32,7 +32,7 @@ from trainyard.config.registries import STORE_SCHEMES, StoreScheme
 
 STORE_SCHEMES["shelf"] = StoreScheme("planted_store", "shelf://[a-z]+", "shelf://[a-z]+", "shelf://name")
 
-from trainyard.config.keys import fragment_of
+from trainyard.config.keys import examples_of
 from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
 from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address
@@ -52,7 +52,7 @@ print(json.dumps({
     "named": [names_a_store("shelf://top"), names_a_store("shelf://"), names_a_store("desk://top")],
     "refused": [said(lambda: require_address("shelf://")), said(lambda: require_address("desk://top"))],
     "configured": ArtifactsConfig(store="shelf://top").store,
-    "examples": fragment_of("artifacts.store")["anyOf"][0]["examples"],
+    "examples": examples_of(("artifacts", "store")),
     "planned": [said(lambda: _store("shelf://top")), said(lambda: _store("desk://top"))],
     "set_up": [said(lambda: parse_store("shelf://top")), said(lambda: parse_store("desk://top"))],
 }))

@@ -17,11 +17,12 @@ from trainyard.config.yaml_reader import (
     KeyPath,
     compose_one,
     dump_values,
+    parse_yaml,
     plain_value,
     value_of,
     values_of,
 )
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, DamagedFileError
 
 Complaints = Callable[..., list[str]]
 
@@ -161,6 +162,14 @@ def test_every_key_has_the_line_it_stands_on() -> None:
 def test_a_key_given_twice_is_named_with_both_lines(complaints: Complaints) -> None:
     lines = complaints("model: {name: x}\ntraining:\n  seed: 1\n  max_steps: 5\n  seed: 2\nmodel: {}\n")
     assert lines == ["c.yaml:5: training.seed: given twice, first on line 3"]
+
+
+def test_a_file_from_outside_is_damaged_by_name_and_line() -> None:
+    assert parse_yaml("a: &x {b: 1}\nc: *x\n", "a.yaml") == {"a": {"b": 1}, "c": {"b": 1}}
+    assert parse_yaml("", "a.yaml") is None
+    for text in (_bomb(), "[" * 50_000, "[" + "1," * 200_001 + "]", b"a: \xff", "a: " + "9" * 5000, "\t"):
+        with pytest.raises(DamagedFileError, match=r"^a\.yaml:\d+: "):
+            parse_yaml(text, "a.yaml")
 
 
 def test_an_alias_is_expanded(write_files: Callable[..., Path]) -> None:

@@ -65,7 +65,7 @@ from trainyard.command import output
 from trainyard.command.cluster_options import job_values
 from trainyard.commands import job as job_command, job_deploy
 from trainyard.config.cluster import ClusterConfig
-from trainyard.config.keys import fragment_of
+from trainyard.config.schema import Config
 from trainyard.jobs.kinds import KINDS
 from trainyard.run.untrusted_files import read_yaml
 
@@ -101,7 +101,7 @@ for phase in ("", "Running", "Completed"):
     states.append(ran(job_command, "status", "llama", "--kind", "volcano", *cluster)["data"]["status"])
 api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": "Running"}}})
 print(json.dumps({
-    "schema": fragment_of("cluster.kind")["enum"],
+    "schema": Config.model_json_schema()["$defs"]["ClusterConfig"]["properties"]["kind"]["enum"],
     "plan": plan["data"]["plan"]["kind"],
     "permissions": [p.resource for p in needed_permissions(spec, kind)][:2],
     "trial": trial_job(kind, spec)["apiVersion"],

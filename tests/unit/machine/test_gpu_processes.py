@@ -17,22 +17,12 @@ OWNERS = {
 
 @pytest.mark.parametrize(("theirs", "said"), OWNERS.values(), ids=OWNERS)
 def test_a_process_is_of_the_job_that_its_environment_names(theirs: dict[str, str], said: str) -> None:
-    assert whose(GpuProcess(7, "python", 1, "runner", True, theirs)) == said
+    assert whose(GpuProcess(7, "python", 1, "runner", theirs)) == said
 
 
-@pytest.mark.parametrize("environment", [None, {}], ids=["not readable", "without a job"])
-@pytest.mark.parametrize(
-    ("user", "is_own", "said"),
-    [
-        ("runner", True, "of this user, runner"),
-        ("ada", False, "of the user, ada"),
-        ("", False, "of another container or user"),
-    ],
-)
-def test_otherwise_it_is_of_its_user(
-    environment: dict[str, str] | None, user: str, is_own: bool, said: str
-) -> None:
-    assert whose(GpuProcess(7, "python", 1, user, is_own, environment)) == said
+def test_otherwise_it_is_of_its_user() -> None:
+    users = {"ada": "of user ada", "": "of another container or user"}
+    assert {user: whose(GpuProcess(7, "python", 1, user)) for user in users} == users
 
 
 @each_case("memory", [None, 1978 << 20])

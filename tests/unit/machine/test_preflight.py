@@ -10,7 +10,6 @@ from tests.cases import each_case
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.machine.preflight import (
-    ExpectedWrites,
     Gpu,
     MachineFacts,
     Memory,
@@ -262,20 +261,18 @@ def test_unknown_memory_is_not_judged() -> None:
     assert "memory" not in [found.subject for found in judge_machine(config("cpu"), CPU_BOX)]
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("store", [0, 40 * GB, 71 * GB, 72 * GB])
-def test_needs_on_one_disk_are_added_up_but_not_across_disks(together: bool, store: int) -> None:
-    own = disk_bytes_needed(config())
-    room = ExpectedWrites("the stored copy", "/srv/store", store, 71 * GB, 0 if together else 1)
-    other = ExpectedWrites("prepared data", "/tmp", 40 * GB, 71 * GB, 0 if together else 2)
-    findings = judge_machine(config(), replace(CPU_BOX, rooms=(room, other)))
-    disks = [found for found in findings if found.subject == "disk"]
-    assert len(disks) == (1 if together else 3)
-    fits = own + store + 40 * GB <= 71 * GB if together else store <= 71 * GB
-    assert (worst_severity(findings) == Severity.PASSED) is fits
-    if not fits:
-        (bad,) = (found for found in disks if found.severity == Severity.ERROR)
-        assert ("/srv/store" in bad.evidence) is True
+@pytest.mark.parametrize("free_of_store", [None, 0, 71 * GB])
+def test_the_copy_in_a_store_needs_room_on_its_disk(free_of_store: int | None) -> None:
+    run, copy = disk_bytes_needed(config()), store_bytes_needed(config())
+    there = replace(CPU_BOX, store="/srv/store", store_free_bytes=free_of_store)
+    for free in (run - 1, run, run + copy):
+        findings = judge_machine(config(), replace(there, disk_free_bytes=free))
+        fits = free >= run + copy if free_of_store is None else free >= run and free_of_store >= copy
+        assert (worst_severity(findings) is Severity.PASSED) is fits
+        disks = [each.evidence for each in findings if each.subject == "disk"]
+        assert len(disks) == (1 if free_of_store is None else 2)
+        if free == run and not fits:
+            assert any("/srv/store" in each for each in disks)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from trainyard.run.failure import (
 )
 
 BY_CONFIGURATION = {FailureKind.NOT_FINITE, FailureKind.GPU_MEMORY, FailureKind.HOST_MEMORY}
-HOW: tuple[list[str], ...] = ([], ["make"], ["make", "STORE=s3://mine"])
+HOW: tuple[list[str], ...] = ([], ["trainyard", "run"], ["trainyard", "run", "--store", "s3://mine"])
 
 
 def run_with(failure: Failure | None, command_line: list[str]) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def test_only_a_failure_that_heals_is_answered_with_the_same_run(
     run = run_with(Failure(kind, 8, "Mend it", changes, from_step), command_line)
     words = shlex.split(next_command(run, Path("runs/a")))
     changed = any("training.learning_rate=0.0003" in word for word in words)
-    same = "resume" in words or words[-2:] == ["--resume", "auto"]
+    same = "--run-dir" in words
     assert (changed, same) == ((True, False) if kind in BY_CONFIGURATION else (False, True))
-    assert (words[0] == "make") == bool(command_line)
-    assert [word for word in words if word.startswith("STORE=")] == command_line[1:]
+    assert (words[1] == "run") == bool(command_line)
+    assert [word for word in words if word in ("--store", "s3://mine")] == command_line[2:]
     if changed and not command_line:
         begins = ["--resume", "runs/a/checkpoints/step-00000500"] if from_step else []
         assert words[words.index("training.learning_rate=0.0003") + 1 :] == begins

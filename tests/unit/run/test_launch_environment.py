@@ -135,17 +135,6 @@ def test_the_options_say_where_the_nodes_meet() -> None:
     ]
 
 
-def test_a_rendezvous_keeps_its_name_and_its_settings() -> None:
-    named = elastic(2, 0, 1) | {"PET_RDZV_ID": "run-7", "PET_RDZV_CONF": "timeout=60"}
-    assert node_of(named).rendezvous[-2:] == ("--rdzv-id=run-7", "--rdzv-conf=timeout=60")
-
-
-def test_a_static_rendezvous_needs_the_number_of_the_node() -> None:
-    given = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "static"}
-    node = node_of(given | {"PET_RDZV_ENDPOINT": "a-host:70"})
-    assert node.rendezvous == ("--node-rank=1", "--rdzv-backend=static", "--rdzv-endpoint=a-host:70")
-
-
 @pytest.mark.parametrize(
     "environment", [{}, {"MASTER_ADDR": HOST}, {"JOB_COMPLETION_INDEX": "3"}, {"RANK": ""}]
 )

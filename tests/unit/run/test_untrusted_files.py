@@ -11,11 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
 
-from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import DamagedFileError
 from trainyard.run.untrusted_files import (
     MOST_BYTES,
-    MOST_DEPTH,
     iterate_json_lines,
     open_regular,
     parse_json,
@@ -45,7 +43,7 @@ def test_json_is_read_as_it_was_written(value: Any) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=200))
 @QUICK
 def test_whatever_the_bytes_are_the_answer_is_a_value_or_damaged(content: bytes | str) -> None:
-    for parse in (parse_json, parse_json_object, parse_yaml):
+    for parse in (parse_json, parse_json_object):
         try:
             value = parse(content, "the name")
         except DamagedFileError as error:
@@ -200,37 +198,6 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(DamagedFileError, match="more than"):
         read_json_object(path)
-
-
-def laughs(levels: int) -> str:
-    """YAML with aliases that multiply: each level has ten times as many values."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
-    return "\n".join(lines)
-
-
-WRONG_YAML = {
-    "aliases that multiply": laughs(9),
-    "an alias of itself": "a: &a [*a]",
-    "deep": "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1),
-    "very deep": "[" * 50_000,
-    "many values": "[" + "1," * 200_001 + "]",
-    "not UTF-8": b"a: \xff",
-    "a tag that calls": "!!python/object/apply:os.system [ls]",
-    "many digits": "a: " + "9" * 5000,
-    "a tab": "\t",
-}
-
-
-@each_case("text", WRONG_YAML.values(), ids=WRONG_YAML.keys())
-def test_yaml_that_nobody_could_use_is_refused_at_once(text: str | bytes) -> None:
-    with pytest.raises(DamagedFileError, match=r"^config\.yaml"):
-        parse_yaml(text, "config.yaml")
-
-
-def test_yaml_with_a_few_aliases_is_read() -> None:
-    assert parse_yaml("a: &x {b: 1}\nc: *x\n", "config.yaml") == {"a": {"b": 1}, "c": {"b": 1}}
-    assert parse_yaml("", "config.yaml") is None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from trainyard.errors import CheckpointError
 from trainyard.programs.checkpoints.program_checkpoints import ProgramCheckpoint
 from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, summary_of
 from trainyard.programs.sources import Source
-from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.atomic_files import FileDigests, sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -30,7 +30,6 @@ from trainyard.run.checkpoint_manifest import (
     verify_checkpoint,
     write_manifest,
 )
-from trainyard.run.digests import FileDigests
 from trainyard.run.directory import RunDirectory, step_name
 
 _PIECE = 1 << 30

@@ -7,14 +7,15 @@ import math
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import DamagedFileError
-from trainyard.run.records import Row
-from trainyard.run.row_blocks import EqualRows, iterate_rows
+from trainyard.run.records import Row, iterate_rows
 from trainyard.run.untrusted_files import open_regular, parse_json_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -25,6 +26,8 @@ AXES = ("step", "time", "epoch", "samples", "tokens")
 # Further names have only their newest value: they are parameters of a program that logs each layer, say.
 _MOST_COLUMNS = 200
 _NEWEST_BYTES = 8_000_000
+# Values that wait in lists, which take ten times the memory of columns.
+_MOST_VALUES = 50_000
 _UNKNOWN = array("d", [math.nan])
 _LARGEST = 1e100
 """Larger numbers are ignored: no training has them, and their differences are not finite."""
@@ -66,12 +69,12 @@ class MetricsHistory:
     columns: "dict[str, array[float]]" = field(default_factory=dict)
     """The values of these rows by name; NaN where a value is not known."""
 
-    def add(self, rows: EqualRows) -> None:
-        """Append rows."""
+    def add(self, names: "Sequence[str]", values: list[Any]) -> None:
+        """Append rows with the same names: the values of the first row, then those of the next."""
         import numpy as np
 
-        table = _numbers(rows).reshape(-1, len(rows.names))
-        places = {name: place for place, name in enumerate(rows.names)}
+        table = _numbers(values).reshape(-1, len(names))
+        places = {name: place for place, name in enumerate(names)}
         for name, place in places.items():
             column = table[:, place]
             if math.isfinite(newest := column[-1]):
@@ -82,7 +85,7 @@ class MetricsHistory:
             return
         known = np.isfinite(table[:, places["step"]])
         table = table if known.all() else table[known]
-        for name in dict.fromkeys((*self.columns, *rows.names)):
+        for name in dict.fromkeys((*self.columns, *names)):
             if name not in self.columns:
                 if len(self.columns) >= _MOST_COLUMNS or not np.isfinite(table[:, places[name]]).any():
                     continue
@@ -162,12 +165,11 @@ class MetricsHistory:
         return np.frombuffer(self.columns.get(name, _UNKNOWN * self.size))
 
 
-def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
+def _numbers(values: list[Any]) -> "NDArray[np.float64]":
     """The values as floats; NaN for a value that a chart cannot show."""
     import numpy as np
 
-    table = rows.values
-    found = table if isinstance(table, np.ndarray) else np.fromiter(map(_float, table), float, len(table))
+    found = np.fromiter(map(_float, values), float, len(values))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
@@ -182,8 +184,17 @@ def _float(value: object) -> float:
 def read_history(path: Path) -> MetricsHistory:
     """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
     history = MetricsHistory()
-    for rows in iterate_rows(path):
-        history.add(rows)
+    names: tuple[str, ...] = ()
+    values: list[Any] = []
+    for row in iterate_rows(path):
+        # Consecutive rows with the same names are added at once: row by row, numpy takes longer than JSON.
+        if tuple(row) != names or len(values) >= _MOST_VALUES:
+            if values:
+                history.add(names, values)
+            names, values = tuple(row), []
+        values += row.values()
+    if values:
+        history.add(names, values)
     return history
 
 

@@ -46,11 +46,6 @@ class PhaseDisplay:
             self._work = _Work(what, total, unit, now)
             self._next_line = now + _FIRST_SECONDS
 
-    def keep_quiet(self, seconds: float) -> None:
-        """Log nothing about the current work for this long after it started."""
-        with self._lock:
-            self._next_line = self._work.began + seconds
-
     def advance(self, count: int) -> None:
         with self._lock:
             self._work.advance(count, self._clock())

@@ -58,8 +58,6 @@ class ProgressDisplay(PhaseDisplay):
     def on_event(self, event: str, fields: dict[str, Any]) -> None:
         if event == "working":
             self.begin(fields["what"])
-            if "quiet_seconds" in fields:
-                self.keep_quiet(fields["quiet_seconds"])
             return
         if event == "started":
             self._steps, self._first_step = int(fields["steps"]), int(fields["step"])

@@ -34,8 +34,8 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from trainyard.errors import CheckpointError
+from trainyard.run.atomic_files import FileDigests
 from trainyard.run.checkpoint_manifest import ManifestFile
-from trainyard.run.digests import FileDigests
 from trainyard.training.runtime.world import World
 
 _CHUNK_BYTES = 1 << 20

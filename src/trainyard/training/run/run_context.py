@@ -61,13 +61,9 @@ class Listener(Protocol):
         """
 
 
-def show_work(listener: Listener, what: str, *, quiet_seconds: float | None = None) -> None:
-    """Show work other than the steps, such as "loading the model", because it may take long.
-
-    A plain log shows it only after `quiet_seconds`, if given.
-    """
-    patience = {} if quiet_seconds is None else {"quiet_seconds": quiet_seconds}
-    listener.on_event("working", {"what": what, **patience})
+def show_work(listener: Listener, what: str) -> None:
+    """Show work other than the steps, such as "loading the model", because it may take long."""
+    listener.on_event("working", {"what": what})
 
 
 @dataclass(frozen=True)

@@ -288,15 +288,6 @@ def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(name: 
     assert found.is_waiting is (not wanted and "end" not in how and not is_open)
 
 
-def test_without_proc_two_equal_polls_are_recorded_as_a_guess(tmp_path: Path) -> None:
-    found = make(tmp_path)
-    write(tmp_path, "out/a.pt=5")
-    for _ in range(2):
-        found.take(lambda _: 7)
-    saved = [each.get("complete") for each in read_rows(tmp_path / "run/events.jsonl") if "source" in each]
-    assert saved == ["guessed"]
-
-
 def test_a_problem_is_logged_once_and_while_the_program_trains(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -93,13 +93,15 @@ def test_a_proven_run_gets_commands_to_view_it_beside_others_and_to_repeat_it(ne
     assert set(lines) == {"report", "open", "repeat"}
 
 
-def test_a_proven_run_that_make_started_is_repeated_by_make(new_run: NewRun) -> None:
+def test_a_proven_run_of_the_pipeline_is_repeated_by_it(new_run: NewRun) -> None:
     run = new_run().train().succeed()
     record = json.loads(run.layout.run_file.read_text())
-    run.layout.run_file.write_text(json.dumps({**record, "command_line": ["make", "STORE=s3://a/b c"]}))
+    command = ["trainyard", "run", "--store", "s3://a/b c"]
+    run.layout.run_file.write_text(json.dumps({**record, "command_line": command}))
     run.prove()
     again = last_lines(run)["repeat"]
-    assert again == f"make train CONFIG={run.path}/config.yaml 'STORE=s3://a/b c'  (same digest: 0123…)"
+    words = f"--config {run.path}/config.yaml --store 's3://a/b c'"
+    assert again == f"trainyard run {words}  (same digest: 0123…)"
 
 
 def test_only_commands_and_paths_are_kept_in_one_piece(new_run: NewRun) -> None:
