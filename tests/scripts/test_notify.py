@@ -12,7 +12,6 @@ from tests.cases import each_case
 from tests.scripts.conftest import Call
 
 from trainyard.commands.notify import Notice, Posted, notify
-from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,11 +221,6 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, 
 def test_a_plan_that_is_none_sends_nothing_and_fails_nothing(posted: Notify, slack: Slack, plan: str) -> None:
     assert not posted("started", bot(slack), run_dir=Path("r"), plan=plan).is_done
     assert slack.bodies == []
-
-
-def test_a_thread_that_is_none_is_wrong_usage(posted: Notify) -> None:
-    with pytest.raises(ConfigError, match="C0123ABCD"):
-        posted("started", {}, run_dir=Path("r"), thread="#training")
 
 
 def test_wrong_usage_is_still_an_error(called: Call, tmp_path: Path) -> None:

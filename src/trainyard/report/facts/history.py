@@ -54,6 +54,15 @@ class Curve:
     def first(self) -> float | None:
         return float(self.values[0]) if len(self) else None
 
+    def times(self, factor: float) -> "Curve":
+        """Return the curve in another unit."""
+        return Curve(self.steps, self.values * factor)
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Return the points with as many digits as a chart or a reader needs."""
+        steps, values = self.steps.round(1).tolist(), self.values.tolist()
+        return {"steps": steps, "values": [float(f"{value:.6g}") for value in values]}
+
 
 @dataclass
 class MetricsHistory:
@@ -110,14 +119,6 @@ class MetricsHistory:
             kept = np.append(steps[:-1] < np.minimum.accumulate(steps[:0:-1])[::-1], True)
             steps, values = steps[kept], values[kept]
         return Curve(steps, values)
-
-    def followed_by(self, later: "MetricsHistory") -> "MetricsHistory":
-        """The rows of this history and then those of `later`, which continues the same run."""
-        columns = {
-            name: array("d", self._column(name).tobytes() + later._column(name).tobytes())
-            for name in self.columns | later.columns
-        }
-        return MetricsHistory(self.last | later.last, self.size + later.size, columns)
 
     @property
     def times(self) -> "NDArray[np.float64]":

@@ -4,10 +4,8 @@ It reads only the JSON of `plan.training_plan`; absent figures are not mentioned
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import (
     format_count,
     format_duration,
@@ -15,7 +13,6 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
-from trainyard.run.untrusted_files import parse_json, read_json
 
 Plan = Mapping[str, Any]
 _PARTS = {
@@ -28,17 +25,6 @@ _PARTS = {
     "workspace": "temporary memory of single operations",
     "staging": "copy of the state for checkpointing.mode",
 }
-
-
-def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
-    try:
-        plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
-    except (FileNotFoundError, DamagedFileError) as error:
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json ({error})") from None
-    if not isinstance(plan, dict):
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json")
-    return plan
 
 
 def plan_text_lines(plan: Plan) -> list[str]:

@@ -99,7 +99,7 @@ def _headline(missing_settings: "Sequence[MissingSetting]", is_refused: bool) ->
 
 
 def summarize_expectations(planned: RunPreview) -> str:
-    """Model, steps, time and cost where known, as the JSON that `trainyard notify --plan` reads."""
+    """Model, steps, time and cost where known, as the JSON that the message of the start reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
         estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour

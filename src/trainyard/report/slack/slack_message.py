@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.proof import PARTS
-from trainyard.report.facts.figures import Markup, brief_figures
+from trainyard.report.facts.figures import brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.log_tail import lines_around_error
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.quantities import format_duration, format_loss, format_money
-from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SlackEvent
 from trainyard.run.identity import run_address
+from trainyard.run.run_settings import setting
 from trainyard.run.suggested_commands import is_command
 
 SECTION_CHARACTERS = 3000
@@ -137,11 +137,11 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     """`main@3f2c1ab` by anna (push); model, steps and runner, from the run's record or else from its plan."""
     git = facts.section("git") if facts is not None else {}
     parts = source_of(around.ci, branch=str(git.get("branch") or ""), commit=str(git.get("commit") or ""))
-    config = facts.config_text if facts is not None else None
-    is_program = config_value(config, "recipe") == "command"  # the model and steps of its record are defaults
-    model = None if is_program else config_value(config, "model.name")
+    config = facts.settings if facts is not None else {}
+    is_program = config.get("recipe") == "command"  # the model and steps of its record are defaults
+    model = None if is_program else setting(config, "model.name")
     model = model or around.plan.get("model")
-    steps = finite_or_none(config_value(config, "program.steps" if is_program else "training.max_steps"))
+    steps = finite_or_none(setting(config, "program.steps" if is_program else "training.max_steps"))
     steps = steps or finite_or_none(around.plan.get("steps"))
     planned = (facts.steps if facts is not None else None) or steps
     what = [mrkdwn(str(model), 100)] if model else []
@@ -184,7 +184,7 @@ def _expectations(plan: Mapping[str, Any], now: float | None) -> list[str]:
 def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
     if facts is None or not event.ends:
         return []
-    return brief_figures(facts, Markup(escaped=lambda text: mrkdwn(text, 100)))
+    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
 
 
 def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:

@@ -95,6 +95,16 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
         assert "proven" not in text.lower().replace("not proven yet", "")
 
 
+def test_settings_are_empty_unless_the_configuration_is_a_mapping(new_run: NewRun) -> None:
+    run = new_run()
+    assert read_facts(run.path).settings["model"] == {"name": "smoke-llama"}
+    for text in ("", "a: [", "\t", "3", "- a"):
+        run.layout.config_file.write_text(text)
+        assert read_facts(run.path).settings == {}, text
+    run.layout.config_file.unlink()
+    assert (read_facts(run.path).settings, read_facts(run.path).config_text) == ({}, None)
+
+
 def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
     run = new_run().train(100)
     append_event(run.layout.events_file, "resumed", step=100, time=START + 5000)
