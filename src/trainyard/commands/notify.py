@@ -205,7 +205,6 @@ def surroundings_of(notice: Notice) -> Surroundings:
         ci_facts(),
         os.environ.get("RUNNER_NAME"),
         plan=parse_json_object(notice.plan, "the plan") if notice.plan else {},
-        now=time.time(),
         lineage=notice.lineage,
         segment=notice.segment,
         reason=notice.reason,

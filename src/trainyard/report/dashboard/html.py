@@ -162,7 +162,7 @@ def _data(data: Mapping[str, Any]) -> str:
     tokens = finite_or_none(data.get("train_tokens"))
     parts = [
         _text(data.get("name")),
-        format_data_files(data, parts=True),
+        format_data_files(data),
         f"{format_scaled(tokens)} tokens to train on" if tokens else "",
     ]
     return ", ".join(part for part in parts if part)

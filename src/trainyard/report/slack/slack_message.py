@@ -7,7 +7,6 @@ https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,8 +59,6 @@ class Surroundings:
     reason: str = ""
     """Why it was resumed, degraded, stopped or failed, if the run's record does not say."""
     next_step: str = ""
-    now: float | None = None
-    """Unix seconds; without it the message does not say when a planned run would end."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """`TrainingPlan.to_json`; empty when it was not planned."""
 
@@ -148,7 +145,7 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
     parts += [(", ".join(what) + place).strip()] if what or place else []
-    return [*parts, *_expectations(around.plan, around.now)]
+    return [*parts, *_expectations(around.plan)]
 
 
 def source_of(ci: Mapping[str, str], *, branch: str = "", commit: str = "") -> list[str]:
@@ -167,16 +164,14 @@ def _by(ci: Mapping[str, str]) -> str:
     return f" by {mrkdwn(actor, 50)} ({mrkdwn(event, 50)})"
 
 
-def _expectations(plan: Mapping[str, Any], now: float | None) -> list[str]:
-    """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
+def _expectations(plan: Mapping[str, Any]) -> list[str]:
+    """`about 6 h 12 m, about $ 210`; figures that the plan lacks are left out."""
     estimate = plan.get("estimate")
     known = estimate if isinstance(estimate, Mapping) else {}
     seconds, usd = finite_or_none(known.get("seconds")), finite_or_none(known.get("usd"))
     parts = []
     if seconds is not None and 0 <= seconds < 366 * 86400:
-        form = "%H:%M UTC" if seconds < 12 * 3600 else "%d %b %H:%M UTC"
-        until = "" if now is None else f", until {time.strftime(form, time.gmtime(now + seconds))}"
-        parts += [f"about {format_duration(seconds)}{until}"]
+        parts += [f"about {format_duration(seconds)}"]
     parts += [] if usd is None else [f"about {format_money(usd)}"]
     return [", ".join(parts)] if parts else []
 

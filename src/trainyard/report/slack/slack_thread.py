@@ -135,7 +135,7 @@ def post_once(
 def _key(event: SlackEvent, text: str, ci: Mapping[str, str]) -> str:
     """A key that is equal for the same event: from the event, the workflow run's attempt and the text.
 
-    The text of a start does not count, because its expected end changes with the clock.
+    The text of a start does not count, so that a lineage starts once.
     """
     words = "" if event.begins else text
     attempt = (ci.get("run_id", ""), ci.get("run_attempt", ""))
