@@ -29,6 +29,8 @@ Line = tuple[str, str | None]
 def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
     """Return the figures by group and name, as the JSON report has them: base units, None where not known."""
     last, rate = facts.history.last.get, facts.history.rate
+    step, steps, per_epoch = facts.step, facts.steps, facts.steps_per_epoch
+    spent, left, pace = facts.training_seconds, facts.seconds_remaining, facts.history.seconds_per_step()
     return {
         "training_metrics": {
             "epoch": facts.epoch,
@@ -41,11 +43,11 @@ def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
             "bits_per_byte": facts.bits_per_byte,
             "learning_rate": last("learning_rate"),
             "grad_norm": last("grad_norm"),
-            "step": facts.step,
-            "steps": facts.steps,
+            "step": step,
+            "steps": steps,
             "sources": facts.outcome.get("sources"),
-            "step_in_epoch": facts.step_in_epoch,
-            "steps_per_epoch": facts.steps_per_epoch,
+            "step_in_epoch": (step - 1) % per_epoch + 1 if step and per_epoch else None,
+            "steps_per_epoch": per_epoch,
             "tokens": last("tokens"),
         },
         "gpu_resource_usage": {
@@ -61,14 +63,16 @@ def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
             "mfu": facts.mfu,
             "step_seconds": rate("step_seconds"),
             **{f"{part}_seconds": rate(f"{part}_seconds") for part in STEP_PARTS},
-            "seconds_remaining": facts.seconds_remaining,
-            "completion": facts.completion,
+            "seconds_remaining": left,
+            "completion": min(1.0, facts.steps_done / steps)
+            if steps and facts.steps_done is not None
+            else None,
         },
         "timing": {
-            "epoch_seconds": facts.epoch_seconds,
-            "training_seconds": facts.training_seconds,
-            "goodput": facts.goodput.record() if facts.goodput and facts.step else None,
-            "estimated_total_seconds": facts.estimated_total_seconds,
+            "epoch_seconds": pace * per_epoch if pace is not None and per_epoch else None,
+            "training_seconds": spent,
+            "goodput": facts.goodput.record() if facts.goodput and step else None,
+            "estimated_total_seconds": spent + left if spent is not None and left is not None else None,
         },
     }
 
@@ -88,7 +92,7 @@ def text_figures(facts: RunFacts) -> dict[str, list[Line]]:
             ("Gradient Norm", _format_known(training["grad_norm"], "{:.3g}".format)),
             ("Total Steps", _share(facts.steps_done, facts.steps, "{:,.0f}".format)),
             ("Sources", _sources_text(facts.outcome)),
-            ("Step in Epoch", _share(facts.step_in_epoch, facts.steps_per_epoch, "{:,.0f}".format)),
+            ("Step in Epoch", _share(training["step_in_epoch"], facts.steps_per_epoch, "{:,.0f}".format)),
             ("Reward Curve", _curve_text(facts, "reward", format_loss)),
             ("Loss Curve", _curve_text(facts, "loss", format_loss)),
             ("Validation Curve", _curve_text(facts, "val_loss", format_loss)),
@@ -107,19 +111,19 @@ def text_figures(facts: RunFacts) -> dict[str, list[Line]]:
             ("MFU", _format_known(facts.mfu, format_percent)),
             ("Step Time", _step_time_text(facts)),
             ("Time Remaining", _format_known(facts.seconds_remaining, format_duration)),
-            ("Completion", _format_known(facts.completion, format_percent)),
+            ("Completion", _format_known(performance["completion"], format_percent)),
         ],
         "TIMING": [
             (
                 "Epoch Duration",
-                _format_known(facts.epoch_seconds, lambda s: f"{format_duration(s)} per epoch"),
+                _format_known(timing["epoch_seconds"], lambda s: f"{format_duration(s)} per epoch"),
             ),
             (
                 "Training Duration",
                 _format_known(facts.training_seconds, lambda s: format_duration(s) + so_far),
             ),
             ("Goodput", _goodput_text(facts) if timing["goodput"] else None),
-            ("Estimated Total", _format_known(facts.estimated_total_seconds, format_duration)),
+            ("Estimated Total", _format_known(timing["estimated_total_seconds"], format_duration)),
         ],
     }
 

@@ -136,14 +136,14 @@ class MetricsHistory:
         known = np.isfinite(times)
         return steps[known].tolist(), times[known].tolist()
 
-    def seconds_per_step(self, rows: int = 50) -> float | None:
-        """Wall time per step over the last rows, with validation and saving; None when not known.
+    def seconds_per_step(self) -> float | None:
+        """Wall time per step over the last 50 rows, with validation and saving; None when not known.
 
         It is the median over the rows, so that one long pause (a resume, a save) does not change it.
         """
         import numpy as np
 
-        steps, times = self._column("step")[-rows:], self._column("time")[-rows:]
+        steps, times = self._column("step")[-50:], self._column("time")[-50:]
         known = np.isfinite(times)
         more, longer = np.diff(steps[known]), np.diff(times[known])
         usable = (more > 0) & (longer >= 0)

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,13 +113,6 @@ class RunFacts:
         return self._plan("steps_per_epoch")
 
     @property
-    def step_in_epoch(self) -> int | None:
-        """The position within the current pass over the data, counted from 1."""
-        if not self.step or self.steps_per_epoch is None:
-            return None
-        return (self.step - 1) % self.steps_per_epoch + 1
-
-    @property
     def epoch(self) -> float | None:
         """Passes over the data until now; a partial pass counts as its share."""
         if self.step is None or self.steps_per_epoch is None:
@@ -183,23 +176,6 @@ class RunFacts:
         if not self.state.going or pace is None or self.step is None or self.steps is None:
             return None
         return max(0, self.steps - self.step) * pace
-
-    @property
-    def epoch_seconds(self) -> float | None:
-        """Time per pass over the data at the present pace."""
-        pace = self.history.seconds_per_step()
-        return None if pace is None or self.steps_per_epoch is None else pace * self.steps_per_epoch
-
-    @property
-    def estimated_total_seconds(self) -> float | None:
-        spent, left = self.training_seconds, self.seconds_remaining
-        return None if spent is None or left is None else spent + left
-
-    @property
-    def completion(self) -> float | None:
-        """Share of the planned steps that are done, 0 to 1."""
-        done = self.steps_done
-        return None if done is None or not self.steps else min(1.0, done / self.steps)
 
     @property
     def usd(self) -> float | None:
@@ -308,7 +284,6 @@ def read_facts(
     source: Path,
     *,
     now: float | None = None,
-    clock: Callable[[], float] = time.time,
     environment: Mapping[str, str] = os.environ,
 ) -> RunFacts:
     """The facts of a run directory, given as the directory or as the metrics file in it.
@@ -323,7 +298,7 @@ def read_facts(
     newest = _newest(run, history, events)
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
-    now = clock() if now is None else now
+    now = time.time() if now is None else now
     judged = None if outdated else proof
     state = state_of(run, history, newest, now=now, is_cut_off=_is_cut_off(directory, judged))
     return RunFacts(
