@@ -237,5 +237,5 @@ def draw_chart(drawn: DrawnPanel) -> Chart:
         (line, " ".join(dict.fromkeys(map(place, line.points.steps, line.points.values))))
         for line in drawn.series
     ]
-    ends = f"{low:.4g}{unit}", f"{high:.4g}{unit}"
+    ends = (f"{format_scaled(end) if abs(end) >= 1000 else f'{end:.3g}'}{unit}" for end in (low, high))
     return Chart(lines, *ends, format_scaled(first), format_scaled(last))

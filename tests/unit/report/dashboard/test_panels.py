@@ -19,6 +19,7 @@ def test_the_chart_stays_in_its_frame_and_keeps_a_spike() -> None:
     assert all(0 <= across <= WIDTH and 0 <= down <= HEIGHT for across, down in points)
     assert min(down for _, down in points) < 10 < min(down for at, down in points if abs(at - 160) > 2)
     assert (chart.low, chart.high, chart.first, chart.last) == ("0.005", "50", "1", "1 k")
+    assert chart_of([(1, 0.0029543), (2, 23_663.2)]).high == "23.7 k", "a longer one is cut off"
 
 
 def test_equal_values_are_a_flat_line_in_the_middle() -> None:
