@@ -169,8 +169,9 @@ def test_the_cost_is_the_price_on_record_or_the_stated_one(
     assert look["usd_expected"] > 5 * look["usd"]
     assert look["price_source"] == "1 × p5.48xlarge on demand, prices of 2026-07-20"
     monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "10")
-    _, text = watch(run.path, "--once")
-    assert "$ 10.00 an hour · TRAINYARD_USD_PER_HOUR" in text
+    _, text = watch(run.path, "--once", "--json")
+    look = json.loads(text)
+    assert (look["usd_per_hour"], look["price_source"]) == (10, "TRAINYARD_USD_PER_HOUR")
 
 
 def test_in_a_log_each_alert_is_one_line_and_its_end_another(

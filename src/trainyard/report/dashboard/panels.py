@@ -237,5 +237,5 @@ def draw_chart(drawn: DrawnPanel) -> Chart:
         (line, " ".join(dict.fromkeys(map(place, line.points.steps, line.points.values))))
         for line in drawn.series
     ]
-    ends = (f"{format_scaled(end) if abs(end) >= 1000 else f'{end:.3g}'}{unit}" for end in (low, high))
-    return Chart(lines, *ends, format_scaled(first), format_scaled(last))
+    bottom, top = (f"{format_scaled(end) if abs(end) >= 1000 else f'{end:.3g}'}{unit}" for end in (low, high))
+    return Chart(lines, bottom, top, format_scaled(first), format_scaled(last))

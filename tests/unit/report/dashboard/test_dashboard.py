@@ -258,6 +258,12 @@ def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None
     assert steps[:3] == ["steps", "40", "80"]
     assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
     assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
+    limit = "proof: {learned: {max_validation_loss: 1.3}}\n"
+    (boards[1].facts.directory / "config.yaml").write_text(limit)
+    boards = [TrainingDashboard(one.facts.directory) for one in boards]
+    assert "change  threshold\n" in render_dashboards(boards, Format.TEXT)
+    page = render_dashboards(boards, Format.HTML)
+    assert '<th scope="col" class="figure">threshold</th>' in page and "&lt;= 1.3" in page
 
 
 def test_the_lines_of_a_summary_can_be_seen_on_white_and_on_black() -> None:
