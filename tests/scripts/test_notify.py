@@ -14,7 +14,6 @@ from tests.scripts.conftest import Call
 from trainyard.commands.notify import Notice, Posted, notify
 from trainyard.run.directory import RunDirectory
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = {
     "GITHUB_ACTIONS": "true",
     "GITHUB_SERVER_URL": "https://github.com",
@@ -209,11 +208,6 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, 
 def test_a_plan_that_is_none_sends_nothing_and_fails_nothing(posted: Notify, slack: Slack, plan: str) -> None:
     assert not posted("started", bot(slack), run_dir=Path("r"), plan=plan).is_done
     assert slack.bodies == []
-
-
-def test_wrong_usage_is_still_an_error(called: Call, tmp_path: Path) -> None:
-    assert called("notify", "finished", "--run-dir", tmp_path).returncode == 2
-    assert called("notify", "started").returncode == 2
 
 
 NEEDS = {

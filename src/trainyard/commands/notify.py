@@ -36,6 +36,7 @@ from trainyard.gateways.github_api import github_from
 from trainyard.github.job_end import unreported_end
 from trainyard.github.job_times import JOB_MINUTES
 from trainyard.report.facts.run_facts import facts_if_any
+from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.slack.slack_events import SLACK_EVENTS
 from trainyard.report.slack.slack_message import Surroundings
 from trainyard.report.slack.slack_thread import (
@@ -48,7 +49,6 @@ from trainyard.report.slack.slack_thread import (
 )
 from trainyard.run.identity import ci_facts
 from trainyard.run.run_settings import setting
-from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
     from trainyard.report.facts.run_facts import RunFacts
@@ -100,7 +100,7 @@ class Notice:
     """GitHub's context `needs`, if the results of its jobs decide what is posted."""
     job_status: str = ""
     plan: str = ""
-    """What `summarize_expectations` wrote when the run was planned."""
+    """What a run is expected to take, as JSON (`report.plan.run_plan_summary`)."""
     thread: str = ""
     """`CHANNEL:TS` of the thread, if another machine started it."""
 
@@ -204,7 +204,7 @@ def surroundings_of(notice: Notice) -> Surroundings:
         notice.run_dir.name,
         ci_facts(),
         os.environ.get("RUNNER_NAME"),
-        plan=parse_json_object(notice.plan, "the plan") if notice.plan else {},
+        plan=read_plan(notice.plan) if notice.plan else {},
         lineage=notice.lineage,
         segment=notice.segment,
         reason=notice.reason,

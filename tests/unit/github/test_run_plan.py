@@ -12,6 +12,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import Machine, Target
+from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
 from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover, read_segment
 
@@ -158,11 +159,11 @@ def summary(config: Config, plan: RunPlan, **more: Any) -> str:
 
 def test_slack_is_told_the_time_and_the_cost_that_the_plan_expects(smoke: Config) -> None:
     known = plan_run(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
-    by_catalogue = json.loads(summarize_expectations(about_to_start(smoke, known)))["estimate"]
+    by_catalogue = read_plan(summarize_expectations(about_to_start(smoke, known)))["estimate"]
     assert by_catalogue["seconds"] > 0 and by_catalogue["usd"] > 0
-    by_owner = json.loads(summarize_expectations(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
+    by_owner = read_plan(summarize_expectations(about_to_start(smoke, known, usd_per_hour=2.5)))["estimate"]
     assert by_owner["usd"] == pytest.approx(by_owner["seconds"] / 3600 * 2.5)
-    assert json.loads(summarize_expectations(about_to_start(smoke, plan_run(smoke)))) == {
+    assert read_plan(summarize_expectations(about_to_start(smoke, plan_run(smoke)))) == {
         "model": "smoke-llama",
         "steps": smoke.training.max_steps,
         "estimate": {},

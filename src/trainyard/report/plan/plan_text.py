@@ -6,6 +6,7 @@ It reads only the JSON of `plan.training_plan`; absent figures are not mentioned
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.report.facts.quantities import (
     format_count,
     format_duration,
@@ -13,6 +14,7 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
+from trainyard.run.untrusted_files import parse_json_object
 
 Plan = Mapping[str, Any]
 _PARTS = {
@@ -25,6 +27,14 @@ _PARTS = {
     "workspace": "temporary memory of single operations",
     "staging": "copy of the state for checkpointing.mode",
 }
+
+
+def read_plan(text: str) -> dict[str, Any]:
+    """Return what `summarize_expectations` wrote. Raises ConfigError if it is none."""
+    try:
+        return dict(parse_json_object(text, "plan"))
+    except DamagedFileError as error:
+        raise ConfigError(f"the plan of a run is damaged: {error}") from None
 
 
 def plan_text_lines(plan: Plan) -> list[str]:
