@@ -39,7 +39,7 @@ def read_plan(text: str) -> dict[str, Any]:
 
 def plan_text_lines(plan: Plan) -> list[str]:
     """The complete plan, the result first."""
-    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
+    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *expectation_rows(plan)]
     head = [plan_headline(plan), *unproven_lines(plan.get("unproven", ()))]
     text = [*head, "", *(f"  {name:<13} {value}" for name, value in rows)]
     advice = list(_advice(plan))
@@ -69,6 +69,11 @@ def plan_headline(plan: Plan) -> str:
         host, usable = plan["memory"]["host_bytes"], device["host_usable_bytes"]
         return f"{text}, but {format_size(host)} of main memory, {format_size(host - usable)} too much"
     return f"{text}, {format_size(peak - device['usable_bytes'])} too much"
+
+
+def expectation_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the length, time and cost of a run, as far as they are known."""
+    return [*_length(plan), *_time(plan)]
 
 
 def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -127,12 +132,12 @@ def _length(plan: Plan) -> Iterator[tuple[str, str]]:
     run, expected = plan["run"], plan["estimate"]
     a_step = f"{run['tokens_per_step']:,} tokens"
     if "steps" not in expected:
-        yield "run", f"{a_step} per step; its length is not known (training.max_steps is not set)"
+        yield "length", f"{a_step} per step; its length is not known (training.max_steps is not set)"
         return
     steps = format_count(expected["steps"], "step")
     flops = f"{expected['flops']:.2g}".replace("e+", "e")
     total = f"{format_scaled(expected['tokens'])} tokens, {flops} FLOP"
-    yield "run", f"at most {steps} of {a_step}: {total}"
+    yield "length", f"at most {steps} of {a_step}: {total}"
 
 
 def _time(plan: Plan) -> Iterator[tuple[str, str]]:
