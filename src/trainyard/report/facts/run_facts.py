@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -284,6 +284,7 @@ def read_facts(
     source: Path,
     *,
     now: float | None = None,
+    clock: Callable[[], float] = time.time,
     environment: Mapping[str, str] = os.environ,
 ) -> RunFacts:
     """The facts of a run directory, given as the directory or as the metrics file in it.
@@ -298,7 +299,7 @@ def read_facts(
     newest = _newest(run, history, events)
     proof = read_proof(layout, run)
     outdated = proof is not None and proof.is_of_another_state
-    now = time.time() if now is None else now
+    now = clock() if now is None else now
     judged = None if outdated else proof
     state = state_of(run, history, newest, now=now, is_cut_off=_is_cut_off(directory, judged))
     return RunFacts(
