@@ -15,10 +15,10 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
+from trainyard.watch.goodput import LOST_TIME
 
 Json = Mapping[str, Any]
 _LABEL = 10
-_LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "saves"), ("idle", "idle"))
 
 
 def status_lines(status: Json, width: int) -> list[str]:
@@ -168,7 +168,7 @@ def _rank_words(rank: Json) -> str:
 
 def _time_words(goodput: Json) -> Iterator[str]:
     yield f"{format_percent(goodput['share'])} training"
-    for name, words in _LOSSES:
+    for name, words in LOST_TIME.items():
         if goodput[name] >= 0.5:
             yield f"{format_duration(goodput[name])} {words}"
 
