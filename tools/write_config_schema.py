@@ -28,7 +28,7 @@ from trainyard.config.schema import Config
 from trainyard.config.section import MOST
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.report.dashboard.json_report import SCHEMA_VERSION
-from trainyard.report.facts.figures import FigureGroup, figure_values
+from trainyard.report.facts.figures import figure_values
 from trainyard.report.facts.history import MetricsHistory
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.run_facts import RunFacts
@@ -136,12 +136,10 @@ def dashboard_schema() -> dict[str, Any]:
     figure = {"name": text, "value": number, "baseline": number, "threshold": text}
     curve = _object({"steps": numbers, "values": numbers}, ["steps", "values"])
     groups: dict[str, Any] = {
-        str(group): _object(dict.fromkeys(figure_values(unknown, group), number)) for group in FigureGroup
+        group: _object(dict.fromkeys(figures, number)) for group, figures in figure_values(unknown).items()
     }
     account = Goodput(*[0.0] * 6).record()
-    groups[FigureGroup.TIMING]["properties"]["goodput"] = _object(
-        dict.fromkeys(account, number), list(account)
-    )
+    groups["timing"]["properties"]["goodput"] = _object(dict.fromkeys(account, number), list(account))
     properties: dict[str, Any] = {
         "schema_version": {"const": SCHEMA_VERSION},
         "status": {"enum": [str(status) for status in Status]},

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command.handler import code_of
-from trainyard.command.output import announce
+from trainyard.command.output import announce, leave_log_to_terminal
 from trainyard.commands.doctor import check_readiness
 from trainyard.commands.evaluate import evaluate_run
 from trainyard.commands.notify import Notice, notify
@@ -378,7 +378,8 @@ def run_pipeline(
         steps.run(*pipeline.notify("resumed" if pipeline.segment > 1 else "started"))
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
-        with follow_beside(started.follow() if started.follows else None):
+        # The training shows its own live line, which the follower's lines would break.
+        with leave_log_to_terminal(), follow_beside(started.follow() if started.follows else None):
             code = steps.run(started.train())
         has_ended = code == ExitCode.DONE or has_stopped(pipeline.run_dir, code)
         if not has_ended and not (pipeline.stores_failed and is_over(pipeline.run_dir)):

@@ -40,7 +40,7 @@ RUNS = 50
 
 
 def find_proven_run(
-    file: Path, changes: Sequence[str] = (), *, store: str, runs: int = RUNS
+    file: Path, changes: Sequence[str] = (), *, store: str
 ) -> tuple[int | None, str, tuple[str, ...]]:
     """Find a proven run that is the same, report it, and return its number, or why not, and its evidence.
 
@@ -54,7 +54,7 @@ def find_proven_run(
         why_not = f"the store has no proven run of commit {str(git['commit'])[:12]}, this config and data"
         try:
             with terminal.show_live(PhaseDisplay("proven before", "reading the newest manifests")):
-                number, evidence = find_run(config, str(git["commit"]), there, runs)
+                number, evidence = find_run(config, str(git["commit"]), there)
         except (TrainyardError, OSError) as error:
             why_not = f"the store could not be searched: {error}"
     if number is None:
@@ -73,12 +73,12 @@ def incomparable(config: "Config", git: Mapping[str, Any]) -> str:
     return ""
 
 
-def find_run(config: "Config", commit: str, store: "Store", most: int) -> tuple[int | None, tuple[str, ...]]:
-    """Return the newest run of the last `most` that is the same and proven, and its evidence; else None.
+def find_run(config: "Config", commit: str, store: "Store") -> tuple[int | None, tuple[str, ...]]:
+    """Return the newest run of the last `RUNS` that is the same and proven, and its evidence; else None.
 
     Raises ServiceError when the store cannot be reached.
     """
-    for number in sorted(used_numbers(store), reverse=True)[:most]:
+    for number in sorted(used_numbers(store), reverse=True)[:RUNS]:
         _, manifest, problems = newest_manifest(store, number)
         if manifest is None or problems or manifest.outcome.get("status") != "succeeded":
             continue
@@ -140,6 +140,5 @@ def report(number: int, evidence: Sequence[str], *, store: str, config: Path, ch
         output.announce("proven before", line)
     if in_actions():
         annotate(Level.NOTICE, f"Nothing was trained: {text}. To train anyway: {again}")
-    title = f"### Not trained again: run {number} is proven"
-    parts = [title, f"{text[0].upper()}{text[1:]}:", "\n".join(f"- {line}" for line in evidence)]
+    parts = [f"### Not trained again: {text}", "\n".join(f"- {line}" for line in evidence)]
     append_summary("\n\n".join([*parts, "To train anyway:", fence_code(again)]) + "\n")

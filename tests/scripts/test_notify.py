@@ -166,8 +166,7 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert (slack.methods, opening["channel"]) == (["chat.postMessage"], "#training")
     assert "thread_ts" not in opening
     assert opening["text"].startswith("Training 812 started · main@0123456 by push · smoke-llama, 20 steps")
-    assert "about 6 h 12 m, until " in opening["text"]
-    assert opening["text"].endswith("about $ 210")
+    assert opening["text"].endswith(" · about 6 h 12 m, about $ 210")
     assert "C0123:1700.0001" in outputs.read_text()
 
     reason = ("--segment", "2/3", "--reason", "runner's time limit")
@@ -193,17 +192,6 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     assert end["text"].startswith("⚠ Training 812: trained, not proven yet")
     assert edited["ts"] == "1700.0001"
     assert "by push" in edited["blocks"][0]["text"]["text"]
-
-
-def test_a_second_attempt_that_starts_goes_on_in_the_thread(
-    called: Call, slack: Slack, tmp_path: Path
-) -> None:
-    say = ("notify", "started", "--run-dir", "runs/gh-99")
-    for number in (1, 1, 2):
-        assert called(*say, **bot(slack) | attempt(number)).returncode == 0
-    assert slack.methods == ["chat.postMessage", "chat.postMessage", "chat.update"]
-    assert slack.bodies[1]["text"] == "Training 812 resumed"
-    assert slack.bodies[1]["thread_ts"] == "1700.0001"
 
 
 def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, slack: Slack) -> None:

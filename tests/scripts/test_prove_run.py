@@ -88,19 +88,6 @@ def test_a_byte_that_changed_in_the_store_is_noticed(
     )
 
 
-def test_a_checkpoint_that_was_not_stored_is_noticed(
-    called: Call, finished_run: RunDirectory, store: str, tmp_path: Path
-) -> None:
-    last = finished_run.checkpoint(20)
-    last.rename(tmp_path / "away")
-    sync_run(open_store(store), finished_run, None)
-    done = called("prove", "--run-dir", finished_run.path, "--store", store)
-    assert done.returncode == 1
-    assert "step 20, the last one, is not stored" in done.stderr
-    (tmp_path / "away").rename(last)
-    assert called("prove", "--run-dir", finished_run.path, "--store", store).returncode == 1
-
-
 @pytest.mark.parametrize("arguments", [[], ["--store", ""]])
 def test_without_a_store_the_run_is_not_proven(
     called: Call, finished_run: RunDirectory, arguments: list[str]

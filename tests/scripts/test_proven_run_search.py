@@ -85,7 +85,8 @@ def found(here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
         store = f"file://{tmp_path}/store"
-        found, reason, _ = proven_run_search.find_proven_run(Path(SMOKE), changes, store=store, runs=runs)
+        monkeypatch.setattr(proven_run_search, "RUNS", runs)
+        found, reason, _ = proven_run_search.find_proven_run(Path(SMOKE), changes, store=store)
         assert bool(reason) is (found is None)
         return "" if found is None else str(found)
 
@@ -104,7 +105,7 @@ def test_a_proven_run_of_the_same_is_found_and_named(
     sync(finished_run, 812)
     assert found(*SAME) == "812"
     summary = (tmp_path / "summary").read_text()
-    assert summary.startswith("### Not trained again: run 812 is proven")
+    assert summary.startswith("### Not trained again: run 812 in file:///")
     assert "- stored: " in summary and "- trained: 20 of 20 steps" in summary
     assert "gh workflow run training_ci.yml -f config=" in summary
     assert "-f set=training.max_steps=20" in summary

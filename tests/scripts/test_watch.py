@@ -169,8 +169,9 @@ def test_the_cost_is_the_price_on_record_or_the_stated_one(
     assert look["usd_expected"] > 5 * look["usd"]
     assert look["price_source"] == "1 × p5.48xlarge on demand, prices of 2026-07-20"
     monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "10")
-    _, text = watch(run.path, "--once")
-    assert "$ 10.00 an hour · TRAINYARD_USD_PER_HOUR" in text
+    _, text = watch(run.path, "--once", "--json")
+    look = json.loads(text)
+    assert (look["usd_per_hour"], look["price_source"]) == (10, "TRAINYARD_USD_PER_HOUR")
 
 
 def test_in_a_log_each_alert_is_one_line_and_its_end_another(
@@ -271,7 +272,6 @@ def test_a_job_is_read_in_its_pods_without_a_change(cluster: Cluster, watch: Wat
     assert text.startswith("job · pytorchjob · running · 2 of 2 pods · ")
     assert "step 400/4,000   loss 2.02" in text
     assert "2 GPUs · 97 % busy" in text
-    assert "job-1 0   97 %   64.0 GB   39 °C" in text
     assert cluster.server.changes == []
     assert {asked["path"].split("/")[6] for asked in cluster.server.asked} == {"job-0", "job-1"}
 

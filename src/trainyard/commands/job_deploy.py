@@ -13,8 +13,7 @@ are added to it, and --dry-run shows them as a diff. With --prove its command is
 which stores and proves the run; program settings and store come from --config.
 
 Reads:      --config, --manifest; the kubeconfig, or AWS for --cluster; the cluster's API; ECR for the image
-Writes:     the objects of the job into the cluster; --json prints the plan and the job's state; in GitHub
-            Actions the outputs job, kind, namespace, image, store, and for a dry run the job summary
+Writes:     the objects of the job into the cluster; --json prints the plan and the job's state
 Exit codes: 0 sent, or with --wait succeeded; 1 the cluster is not ready, or the job failed; 2 wrong plan;
             4 the cluster or AWS refused; 5 not ended in time; 75 stopped with a good checkpoint
 Example:    trainyard job deploy --config configs/training_configuration.yaml --num-nodes 4
@@ -56,7 +55,7 @@ from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.git import git_facts
-from trainyard.gateways.github import refusal_in_summary, report_step
+from trainyard.gateways.github import refusal_in_summary
 from trainyard.gateways.images.ecr import find_digest, image_or_newest
 from trainyard.gateways.images.image_record import runs_code_of
 from trainyard.gateways.kubernetes.api import Api
@@ -85,7 +84,6 @@ from trainyard.programs.presets.preset import with_settings
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
-from trainyard.report.jobs.job_actions import plan_markdown, plan_outputs
 from trainyard.report.jobs.job_text import kubernetes_yaml, manifest_diff
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.run.launch_environment import nccl_log_variables
@@ -258,8 +256,6 @@ def deploy_job(
     plan = make_plan(
         config, replace(job, run_id=job.run_id or new_run_id(job), provenance=code_origin()), accept
     )
-    data, store = plan.to_json(), config.artifacts.store or ""
-    report_step(plan_outputs(data, store=store), plan_markdown(data, store=store) if dry_run else "")
     manifests = KINDS[plan.kind].render(plan)
     if api is not None:
         require_ray_cluster(partial(find, api), plan, manifests)
@@ -313,12 +309,11 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
         code = verdict.exit_code_without(accepted)
         job = replace(job, creator=creator(api))
     job = replace(job, run_id=new_run_id(job), owner=f"{space}/{job.creator}/{job.manifest[:16]}")
-    sent, plan, store = wrap_manifest(args, written, job) if args.prove else (written, job, "")
+    sent, plan = wrap_manifest(args, written, job) if args.prove else (written, job)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
     log_findings(lint_objects("the manifest", [written.job], variable_scope(plan)))
     manifests = sent.add_record(plan)
-    report_step(plan_outputs(plan.to_json(), store=store), "")
     if api is None or args.dry_run:
         data, refused = show(plan, manifests, api=api)
         return {**data, "diff": manifest_diff(written.job, manifests.job, manifests.shared)}, code or refused
@@ -357,8 +352,8 @@ def find_runtime(api: Api | None, namespace: str, reference: Json) -> Json | Non
 
 def wrap_manifest(
     args: argparse.Namespace, written: JobManifest, job: JobSpec
-) -> tuple[JobManifest, JobSpec, str]:
-    """Return the job with its commands wrapped, its plan, and its store. Raises ConfigError."""
+) -> tuple[JobManifest, JobSpec]:
+    """Return the job with its commands wrapped, and its plan. Raises ConfigError."""
     config: Config | None = None
 
     def config_for(command: Sequence[str]) -> "Config":
@@ -382,7 +377,7 @@ def wrap_manifest(
         else (f"Trainyard must be in the image {plan.image}")
     )
     output.announce("prove", f"the command is wrapped by trainyard pod; {source}")
-    return sent, plan, config.artifacts.store or ""
+    return sent, plan
 
 
 def code_origin() -> dict[str, str]:

@@ -70,7 +70,6 @@ def facts_of(run: str, store_url: str | None) -> Iterator[RunFacts]:
 def points_of(facts: RunFacts, name: str, most: int | None) -> dict[str, list[float]]:
     """Return the steps and values of a figure."""
     curve = facts.history.curve(name)
-    if most is None or len(curve) <= most:
-        return {"steps": curve.steps.tolist(), "values": curve.values.tolist()}
-    points = thin_curve(curve, max(1, most // 2 - 1))
-    return {"steps": [point.step for point in points], "values": [point.value for point in points]}
+    if most is not None and len(curve) > most:
+        curve = thin_curve(curve, max(1, most // 2 - 1))
+    return {"steps": curve.steps.tolist(), "values": curve.values.tolist()}

@@ -35,7 +35,6 @@ from trainyard.gateways.github import set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github.job_end import job_of_call, unreported_end
 from trainyard.github.job_times import JOB_MINUTES
-from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import facts_if_any
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.slack.slack_events import SLACK_EVENTS
@@ -43,16 +42,17 @@ from trainyard.report.slack.slack_message import Surroundings
 from trainyard.report.slack.slack_thread import (
     FILE_NAME,
     PostResult,
+    SlackThread,
     event_of,
-    parse_address,
     post_once,
     read_thread,
 )
 from trainyard.run.identity import ci_facts
+from trainyard.run.run_settings import setting
 
 if TYPE_CHECKING:
     from trainyard.report.facts.run_facts import RunFacts
-    from trainyard.report.slack.slack_thread import SlackThread, ThreadEvent
+    from trainyard.report.slack.slack_thread import ThreadEvent
 
 _logger = logging.getLogger("trainyard.notify_slack")
 
@@ -100,7 +100,7 @@ class Notice:
     """GitHub's context `needs`, if the results of its jobs decide what is posted."""
     job_status: str = ""
     plan: str = ""
-    """A file with the output of `plan --json`, or that output."""
+    """What a run is expected to take, as JSON (`report.plan.run_plan_summary`)."""
     thread: str = ""
     """`CHANNEL:TS` of the thread, if another machine started it."""
 
@@ -122,7 +122,8 @@ def notify(notice: Notice, *, dry_run: bool = False, as_json: bool = False) -> P
     thread_file = notice.run_dir / FILE_NAME
     thread = read_thread(thread_file)
     if notice.thread and not thread.ts:
-        thread = parse_address(notice.thread)
+        channel, _, ts = notice.thread.partition(":")
+        thread = SlackThread(channel, ts)
     if notice.needs is not None:
         ended = add_end(notice, notice.needs)
         if ended is None:
@@ -203,7 +204,6 @@ def surroundings_of(notice: Notice) -> Surroundings:
         ci_facts(),
         os.environ.get("RUNNER_NAME"),
         plan=read_plan(notice.plan) if notice.plan else {},
-        now=time.time(),
         lineage=notice.lineage,
         segment=notice.segment,
         reason=notice.reason,
@@ -215,12 +215,12 @@ def post(
     event: "ThreadEvent", facts: "RunFacts | None", thread_file: Path
 ) -> "tuple[PostResult, SlackThread]":
     """Send the event, unless the configuration of the run disables it, and announce the result."""
-    text = facts.config_text if facts is not None else None
-    if config_value(text, "notifications.slack.enabled") is False:
+    settings = facts.settings if facts is not None else {}
+    if setting(settings, "notifications.slack.enabled") is False:
         if not terminal.on_terminal():  # at a terminal the person has just read the result
             output.announce("slack", PostResult.SWITCHED_OFF)
         return PostResult.SWITCHED_OFF, event.thread
-    channel = config_value(text, "notifications.slack.channel")
+    channel = setting(settings, "notifications.slack.channel")
     result, thread = post_once(
         event, slack, thread_file, channel=channel if isinstance(channel, str) else None
     )

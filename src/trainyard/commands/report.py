@@ -1,10 +1,9 @@
 """Report on training runs: as text, JSON, Markdown (the job summary) or one HTML file.
 
-Several runs share their charts, with a table of their figures and of the settings that differ; a run and the
-one that it continues are reported as one. With --compare only this comparison is written, as
-Markdown. The report of a folder of runs, or of a --store, is an index of them. A run may be running, done,
-stopped, cut off in the middle of a line, or empty. Unknown figures are left out. --last-green adds that run's
-figures to the comparison, which always shows the thresholds of the last run.
+Several runs share their charts, with a table of their figures and of the settings that differ. With --compare
+only this comparison is written, as Markdown; it always shows the thresholds of the last run, and --last-green
+adds the figures of that run. The report of a folder of runs, or of a --store, is an index of them. A run may
+be running, done, stopped, cut off in the middle of a line, or empty. Unknown figures are left out.
 
 Reads:   run directories, or metrics files in them: run.json, metrics.jsonl, events.jsonl, config.yaml,
          checkpoints/*/manifest.json, report/proof.json; TRAINYARD_USD_PER_HOUR (the price of the machines);

@@ -235,7 +235,7 @@ def announce_run(pipeline: Pipeline, command: Sequence[str]) -> None:
     what = shlex.join(secrets.mask_values(given)["program"]["command"]) if command else str(pipeline.config)
     name = known.run_id if known else pipeline.run_dir.name
     watch = trainyard_command(f"watch {shlex.quote(str(pipeline.run_dir))}")
-    output.announce("run", f"{name} · {what} · watch it: {watch}", copied=True)
+    output.announce("run", f"{name} · {what}  watch it: {watch}", copied=True)
 
 
 def hold_places(pipeline: Pipeline) -> AbstractContextManager[object]:

@@ -303,7 +303,6 @@ class Figures:
     """Figures that are known before a run starts."""
 
     steps: int | None
-    tokens_per_step: int | None
     plan: dict[str, Any]
     """`TrainingPlan.to_json`; empty without a plan."""
     why_not: str
@@ -312,21 +311,18 @@ class Figures:
 
 def plan_on(machine: Machine, config: Config) -> Figures:
     """Plan `config` on `machine`. Raises ConfigError for an unknown instance type."""
-    steps, each = config.program.steps if config.recipe == COMMAND else config.training.max_steps, None
-    if config.compute.strategy == "single" and config.recipe == "pretrain":
-        sequences = config.training.batch_size * config.training.gradient_accumulation_steps
-        each = sequences * config.data.sequence_length
+    steps = config.program.steps if config.recipe == COMMAND else config.training.max_steps
     if config.recipe != "pretrain":
-        return Figures(steps, each, {}, f"recipe {config.recipe} is not modelled")
+        return Figures(steps, {}, f"recipe {config.recipe} is not modelled")
     if machine.cluster:
-        return Figures(steps, each, {}, "memory and world size are checked with the job")
+        return Figures(steps, {}, "memory and world size are checked with the job")
     if machine.hardware is None:
-        return Figures(steps, each, {}, "TRAINYARD_INSTANCE_TYPE is not set")
+        return Figures(steps, {}, "TRAINYARD_INSTANCE_TYPE is not set")
     instance = find_instance(machine.hardware)
     on_cpu = config.model.device == "cpu"
     device, devices = (cpu_of(instance), 1) if on_cpu else (gpu_of(instance), instance.gpus)
     plan = plan_training(config, device, rented=RentedMachines(instance, 1, devices)).to_json()
-    return Figures(steps, each or plan["run"]["tokens_per_step"], plan, "")
+    return Figures(steps, plan, "")
 
 
 def usd_per_hour(text: str) -> float | None:

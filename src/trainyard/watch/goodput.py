@@ -19,6 +19,9 @@ from trainyard.plan.cost import RentedMachines
 from trainyard.plan.instances import PRICES_AS_OF, InstanceType, find_instance, instance_called
 from trainyard.run.usual_value import median_of
 
+# The causes of lost time, and their words in reports.
+LOST_TIME = {"start": "starting", "recompute": "repeated steps", "saves": "saves", "idle": "idle"}
+
 
 @dataclass(frozen=True)
 class Goodput:
@@ -48,12 +51,7 @@ class Goodput:
     @property
     def losses(self) -> tuple[tuple[str, float], ...]:
         """The causes of lost time, in words, each with its seconds."""
-        return (
-            ("starting", self.start),
-            ("repeated steps", self.recompute),
-            ("saves", self.saves),
-            ("idle", self.idle),
-        )
+        return tuple((words, getattr(self, name)) for name, words in LOST_TIME.items())
 
     def record(self) -> dict[str, float]:
         seconds = {name: round(value, 1) for name, value in asdict(self).items()}

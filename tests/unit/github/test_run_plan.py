@@ -174,7 +174,7 @@ def test_the_summary_shows_the_cost_by_the_catalogue_or_by_the_owner(smoke: Conf
     known = plan_run(smoke, variables=STORE | {"TRAINYARD_INSTANCE_TYPE": "g6.xlarge"})
     text = summary(smoke, known)
     assert text.startswith("### Plan: smoke-llama on gpu-runner\n")
-    assert "(g6.xlarge, " in text
+    assert "| length | at most " in text and " g6.xlarge at $ " in text, "in the words of the plan"
     assert "smoke-llama fits on one L4" in text
     assert "at $ 2.50 an hour (TRAINYARD\\_USD\\_PER\\_HOUR)" in summary(
         smoke, known, usd_per_hour=2.5

@@ -1,8 +1,13 @@
 """Which runs are compared: those of the same data, and without data those of the same command."""
 
+import hashlib
 import itertools
+from pathlib import Path
 
-from trainyard.proof.stored_runs import compared_inputs
+from trainyard.config.load import config_sha256, dump_yaml, load_config
+from trainyard.proof.stored_runs import compared_inputs, config_digests
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_programs_without_data_are_told_apart_by_their_command() -> None:
@@ -15,3 +20,10 @@ def test_programs_without_data_are_told_apart_by_their_command() -> None:
         assert (compared_inputs(first) == compared_inputs(second)) is is_same, (one, other)
     assert None in compared_inputs({})
     assert compared_inputs({"data": {"fingerprint": "a", "tokens": 5}}) == ("a", ""), "our own trainer"
+
+
+def test_a_configuration_is_known_by_its_values_and_by_its_bytes() -> None:
+    config = load_config(ROOT / "configs" / "smoke.yaml").config
+    content = dump_yaml(config).encode()
+    assert config_digests(content) == {config_sha256(config), hashlib.sha256(content).hexdigest()}
+    assert config_digests(None) == frozenset()

@@ -12,7 +12,7 @@ from trainyard.report.dashboard.json_report import SCHEMA_VERSION, json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.run_comparison import comparison_report, comparison_text
 from trainyard.report.dashboard.text import text_report
-from trainyard.report.facts.run_facts import RunFacts, join_lineages, read_facts
+from trainyard.report.facts.run_facts import RunFacts, read_facts
 from trainyard.run.atomic_files import write_bytes_atomically
 
 
@@ -67,11 +67,11 @@ def format_of(path: Path) -> Format:
 def render_dashboards(
     dashboards: Sequence[TrainingDashboard], form: Format, *, refresh_seconds: float | None = None
 ) -> str:
-    """One document with all `dashboards`; a run and the run that it continues are shown as one.
+    """One document with all `dashboards`.
 
     JSON is an object for one run, a list for several. `refresh_seconds` is for HTML (`html_report`).
     """
-    runs = join_lineages([one.facts for one in dashboards])
+    runs = [one.facts for one in dashboards]
     comparison = [comparison_report(runs)] if len(runs) > 1 else []
     match form:
         case Format.TEXT:

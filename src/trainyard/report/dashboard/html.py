@@ -35,6 +35,7 @@ from trainyard.report.facts.quantities import (
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
+from trainyard.run.suggested_commands import is_command
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -105,6 +106,7 @@ def _environment() -> "Environment":
         "events": event_lines,
         "provenance": lambda run: [(name, text, is_code) for name, text, is_code in _provenance(run) if text],
         "PROVEN": RunVerdict.PROVEN,
+        "is_command": is_command,
         "chart": draw_chart,
         "cards": lambda run: program_cards(run.directory),
         "links": run_links,
@@ -162,7 +164,7 @@ def _data(data: Mapping[str, Any]) -> str:
     tokens = finite_or_none(data.get("train_tokens"))
     parts = [
         _text(data.get("name")),
-        format_data_files(data, parts=True),
+        format_data_files(data),
         f"{format_scaled(tokens)} tokens to train on" if tokens else "",
     ]
     return ", ".join(part for part in parts if part)

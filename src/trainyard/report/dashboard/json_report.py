@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.curve import thin_curve
-from trainyard.report.facts.figures import FigureGroup, figure_values
+from trainyard.report.facts.figures import figure_values
 from trainyard.report.facts.run_facts import RunFacts
 
 SCHEMA_VERSION = 1
@@ -27,7 +27,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "run_directory": str(facts.directory),
         "git_sha": facts.commit,
         "git_dirty": facts.dirty if facts.commit else None,
-        **{str(group): figure_values(facts, group) for group in FigureGroup},
+        **figure_values(facts),
         "alerts": [alert.record() for alert in facts.alerts],
         "curves": _curves(facts),
         "checkpoints": _checkpoints(facts),
@@ -38,12 +38,7 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
 
 def _curves(facts: RunFacts) -> dict[str, Any]:
     """The curves that have values, reduced to the lowest and highest value of each stretch."""
-    found = {name: thin_curve(facts.curve(name), _BUCKETS) for name in facts.figures}
-    return {
-        name: {"steps": [p.step for p in points], "values": [float(f"{p.value:.6g}") for p in points]}
-        for name, points in found.items()
-        if points
-    }
+    return {name: thin_curve(facts.curve(name), _BUCKETS).to_json() for name in facts.figures}
 
 
 def _checkpoints(facts: RunFacts) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import (
@@ -19,16 +18,14 @@ from trainyard.report.facts.config_changes import (
     format_setting,
 )
 from trainyard.report.facts.curve import average_curve
-from trainyard.report.facts.figures import Markup, brief_figures
+from trainyard.report.facts.figures import brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, run_headline
 from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
 from trainyard.report.facts.quantities import format_count, format_size, loss_or_empty
 from trainyard.report.facts.run_facts import RunFacts
-from trainyard.report.facts.status import Status
 from trainyard.report.facts.troubles import alert_lines, degradation
-from trainyard.run.failure import next_command, read_failure
-from trainyard.run.suggested_commands import changed_command, is_command
+from trainyard.run.suggested_commands import is_command
 
 CHART_POINTS = 60
 # Lines on GitHub's white and its black page; Mermaid's own first colour, #ECECFF, cannot be seen on white.
@@ -42,13 +39,12 @@ def markdown_report(facts: RunFacts) -> str:
     """The complete summary, ending in a newline; far below GitHub's limit of 1 MiB."""
     head, trouble, (log_name, log) = run_headline(facts), degradation(facts), failure_log(facts)
     past_alerts = [] if facts.state.going else alert_lines(facts)
-    markup = Markup(strong=lambda text: f"**{text}**", escaped=escape_markdown)
     parts = [
         f"### {head.verdict.symbol} {escape_markdown(head.text)} · {_name(facts)}".replace("###  ", "### "),
         *_failure(head, facts),
         f"{RunVerdict.DEGRADED.symbol} {escape_markdown(trouble)}" if trouble else "",
         "\n".join(f"- {escape_markdown(line)}" for line in past_alerts),
-        " · ".join(brief_figures(facts, markup)),
+        " · ".join(brief_figures(facts, strong="**{}**".format, escaped=escape_markdown)),
         _links(facts),
         _proof_table(facts),
         _details(f"The end of {escape(log_name)}", fence_code(log)) if log else "",
@@ -136,11 +132,11 @@ def _curve(facts: RunFacts) -> str:
 
     name, title = ("reward", "Reward") if len(facts.curve("reward")) else ("loss", "Training loss")
     points = average_curve(facts.curve(name), CHART_POINTS)
-    if len(points) < 3 or points[-1].step <= points[0].step:
+    if len(points) < 3 or points.steps[-1] <= points.steps[0]:
         return ""
-    begin, end = points[0].step, points[-1].step
+    begin, end = points.steps[0], points.steps[-1]
     validation = facts.curve("val_loss")
-    lines: dict[str, Iterable[float]] = {title: [point.value for point in points]}
+    lines: dict[str, Iterable[float]] = {title: points.values}
     if name == "loss" and len(validation) >= 2:
         steps = np.linspace(begin, end, CHART_POINTS)
         checked = np.interp(steps, validation.steps, validation.values)
@@ -180,40 +176,23 @@ def _checkpoints(facts: RunFacts) -> str:
     table = "\n".join(["| step | size | files | saved |", "|---:|---:|---:|---|", *rows])
     command, how = restore_newest(facts), "Restore it on any machine; for another checkpoint change --step"
     restore = f"{how}:\n\n{fence_code(command, 'sh')}" if command else ""
-    parts = (table, _resume_command(facts, shown[-1].path), restore)
-    return _details(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(part for part in parts if part))
-
-
-def _resume_command(facts: RunFacts, checkpoint: Path) -> str:
-    """The command that resumes from `checkpoint`, with changed settings if they made the run fail.
-
-    Empty for a run that is finished or still training.
-    """
-    if facts.state.status in (Status.SUCCEEDED, Status.RUNNING):
-        return ""
-    failure = read_failure(facts.outcome)
-    command = next_command(facts.run, facts.directory)
-    if failure is not None and failure.changes:
-        command = changed_command(facts.directory, failure.changes, checkpoint=checkpoint)
-    return f"Resume from the newest:\n\n{fence_code(command, 'sh')}"
+    return _details(f"Checkpoints ({len(facts.checkpoints)})", "\n\n".join(filter(None, (table, restore))))
 
 
 def _sample(facts: RunFacts) -> str:
     if facts.sample is None:
         return ""
-    early = f"{escape_markdown(facts.too_early.capitalize())}.\n\n" if facts.too_early else ""
-    return _details("What the model writes", early + fence_code(facts.sample))
+    return _details("What the model writes", fence_code(facts.sample))
 
 
 def _configuration(facts: RunFacts) -> str:
     """The changes since the last green run; where there is none, the settings that are not the defaults."""
-    green = config_changes(facts.directory)
-    if green is not None and not green.changes:
-        return f"The configuration has not changed since the last green run, {escape_markdown(green.since)}."
-    changes = green.changes if green is not None else changes_from_defaults(facts.directory)
+    green, changes = config_changes(facts.directory) or ("", changes_from_defaults(facts.directory))
+    if green and not changes:
+        return f"The configuration has not changed since the last green run, {escape_markdown(green)}."
     if not changes:
         return ""
-    than = f"changed since the last green run, {escape(green.since)}" if green else "not at the default"
+    than = f"changed since the last green run, {escape(green)}" if green else "not at the default"
     table = setting_table(changes, ("baseline" if green else "default", "this run"))
     return _details(f"Configuration: {format_count(len(changes), 'key')} {than}", table)
 

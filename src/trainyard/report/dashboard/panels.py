@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from trainyard.report.facts.curve import Point, average_curve, thin_curve
+from trainyard.report.facts.curve import average_curve, thin_curve
 from trainyard.report.facts.event_words import axis_marks
-from trainyard.report.facts.history import STEP_PARTS
+from trainyard.report.facts.history import AXES, STEP_PARTS, Curve
 from trainyard.report.facts.quantities import format_scaled
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.source_words import source_in_words
@@ -86,10 +86,10 @@ class Series:
     """The position of the figure in its panel."""
     name: str
     label: str
-    points: Sequence[Point]
+    points: Curve
     """Of a long curve the extremes of its stretches."""
-    means: Sequence[Point]
-    """Of a long curve the means of its stretches, which smoothing starts from; else empty."""
+    means: Curve | None
+    """Of a long curve the means of its stretches, which smoothing starts from; else None."""
     style: str
     """Its classes in the style sheet. With several runs the colour is that of the run, else of the figure."""
 
@@ -117,8 +117,8 @@ class DrawnPanel:
                 "name": line.name,
                 "label": line.label,
                 "dots": line.has_dots,
-                **_columns(line.points),
-                **({"means": _columns(line.means)} if line.means else {}),
+                **line.points.to_json(),
+                **({"means": line.means.to_json()} if line.means else {}),
             }
             for line in self.series
         ]
@@ -183,21 +183,13 @@ def _source(run: RunFacts, panel: Panel) -> str:
 
 def _axes(run: RunFacts) -> dict[str, dict[str, list[float]]]:
     """The axes beside the steps: for some steps the seconds since the first row, the epoch and so on."""
-    curves = {name: thin_curve(run.curve(name), _AXIS_POINTS // 2) for name in ("time", "samples", "tokens")}
-    if times := curves["time"]:
-        curves["time"] = [Point(point.step, point.value - times[0].value) for point in times]
+    curves = {name: thin_curve(run.curve(name), _AXIS_POINTS // 2) for name in AXES[1:]}
+    if len(times := curves["time"]):
+        curves["time"] = Curve(times.steps, times.values - times.values[0])
+    found = {name: points.to_json() for name, points in curves.items() if len(points) > 1}
     if run.steps_per_epoch and run.step:
-        curves["epoch"] = [Point(step, step / run.steps_per_epoch) for step in (0, run.step)]
-    else:
-        curves["epoch"] = thin_curve(run.curve("epoch"), _AXIS_POINTS // 2)
-    return {name: _columns(points) for name, points in curves.items() if len(points) > 1}
-
-
-def _columns(points: Sequence[Point]) -> dict[str, list[float]]:
-    return {
-        "steps": [round(point.step, 1) for point in points],
-        "values": [float(f"{point.value:.6g}") for point in points],
-    }
+        found["epoch"] = {"steps": [0, run.step], "values": [0, run.step / run.steps_per_epoch]}
+    return found
 
 
 def _lines(
@@ -213,9 +205,8 @@ def _lines(
     elif len(panel.figures) == 1:  # the title says it
         label = ""
     points, scale = thin_curve(curve, buckets), panel.scale[1]
-    means = average_curve(curve, buckets) if len(points) < len(curve) else []
-    points, means = ([Point(each.step, each.value * scale) for each in part] for part in (points, means))
-    return [Series(place, figure, name, label, points, means, style)]
+    means = average_curve(curve, buckets).times(scale) if len(points) < len(curve) else None
+    return [Series(place, figure, name, label, points.times(scale), means, style)]
 
 
 @dataclass(frozen=True)
@@ -233,10 +224,9 @@ class Chart:
 def draw_chart(drawn: DrawnPanel) -> Chart:
     """The chart of a panel over the steps. Places are whole pixels, so that a long curve has few points."""
     unit, _, from_zero = drawn.panel.scale
-    points = [point for line in drawn.series for point in line.points]
-    values = [point.value for point in points] + ([0.0] if from_zero else [])
-    low, high = min(values), max(values)
-    first, last = min(point.step for point in points), max(point.step for point in points)
+    steps = [step for line in drawn.series for step in line.points.steps]
+    values = [value for line in drawn.series for value in line.points.values] + [0.0] * from_zero
+    low, high, first, last = min(values), max(values), min(steps), max(steps)
 
     def place(step: float, value: float) -> str:
         across = (step - first) / (last - first) if last > first else 0.5
@@ -244,8 +234,8 @@ def draw_chart(drawn: DrawnPanel) -> Chart:
         return f"{across * WIDTH:.0f},{HEIGHT - _MARGIN - up * (HEIGHT - 2 * _MARGIN):.0f}"
 
     lines = [
-        (line, " ".join(dict.fromkeys(place(point.step, point.value) for point in line.points)))
+        (line, " ".join(dict.fromkeys(map(place, line.points.steps, line.points.values))))
         for line in drawn.series
     ]
-    ends = f"{low:.4g}{unit}", f"{high:.4g}{unit}"
-    return Chart(lines, *ends, format_scaled(first), format_scaled(last))
+    bottom, top = (f"{format_scaled(end) if abs(end) >= 1000 else f'{end:.3g}'}{unit}" for end in (low, high))
+    return Chart(lines, bottom, top, format_scaled(first), format_scaled(last))

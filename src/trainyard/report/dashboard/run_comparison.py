@@ -1,8 +1,7 @@
 """Several runs side by side: their figures, their weights, and the settings that differ.
 
-The last green run and the thresholds can be beside them.
-
-It states differences and judges none: which difference matters is for people to decide.
+The last green run and the thresholds can be beside them. It states differences and judges none: which
+difference matters is for people to decide.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +20,16 @@ from trainyard.report.facts.quantities import (
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.record_models import MetricRow
-from trainyard.run.run_settings import setting, settings_of_config
+from trainyard.run.run_settings import setting
 
 _MOST_CHARACTERS = 65_000  # a comment on GitHub ends at 65,536
 _LEFT_OUT = "\n\n*The rest was omitted: a comment ends at 65,536 characters.*\n"
 # The most figures of a program in a comparison.
 _MOST_FIGURES = 20
 Value = Callable[[RunFacts], float | None]
+Form = Callable[[float], str]
 
-
-_FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
+_FIGURES: tuple[tuple[str, Value, Form], ...] = (
     ("steps", lambda run: run.steps_done, "{:,.0f}".format),
     ("loss", lambda run: run.loss, format_loss),
     ("validation loss", lambda run: run.validation_loss, format_loss),
@@ -46,16 +45,15 @@ _FIGURES: tuple[tuple[str, Value, Callable[[float], str]], ...] = (
 class Comparison:
     """The differences of some runs, in words."""
 
+    labels: Sequence[str]
+    """The names of the runs."""
+    heads: Sequence[str]
+    """The labels and, where there are such, `change` of two runs, the last green run and `threshold`."""
     figures: Sequence[tuple[str, Sequence[str]]]
-    """Name and value in each run, and for two runs the change; without figures that no run has."""
+    """Name and a cell for each head; without figures that no run has."""
     weights: str
     changes: tuple[ConfigChange, ...] | None
     """None when a configuration is missing."""
-
-    @property
-    def settings(self) -> list[tuple[str, list[str]]]:
-        """Key and value in each run."""
-        return [(one.key, [format_setting(value) for value in one.values]) for one in self.changes or ()]
 
 
 def run_labels(runs: Sequence[RunFacts]) -> list[str]:
@@ -69,17 +67,36 @@ def run_labels(runs: Sequence[RunFacts]) -> list[str]:
     return next((labels for labels in choices if len({*labels}) == len(runs)), choices[0])
 
 
-def compare_runs(runs: Sequence[RunFacts]) -> Comparison:
-    """Compare the runs, the first of which is the base."""
-    rows = [(name, [value(run) for run in runs], form) for name, value, form in _FIGURES]
-    rows += [(name, [run.history.last[name] for run in runs], format_loss) for name in _own_figures(runs)]
-    known = ((name, _cells(values, form)) for name, values, form in rows if values != [None] * len(runs))
-    return Comparison(list(known), _weights(runs), changed_settings([run.directory for run in runs]))
+def compare_runs(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> Comparison:
+    """Compare the runs, the first of which is the base, and with them a last green run if it is proven.
+
+    The thresholds are those of the last run, or else of the green one.
+    """
+    green = [last_green] if last_green and last_green.proof and last_green.proof.proven else []
+    thresholds = next(filter(None, map(_thresholds, (runs[-1], *green))), {})
+    columns = _figures_of([*runs, *green], _own_figures(runs))
+    is_pair, labels = len(runs) == 2, run_labels(runs)
+    rows = []
+    for name in dict.fromkeys([*columns, *thresholds]):
+        values, form = columns.get(name, ([None] * (len(runs) + len(green)), format_loss))
+        cells = ["" if value is None else form(value) for value in values]
+        if is_pair:
+            cells.insert(2, _change(*values[:2]))
+        rows.append((name, [*cells, *([thresholds.get(name, "")] if thresholds else [])]))
+    heads = [*labels, *["change"] * is_pair, *(f"last green {run.title}" for run in green)]
+    heads += ["threshold"] * bool(thresholds)
+    changes = changed_settings([run.directory for run in runs])
+    return Comparison(labels, heads, rows, _weights(runs), changes)
 
 
-def _cells(values: Sequence[float | None], form: Callable[[float], str]) -> list[str]:
-    cells = ["" if value is None else form(value) for value in values]
-    return [*cells, _change(*values)] if len(values) == 2 else cells
+def _figures_of(runs: Sequence[RunFacts], own: Sequence[str]) -> dict[str, tuple[list[float | None], Form]]:
+    """Return the figures that a run has: name -> its value in each of them, and how it is written."""
+    found = {name: ([value(run) for run in runs], form) for name, value, form in _FIGURES}
+    found |= {name: ([run.history.last.get(name) for run in runs], format_loss) for name in own}
+    proven = [_proven_figures(run) for run in runs]
+    for name in dict.fromkeys(name for each in proven for name in each if name not in found):
+        found[name] = ([each.get(name) for each in proven], format_loss)
+    return {name: each for name, each in found.items() if each[0] != [None] * len(runs)}
 
 
 def _own_figures(runs: Sequence[RunFacts]) -> list[str]:
@@ -89,19 +106,28 @@ def _own_figures(runs: Sequence[RunFacts]) -> list[str]:
     return sorted(name for name in set.intersection(*known) if not name.endswith("_seconds"))[:_MOST_FIGURES]
 
 
-def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> str:
-    """Return the comparison as Markdown, ending in a newline.
+def _proven_figures(run: RunFacts) -> dict[str, float]:
+    """Return the figures of a run's proof, such as those of its evaluation."""
+    figures = run.proof.figures if run.proof else ()
+    return {each.name: each.value for each in figures if each.value is not None}
 
-    `last_green` gets a column beside the runs. The thresholds are those of the last run, or else its own.
-    """
-    compared, labels = compare_runs(runs), run_labels(runs)
-    titles = [escape_markdown(label) for label in labels]
-    columns = ["", *titles, *(["change"] if len(runs) == 2 else [])]
-    lines = _with_goals(columns, [[name, *cells] for name, cells in compared.figures], runs, last_green)
-    lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
+
+def _thresholds(run: RunFacts) -> dict[str, str]:
+    """Return figure -> threshold, as the configuration of a run sets it."""
+    limit = setting(run.settings, "proof.learned.max_validation_loss")
+    return ({} if limit is None else {"validation loss": f"<= {limit}"}) | thresholds_of(run.settings)
+
+
+def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = None) -> str:
+    """Return the comparison as Markdown, ending in a newline; `last_green` gets a column beside the runs."""
+    compared = compare_runs(runs, last_green)
+    titles = [escape_markdown(label) for label in compared.labels]
+    lines = [["", *compared.heads], *([name, *cells] for name, cells in compared.figures)]
+    lines = [[escape_markdown(cell) for cell in line] for line in lines]
+    lines.insert(1, ["---", *["---:"] * len(compared.heads)])
     settings = "" if compared.changes is None else "The configurations are the same."
     if compared.changes:
-        settings = f"Settings that differ:\n\n{setting_table(compared.changes, labels)}"
+        settings = f"Settings that differ:\n\n{setting_table(compared.changes, compared.labels)}"
     sides = (f"{title} ({_commit(run)})" for title, run in zip(titles, runs, strict=True))
     parts = [
         f"### Compared: {' → '.join(sides)}",
@@ -134,64 +160,25 @@ def _curves(runs: Sequence[RunFacts]) -> str:
 def comparison_text(runs: Sequence[RunFacts]) -> str:
     """Return the comparison as text for a terminal, without a newline at its end."""
     compared = compare_runs(runs)
-    heads = [*run_labels(runs), *(["change"] if len(runs) == 2 else [])]
-    figures = _table(["", *heads], compared.figures) or ["  no run has a figure yet"]
-    settings = _table(["", *heads[: len(runs)]], compared.settings)
-    if compared.changes is not None and not settings:
-        settings = ["  the configurations are the same"]
-    parts = ["COMPARED", *figures, *([f"  {compared.weights}"] if compared.weights else [])]
-    return "\n".join([*parts, *(["", "SETTINGS THAT DIFFER", *settings] if settings else [])])
+    parts = ["COMPARED", *_table(compared.heads, compared.figures, "no run has a figure yet")]
+    parts += [f"  {compared.weights}"] if compared.weights else []
+    if compared.changes is not None:
+        rows = [(one.key, [format_setting(value) for value in one.values]) for one in compared.changes]
+        table = _table(compared.labels, rows, "the configurations are the same")
+        parts += ["", "SETTINGS THAT DIFFER", *table]
+    return "\n".join(parts)
 
 
-def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the lines of a table, its values aligned at the right; none without rows."""
+def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], if_none: str) -> list[str]:
+    """Return the lines of a table, its values aligned at the right."""
     if not rows:
-        return []
-    lines = [list(heads), *([name, *cells] for name, cells in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+        return [f"  {if_none}"]
+    lines = [["", *heads], *([name, *cells] for name, cells in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(heads) + 1)]
     return [
         "  " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
         for line in lines
     ]
-
-
-def _with_goals(
-    heads: list[str], rows: list[list[str]], runs: Sequence[RunFacts], last_green: RunFacts | None
-) -> list[list[str]]:
-    """Return heads and rows, with columns for the last green run and the thresholds, and their figures."""
-    green = last_green if last_green and last_green.proof and last_green.proof.proven else None
-    thresholds = _thresholds(runs[-1]) or (_thresholds(green) if green else {})
-    if green is None and not thresholds:
-        return [heads, *rows]
-    known = {name: (value, form) for name, value, form in _FIGURES}
-    others = _proven_figures(green)
-    further = dict.fromkeys(name for name in (*thresholds, *others) if name not in known)
-    rows += [
-        [name, *_cells([_proven_figures(run).get(name) for run in runs], format_loss)] for name in further
-    ]
-    if green is not None:
-        heads = [*heads, f"last green {escape_markdown(green.title)}"]
-        for row in rows:
-            value, form = known.get(row[0], (lambda _, name=row[0]: others.get(name), format_loss))
-            row += _cells([value(green)], form)
-    if thresholds:
-        heads = [*heads, "threshold"]
-        for row in rows:
-            row.append(escape_markdown(thresholds.get(row[0], "")))
-    return [heads, *([escape_markdown(row[0]), *row[1:]] for row in rows)]
-
-
-def _thresholds(run: RunFacts) -> dict[str, str]:
-    """Return figure -> threshold, as the configuration of a run sets it."""
-    settings = settings_of_config((run.config_text or "").encode())
-    limit = setting(settings, "proof.learned.max_validation_loss")
-    return ({} if limit is None else {"validation loss": f"<= {limit}"}) | thresholds_of(settings)
-
-
-def _proven_figures(run: RunFacts | None) -> dict[str, float]:
-    """Return the figures of a run's proof, such as those of its evaluation."""
-    figures = run.proof.figures if run and run.proof else ()
-    return {each.name: each.value for each in figures if each.value is not None}
 
 
 def _commit(run: RunFacts) -> str:

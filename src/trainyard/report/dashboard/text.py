@@ -6,26 +6,18 @@ An unknown figure has no line, and a section without lines has no heading.
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from trainyard.report.facts.figures import FigureGroup, text_figures
+from trainyard.report.facts.figures import Line, text_figures
 from trainyard.report.facts.headline import root_error
 from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import alert_lines
-
-Line = tuple[str, str | None]
-_HEADINGS = {
-    FigureGroup.TRAINING: "TRAINING METRICS",
-    FigureGroup.GPU: "GPU RESOURCE USAGE",
-    FigureGroup.PERFORMANCE: "PERFORMANCE METRICS (medians of the last tenth)",
-    FigureGroup.TIMING: "TIMING",
-}
 
 
 def text_report(facts: RunFacts) -> str:
     """The complete report, ending in a newline."""
     sections = (
         ("TRAINING PROGRESS REPORT", _identity(facts)),
-        *((heading, text_figures(facts, group)) for group, heading in _HEADINGS.items()),
+        *text_figures(facts).items(),
         ("HEALTH", (("Alert", line) for line in alert_lines(facts))),
         ("CHECKPOINTS", _checkpoints(facts)),
         (_proof_heading(facts), _proof(facts)),

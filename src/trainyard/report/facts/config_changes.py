@@ -9,17 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from trainyard.config.registries import COMMAND
 from trainyard.config.schema import Config
+from trainyard.errors import DamagedFileError
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.proof_record import read_proof
-from trainyard.report.facts.resolved_config import config_settings
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
-from trainyard.run.run_settings import setting
+from trainyard.run.run_settings import setting, settings_of_config
+from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_bytes
 
 _RUNS = 200
 """At most this many neighbours are examined, the newest first."""
@@ -35,27 +37,16 @@ class ConfigChange:
     """Its value in each run, the earlier one first; None where the key is absent."""
 
 
-@dataclass(frozen=True)
-class ConfigChanges:
-    """The differences from one earlier run."""
-
-    since: str
-    """The name of the last green run."""
-    changes: tuple[ConfigChange, ...]
-
-
-def config_changes(directory: Path) -> ConfigChanges | None:
-    """The changes of the run in `directory` since the last proven run beside it; None if there is none."""
+def config_changes(directory: Path) -> tuple[str, tuple[ConfigChange, ...]] | None:
+    """Return the last proven run beside the one in `directory`, and the changes since; None without one."""
     neighbour = _last_green(directory)
-    if neighbour is None:
-        return None
-    changes = changed_settings([neighbour, directory])
-    return None if changes is None else ConfigChanges(neighbour.name, changes)
+    changes = changed_settings([neighbour, directory]) if neighbour else None
+    return (neighbour.name, changes) if neighbour and changes is not None else None
 
 
 def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
     """Return the settings in which the runs differ; None when one of them has no readable configuration."""
-    settings = [dict(_flat(config_settings(RunDirectory(run).config_file))) for run in runs]
+    settings = [dict(_flat(_settings(run))) for run in runs]
     if not all(settings):
         return None
     changes = (
@@ -66,7 +57,7 @@ def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
 
 def changes_from_defaults(directory: Path) -> tuple[ConfigChange, ...] | None:
     """Return the settings that are not the defaults; None when the configuration cannot be read."""
-    settings = config_settings(RunDirectory(directory).config_file)
+    settings = _settings(directory)
     model = settings.get("model")
     needed = {"model": {"name": model.get("name")}} if isinstance(model, Mapping) else {}
     try:
@@ -94,7 +85,7 @@ def _last_green(directory: Path) -> Path | None:
 
 def _trains(run: Path) -> tuple[object, object]:
     """Return the recipe of a run; of another program also its name, which is that of the model."""
-    settings = config_settings(RunDirectory(run).config_file)
+    settings = _settings(run)
     recipe = settings.get("recipe")
     return recipe, setting(settings, "model.name") if recipe == COMMAND else None
 
@@ -119,6 +110,14 @@ def _proven_at(run: Path) -> float | None:
     if proof is None or not proof.proven or not isinstance(outcome, Mapping):
         return None
     return finite_or_none(outcome.get("finished"))
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    with suppress(OSError, DamagedFileError):
+        return settings_of_config(
+            read_bytes(RunDirectory(run).config_file, most=MOST_YAML_BYTES, links=False)
+        )
+    return {}
 
 
 def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:

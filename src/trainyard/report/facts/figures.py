@@ -1,12 +1,11 @@
-"""The list of a run's figures, which every report reads: text, JSON, HTML, Markdown and Slack.
+"""The figures of a run, as every report shows them: text, JSON, HTML, Markdown and Slack.
 
-A further figure is one entry in `FIGURES` for text and JSON; some have a tile in HTML, or words in the line
-of Markdown and Slack. Empty and unknown values are left out.
+`figure_values` has every value once; the other functions write some of them for people. Empty and unknown
+values are left out.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from trainyard.report.facts.curve import sparkline
@@ -23,14 +22,110 @@ from trainyard.report.facts.quantities import (
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.run.source_words import source_in_words
 
+Form = Callable[[float], str]
+Line = tuple[str, str | None]
 
-class FigureGroup(StrEnum):
-    """The headings of the figures; the values are the names in the JSON report."""
 
-    TRAINING = "training_metrics"
-    GPU = "gpu_resource_usage"
-    PERFORMANCE = "performance_metrics"
-    TIMING = "timing"
+def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
+    """Return the figures by group and name, as the JSON report has them: base units, None where not known."""
+    last, rate = facts.history.last.get, facts.history.rate
+    step, steps, per_epoch = facts.step, facts.steps, facts.steps_per_epoch
+    spent, left, pace = facts.training_seconds, facts.seconds_remaining, facts.history.seconds_per_step()
+    return {
+        "training_metrics": {
+            "epoch": facts.epoch,
+            "epochs": facts.epochs,
+            "reward": facts.reward,
+            "first_reward": facts.first_reward,
+            "loss": facts.loss,
+            "first_loss": facts.first_loss,
+            "val_loss": facts.validation_loss,
+            "bits_per_byte": facts.bits_per_byte,
+            "learning_rate": last("learning_rate"),
+            "grad_norm": last("grad_norm"),
+            "step": step,
+            "steps": steps,
+            "sources": facts.outcome.get("sources"),
+            "step_in_epoch": (step - 1) % per_epoch + 1 if step and per_epoch else None,
+            "steps_per_epoch": per_epoch,
+            "tokens": last("tokens"),
+        },
+        "gpu_resource_usage": {
+            "gpu_memory_bytes": last("gpu_memory_bytes"),
+            "gpu_memory_total_bytes": last("gpu_memory_total_bytes"),
+            "gpu_memory_peak_bytes": last("gpu_memory_peak_bytes"),
+            "gpu_utilization_percent": rate("gpu_utilization_percent"),
+            "gpu_temperature_celsius": last("gpu_temperature_celsius"),
+        },
+        "performance_metrics": {
+            "samples_per_second": rate("samples_per_second"),
+            "tokens_per_second": rate("tokens_per_second"),
+            "mfu": facts.mfu,
+            "step_seconds": rate("step_seconds"),
+            **{f"{part}_seconds": rate(f"{part}_seconds") for part in STEP_PARTS},
+            "seconds_remaining": left,
+            "completion": min(1.0, facts.steps_done / steps)
+            if steps and facts.steps_done is not None
+            else None,
+        },
+        "timing": {
+            "epoch_seconds": pace * per_epoch if pace is not None and per_epoch else None,
+            "training_seconds": spent,
+            "goodput": facts.goodput.record() if facts.goodput and step else None,
+            "estimated_total_seconds": spent + left if spent is not None and left is not None else None,
+        },
+    }
+
+
+def text_figures(facts: RunFacts) -> dict[str, list[Line]]:
+    """Return the figures of the text report by heading: label and text, None where not known."""
+    training, gpu, performance, timing = figure_values(facts).values()
+    so_far = " (so far)" if facts.state.going else ""
+    return {
+        "TRAINING METRICS": [
+            ("Current Epoch", _share(facts.epoch, facts.epochs, _format_epoch)),
+            ("Reward", _format_known(facts.reward, format_loss)),
+            ("Training Loss", _format_known(facts.loss, format_loss)),
+            ("Validation Loss", _format_known(facts.validation_loss, format_loss)),
+            ("Bits per Byte", _format_known(facts.bits_per_byte, "{:.2f}".format)),
+            ("Learning Rate", _format_known(training["learning_rate"], "{:.2e}".format)),
+            ("Gradient Norm", _format_known(training["grad_norm"], "{:.3g}".format)),
+            ("Total Steps", _share(facts.steps_done, facts.steps, "{:,.0f}".format)),
+            ("Sources", _sources_text(facts.outcome)),
+            ("Step in Epoch", _share(training["step_in_epoch"], facts.steps_per_epoch, "{:,.0f}".format)),
+            ("Reward Curve", _curve_text(facts, "reward", format_loss)),
+            ("Loss Curve", _curve_text(facts, "loss", format_loss)),
+            ("Validation Curve", _curve_text(facts, "val_loss", format_loss)),
+            ("Learning Rate Curve", _curve_text(facts, "learning_rate", "{:.2e}".format)),
+        ],
+        "GPU RESOURCE USAGE": [
+            ("GPU Memory", _memory_text(gpu["gpu_memory_bytes"], gpu["gpu_memory_total_bytes"])),
+            ("GPU Memory Curve", _curve_text(facts, "gpu_memory_bytes", format_gigabytes)),
+            ("GPU Memory Peak", _format_known(gpu["gpu_memory_peak_bytes"], format_gigabytes)),
+            ("GPU Utilization", _format_known(gpu["gpu_utilization_percent"], "{:.0f} %".format)),
+            ("Temperature", _format_known(gpu["gpu_temperature_celsius"], "{:.0f} °C".format)),
+        ],
+        "PERFORMANCE METRICS (medians of the last tenth)": [
+            ("Throughput", _format_known(performance["samples_per_second"], "{:.1f} samples/sec".format)),
+            ("Tokens/sec", _format_known(performance["tokens_per_second"], format_scaled)),
+            ("MFU", _format_known(facts.mfu, format_percent)),
+            ("Step Time", _step_time_text(facts)),
+            ("Time Remaining", _format_known(facts.seconds_remaining, format_duration)),
+            ("Completion", _format_known(performance["completion"], format_percent)),
+        ],
+        "TIMING": [
+            (
+                "Epoch Duration",
+                _format_known(timing["epoch_seconds"], lambda s: f"{format_duration(s)} per epoch"),
+            ),
+            (
+                "Training Duration",
+                _format_known(facts.training_seconds, lambda s: format_duration(s) + so_far),
+            ),
+            ("Goodput", _goodput_text(facts) if timing["goodput"] else None),
+            ("Estimated Total", _format_known(timing["estimated_total_seconds"], format_duration)),
+        ],
+    }
 
 
 @dataclass(frozen=True)
@@ -42,69 +137,20 @@ class Tile:
     comparison: str = ""
 
 
-@dataclass(frozen=True)
-class Markup:
-    """The notation of a report with markup, such as Markdown."""
-
-    strong: Callable[[str], str] = str
-    """Marks up losses, rewards and costs."""
-    escaped: Callable[[str], str] = str
-    """Applied to text that comes from the run."""
-
-
-Form = Callable[[float], str]
-Source = Callable[[RunFacts, str], Any]
-"""Reads the value of a figure by its name in the JSON report."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure in the text report, and its values in the JSON report."""
-
-    group: FigureGroup
-    label: str
-    """Its name in the text report."""
-    source: Source
-    names: str
-    """The names of its values in the JSON report, the first of which the text shows; base units."""
-    form: Form = str
-    """Writes the first value in the text report."""
-    text: Callable[[RunFacts], str | None] | None = None
-    """Its value in the text report, where that is more than the first value."""
-
-
-def text_figures(facts: RunFacts, group: FigureGroup) -> Iterable[tuple[str, str | None]]:
-    """Yield label and value of each figure in a group."""
-    for figure in (one for one in FIGURES if one.group is group and one.label):
-        first = figure.names.partition(" ")[0]
-        shown = figure.text(facts) if figure.text else _format_known(figure.source(facts, first), figure.form)
-        yield figure.label, shown
-
-
-def figure_values(facts: RunFacts, group: FigureGroup) -> dict[str, Any]:
-    """Return the values of the figures in a group, None where they are not known."""
-    return {
-        name: figure.source(facts, name)
-        for figure in FIGURES
-        if figure.group is group
-        for name in figure.names.split()
-    }
-
-
 def figure_tiles(facts: RunFacts) -> list[Tile]:
     """Return the tiles of the HTML report, in their order; unknown figures have none."""
-    last, rate = facts.history.last, facts.history.rate
-    is_rewarded = facts.reward is not None  # the loss of such a run says little
-    tokens = facts.outcome_figure("tokens") or last.get("tokens")
-    memory = last.get("gpu_memory_total_bytes")
+    last, rate = facts.history.last.get, facts.history.rate
+    loss = facts.loss if facts.reward is None else None  # the loss of a run with rewards says little
+    tokens = facts.outcome_figure("tokens") or last("tokens")
+    memory = last("gpu_memory_total_bytes")
     longest = "".join(f", {format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
     tiles: tuple[tuple[str, float | None, Form, str | None], ...] = (
         ("reward", facts.reward, "{:.2f}".format, _format_known(facts.first_reward, "was {:.2f}".format)),
         (
             "training loss",
-            None if is_rewarded else facts.loss,
+            loss,
             format_loss,
-            _format_known(facts.first_loss, lambda loss: f"was {format_loss(loss)}"),
+            _format_known(facts.first_loss, lambda first: f"was {format_loss(first)}"),
         ),
         ("validation loss", facts.validation_loss, format_loss, _bits_text(facts)),
         ("steps", facts.steps_done, "{:,}".format, _format_known(facts.steps, "of {:,}".format)),
@@ -124,7 +170,7 @@ def figure_tiles(facts: RunFacts) -> list[Tile]:
         ("step time", rate("step_seconds"), "{:.3g} s".format, f"median{longest}"),
         (
             "GPU memory",
-            last.get("gpu_memory_bytes"),
+            last("gpu_memory_bytes"),
             format_gigabytes,
             f"of {format_gigabytes(memory)}" if memory else "",
         ),
@@ -132,26 +178,29 @@ def figure_tiles(facts: RunFacts) -> list[Tile]:
     return [Tile(name, form(value), beside or "") for name, value, form, beside in tiles if value is not None]
 
 
-def brief_figures(facts: RunFacts, markup: Markup) -> list[str]:
+def brief_figures(
+    facts: RunFacts, *, strong: Callable[[str], str] = str, escaped: Callable[[str], str] = str
+) -> list[str]:
     """`loss 5.56 → 1.08, 1.71 bits/byte`, `600 steps in 1:52`, `58 % MFU on NVIDIA H100`, where known.
 
-    A run that trains on rewards has `reward 0.53 → 0.91` instead of losses.
+    A run that trains on rewards has `reward 0.53 → 0.91` instead of losses. `strong` marks up losses, rewards
+    and costs, `escaped` is applied to text that comes from the run.
     """
     found = list[str]()
     if facts.reward is not None:
         was = _format_known(facts.first_reward, "{:.2f} → ".format) or ""
-        found.append(f"reward {markup.strong(f'{was}{facts.reward:.2f}')}")
+        found.append(f"reward {strong(f'{was}{facts.reward:.2f}')}")
     elif facts.loss is not None:
         was = _format_known(facts.first_loss, lambda loss: f"{format_loss(loss)} → ") or ""
         bits = f", {bits}" if (bits := _bits_text(facts)) else ""
-        found.append(f"loss {markup.strong(was + format_loss(facts.loss))}{bits}")
+        found.append(f"loss {strong(was + format_loss(facts.loss))}{bits}")
     if facts.steps_done is not None:
         time = _format_known(facts.training_seconds, lambda seconds: f" in {format_duration(seconds)}") or ""
         found.append(f"{format_count(facts.steps_done, 'step')}{time}")
     device = facts.machine.get("device_name") or facts.machine.get("device")
     mfu = _format_known(facts.mfu, lambda share: f"{format_percent(share)} MFU ") or ""
-    found.append(f"{mfu}{f'on {markup.escaped(str(device))}' if device else ''}".strip())
-    found.append("" if facts.usd is None else markup.strong(format_money(facts.usd)))
+    found.append(f"{mfu}{f'on {escaped(str(device))}' if device else ''}".strip())
+    found.append("" if facts.usd is None else strong(format_money(facts.usd)))
     return [words for words in found if words]
 
 
@@ -164,47 +213,28 @@ def step_shares(facts: RunFacts) -> list[tuple[str, float]]:
     return sorted(shares, key=lambda share: -share[1])
 
 
-def _last(facts: RunFacts, name: str) -> float | None:
-    return facts.history.last.get(name)
-
-
-def _rate(facts: RunFacts, name: str) -> float | None:
-    return facts.history.rate(name)
-
-
-def _share(name: str, total: str, form: Form) -> Callable[[RunFacts], str | None]:
-    """Return a writer of `340 / 600` from two facts; of the first alone where the total is not known."""
-
-    def text(facts: RunFacts) -> str | None:
-        value, of = getattr(facts, name), getattr(facts, total)
-        return None if value is None else form(value) if of is None else f"{form(value)} / {form(of)}"
-
-    return text
-
-
-def _curve(group: FigureGroup, label: str, name: str, form: Form) -> Figure:
-    """The values of `name` over the steps as a line of blocks, with the first and the last value."""
-
-    def text(facts: RunFacts) -> str | None:
-        curve = facts.curve(name)
-        line = sparkline(curve)
-        return f"{line} {form(curve.values[0])} → {form(curve.values[-1])}" if line else None
-
-    return Figure(group, label, _last, "", text=text)
-
-
 def _format_known(value: float | None, form: Form) -> str | None:
     return None if value is None else form(value)
+
+
+def _share(value: float | None, of: float | None, form: Form) -> str | None:
+    """`340 / 600`; the first alone where the total is not known."""
+    return None if value is None else form(value) if of is None else f"{form(value)} / {form(of)}"
+
+
+def _curve_text(facts: RunFacts, name: str, form: Form) -> str | None:
+    """The values over the steps as a line of blocks, with the first and the last value."""
+    curve = facts.curve(name)
+    line = sparkline(curve)
+    return f"{line} {form(curve.values[0])} → {form(curve.values[-1])}" if line else None
 
 
 def _bits_text(facts: RunFacts) -> str | None:
     return _format_known(facts.bits_per_byte, "{:.2f} bits/byte".format)
 
 
-def _memory_text(facts: RunFacts) -> str | None:
+def _memory_text(used: float | None, total: float | None) -> str | None:
     """`22.1 GB / 24.0 GB (92 %)`; `22.1 GB` when the total is not known."""
-    used = facts.history.last.get("gpu_memory_bytes")
-    total = facts.history.last.get("gpu_memory_total_bytes")
     if used is None or not total:
         return _format_known(used, format_gigabytes)
     return f"{format_gigabytes(used)} / {format_gigabytes(total)} ({format_percent(used / total)})"
@@ -216,19 +246,12 @@ def _step_time_text(facts: RunFacts) -> str | None:
     return f"{text} ({parts})" if text and parts else text
 
 
-def _duration_text(facts: RunFacts) -> str | None:
-    so_far = " (so far)" if facts.state.going else ""
-    return _format_known(facts.training_seconds, lambda seconds: format_duration(seconds) + so_far)
-
-
 def _goodput_text(facts: RunFacts) -> str | None:
     """`91 % of 2:41 trained (6:12 starting, 2:05 saves)`."""
-    if facts.goodput is None or facts.step is None:
+    if (goodput := facts.goodput) is None:
         return None
-    lost = [
-        f"{format_duration(seconds)} {words}" for words, seconds in facts.goodput.losses if seconds >= 0.5
-    ]
-    share = f"{format_percent(facts.goodput.share)} of {format_duration(facts.goodput.total)} trained"
+    lost = [f"{format_duration(seconds)} {words}" for words, seconds in goodput.losses if seconds >= 0.5]
+    share = f"{format_percent(goodput.share)} of {format_duration(goodput.total)} trained"
     return share + (f" ({', '.join(lost)})" if lost else "")
 
 
@@ -236,68 +259,9 @@ def _format_epoch(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _goodput_record(facts: RunFacts, _name: str) -> dict[str, Any] | None:
-    return facts.goodput.record() if facts.goodput and facts.step else None
-
-
-def _sources_text(facts: RunFacts) -> str | None:
+def _sources_text(outcome: Mapping[str, Any]) -> str | None:
     """Return where the steps and figures of another program come from: `steps observed, loss printed …`."""
-    outcome = facts.section("outcome")
     sources = outcome.get("sources")
     if not isinstance(sources, Mapping):
         return None
     return ", ".join(f"{name}{source_in_words(outcome, name)}" for name in sources)
-
-
-_TRAINING, _GPU = FigureGroup.TRAINING, FigureGroup.GPU
-_PERFORMANCE, _TIMING = FigureGroup.PERFORMANCE, FigureGroup.TIMING
-_WHOLE = "{:,.0f}".format
-_RATE, _DEGREES = "{:.2e}".format, "{:.0f} °C".format
-_STEP_NAMES = " ".join(("step_seconds", *(f"{part}_seconds" for part in STEP_PARTS)))
-# Every figure, in the order of the text report.
-FIGURES: tuple[Figure, ...] = (
-    Figure(
-        _TRAINING, "Current Epoch", getattr, "epoch epochs", text=_share("epoch", "epochs", _format_epoch)
-    ),
-    Figure(_TRAINING, "Reward", getattr, "reward first_reward", format_loss),
-    Figure(_TRAINING, "Training Loss", getattr, "loss first_loss", format_loss),
-    Figure(_TRAINING, "Validation Loss", lambda facts, _: facts.validation_loss, "val_loss", format_loss),
-    Figure(_TRAINING, "Bits per Byte", getattr, "bits_per_byte", "{:.2f}".format),
-    Figure(_TRAINING, "Learning Rate", _last, "learning_rate", _RATE),
-    Figure(_TRAINING, "Gradient Norm", _last, "grad_norm", "{:.3g}".format),
-    Figure(_TRAINING, "Total Steps", getattr, "step steps", text=_share("steps_done", "steps", _WHOLE)),
-    Figure(_TRAINING, "Sources", lambda facts, name: facts.outcome.get(name), "sources", text=_sources_text),
-    Figure(
-        _TRAINING,
-        "Step in Epoch",
-        getattr,
-        "step_in_epoch steps_per_epoch",
-        text=_share("step_in_epoch", "steps_per_epoch", _WHOLE),
-    ),
-    _curve(_TRAINING, "Reward Curve", "reward", format_loss),
-    _curve(_TRAINING, "Loss Curve", "loss", format_loss),
-    _curve(_TRAINING, "Validation Curve", "val_loss", format_loss),
-    _curve(_TRAINING, "Learning Rate Curve", "learning_rate", _RATE),
-    Figure(_TRAINING, "", _last, "tokens"),
-    Figure(_GPU, "GPU Memory", _last, "gpu_memory_bytes gpu_memory_total_bytes", text=_memory_text),
-    _curve(_GPU, "GPU Memory Curve", "gpu_memory_bytes", format_gigabytes),
-    Figure(_GPU, "GPU Memory Peak", _last, "gpu_memory_peak_bytes", format_gigabytes),
-    Figure(_GPU, "GPU Utilization", _rate, "gpu_utilization_percent", "{:.0f} %".format),
-    Figure(_GPU, "Temperature", _last, "gpu_temperature_celsius", _DEGREES),
-    Figure(_PERFORMANCE, "Throughput", _rate, "samples_per_second", "{:.1f} samples/sec".format),
-    Figure(_PERFORMANCE, "Tokens/sec", _rate, "tokens_per_second", format_scaled),
-    Figure(_PERFORMANCE, "MFU", getattr, "mfu", format_percent),
-    Figure(_PERFORMANCE, "Step Time", _rate, _STEP_NAMES, text=_step_time_text),
-    Figure(_PERFORMANCE, "Time Remaining", getattr, "seconds_remaining", format_duration),
-    Figure(_PERFORMANCE, "Completion", getattr, "completion", format_percent),
-    Figure(
-        _TIMING,
-        "Epoch Duration",
-        getattr,
-        "epoch_seconds",
-        lambda spent: f"{format_duration(spent)} per epoch",
-    ),
-    Figure(_TIMING, "Training Duration", getattr, "training_seconds", text=_duration_text),
-    Figure(_TIMING, "Goodput", _goodput_record, "goodput", text=_goodput_text),
-    Figure(_TIMING, "Estimated Total", getattr, "estimated_total_seconds", format_duration),
-)

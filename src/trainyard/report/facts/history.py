@@ -57,6 +57,15 @@ class Curve:
     def first(self) -> float | None:
         return float(self.values[0]) if len(self) else None
 
+    def times(self, factor: float) -> "Curve":
+        """Return the curve in another unit."""
+        return Curve(self.steps, self.values * factor)
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Return the points with as many digits as a chart or a reader needs."""
+        steps, values = self.steps.round(1).tolist(), self.values.tolist()
+        return {"steps": steps, "values": [float(f"{value:.6g}") for value in values]}
+
 
 @dataclass
 class MetricsHistory:
@@ -114,14 +123,6 @@ class MetricsHistory:
             steps, values = steps[kept], values[kept]
         return Curve(steps, values)
 
-    def followed_by(self, later: "MetricsHistory") -> "MetricsHistory":
-        """The rows of this history and then those of `later`, which continues the same run."""
-        columns = {
-            name: array("d", self._column(name).tobytes() + later._column(name).tobytes())
-            for name in self.columns | later.columns
-        }
-        return MetricsHistory(self.last | later.last, self.size + later.size, columns)
-
     @property
     def times(self) -> "NDArray[np.float64]":
         """The known times, in Unix seconds, in the order of the rows."""
@@ -138,14 +139,14 @@ class MetricsHistory:
         known = np.isfinite(times)
         return steps[known].tolist(), times[known].tolist()
 
-    def seconds_per_step(self, rows: int = 50) -> float | None:
-        """Wall time per step over the last rows, with validation and saving; None when not known.
+    def seconds_per_step(self) -> float | None:
+        """Wall time per step over the last 50 rows, with validation and saving; None when not known.
 
         It is the median over the rows, so that one long pause (a resume, a save) does not change it.
         """
         import numpy as np
 
-        steps, times = self._column("step")[-rows:], self._column("time")[-rows:]
+        steps, times = self._column("step")[-50:], self._column("time")[-50:]
         known = np.isfinite(times)
         more, longer = np.diff(steps[known]), np.diff(times[known])
         usable = (more > 0) & (longer >= 0)

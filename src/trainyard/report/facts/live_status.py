@@ -14,6 +14,7 @@ from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.status import Status
 from trainyard.run.prometheus_text import Sample
 from trainyard.run.rank_times import RankTime
+from trainyard.watch.goodput import LOST_TIME
 from trainyard.watch.health import Alert, HealthRule
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _LOSS_STEPS = 100
 """The loss is compared with the loss of this many steps earlier."""
 _GOOD = (Status.SUCCEEDED, Status.STOPPED)
-_PARTS = ("training", "start", "recompute", "saves", "idle")
 _GPU = {
     "utilization_percent": "gpu_utilization",
     "memory_used_bytes": "gpu_memory_used_bytes",
@@ -239,7 +239,7 @@ def _sampled_figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float, di
     if checkpoint := record.get("checkpoint"):
         yield "checkpoint_step", checkpoint["step"], {}
         yield "checkpoint_age_seconds", checkpoint["age_seconds"], {}
-    for part in _PARTS if record.get("goodput") else ():
+    for part in ("training", *LOST_TIME) if record.get("goodput") else ():
         yield "time_seconds", record["goodput"][part], {"part": part}
     for node in record["nodes"]:
         place = {"node": node["node"] or ""}

@@ -82,17 +82,13 @@ def format_count(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
-def format_data_files(data: Mapping[str, Any], *, parts: bool = False) -> str:
-    """`729 files, 3 skipped`: the files used, from the `data` section of `run.json`; empty when not known.
-
-    With `parts`: `729 files (688 to train on, 41 held out), 3 skipped`.
-    """
+def format_data_files(data: Mapping[str, Any]) -> str:
+    """`729 files, 3 skipped`: the files used, from the `data` section of `run.json`; empty when not known."""
     counts = {name: data.get(f"{name}_files") for name in ("train", "validation", "skipped")}
     train, held_out, skipped = (value if isinstance(value, int) else 0 for value in counts.values())
     if not train:
         return ""
-    cut = f" ({train:,} to train on, {held_out:,} held out)" if parts and held_out else ""
-    return format_count(train + held_out, "file") + cut + (f", {skipped:,} skipped" if skipped else "")
+    return format_count(train + held_out, "file") + (f", {skipped:,} skipped" if skipped else "")
 
 
 def _three(value: float) -> str:

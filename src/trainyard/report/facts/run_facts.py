@@ -9,9 +9,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,17 @@ from typing import Any
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError
 from trainyard.report.facts.history import Curve, MetricsHistory, finite_or_none, newest_rows, read_history
 from trainyard.report.facts.proof_record import ProofRecord, read_proof
-from trainyard.report.facts.resolved_config import read_config_text
 from trainyard.report.facts.status import RunState, Status, state_of
-from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
+from trainyard.run.checkpoint_manifest import read_manifest
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import instance_type, pod_requests
 from trainyard.run.records import Row, read_rows
 from trainyard.run.run_advice import advice
 from trainyard.run.run_lock import is_locked, leader_here
-from trainyard.run.untrusted_files import read_json_object
+from trainyard.run.run_settings import settings_of_config
+from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_bytes, read_json_object
 from trainyard.watch.goodput import Goodput, Price, goodput_of, paid_seconds, price_of
 from trainyard.watch.health import Alert, health_of
-
-NOISE_BITS_PER_BYTE = 3.3
-"""The entropy of English in bits per character, given only the character before: above it, text is noise.
-
-C. E. Shannon, Prediction and Entropy of Printed English (1951), F2 of 27 letters: 3.32 bits.
-"""
 
 
 @dataclass(frozen=True)
@@ -74,8 +67,6 @@ class RunFacts:
     """Unix seconds."""
     proof_is_outdated: bool = False
     """There is a proof, but the run has changed since, so the proof does not count."""
-    earlier: "RunFacts | None" = None
-    """The run that this one continues, if both are reported as one; `history` and `events` have its rows."""
 
     @property
     def name(self) -> str:
@@ -120,13 +111,6 @@ class RunFacts:
     @property
     def steps_per_epoch(self) -> int | None:
         return self._plan("steps_per_epoch")
-
-    @property
-    def step_in_epoch(self) -> int | None:
-        """The position within the current pass over the data, counted from 1."""
-        if not self.step or self.steps_per_epoch is None:
-            return None
-        return (self.step - 1) % self.steps_per_epoch + 1
 
     @property
     def epoch(self) -> float | None:
@@ -184,9 +168,7 @@ class RunFacts:
     def training_seconds(self) -> float | None:
         """Time spent training; the pause between a stop and the next segment does not count."""
         recorded = self.outcome_figure("seconds")
-        if recorded is None:
-            return _seconds_trained(self.history, self.events)
-        return recorded + (self.earlier.training_seconds or 0.0 if self.earlier else 0.0)
+        return _seconds_trained(self.history, self.events) if recorded is None else recorded
 
     @cached_property
     def seconds_remaining(self) -> float | None:
@@ -194,23 +176,6 @@ class RunFacts:
         if not self.state.going or pace is None or self.step is None or self.steps is None:
             return None
         return max(0, self.steps - self.step) * pace
-
-    @property
-    def epoch_seconds(self) -> float | None:
-        """Time per pass over the data at the present pace."""
-        pace = self.history.seconds_per_step()
-        return None if pace is None or self.steps_per_epoch is None else pace * self.steps_per_epoch
-
-    @property
-    def estimated_total_seconds(self) -> float | None:
-        spent, left = self.training_seconds, self.seconds_remaining
-        return None if spent is None or left is None else spent + left
-
-    @property
-    def completion(self) -> float | None:
-        """Share of the planned steps that are done, 0 to 1."""
-        done = self.steps_done
-        return None if done is None or not self.steps else min(1.0, done / self.steps)
 
     @property
     def usd(self) -> float | None:
@@ -274,17 +239,6 @@ class RunFacts:
         return _text(self.outcome.get("sample"))
 
     @property
-    def too_early(self) -> str:
-        """A remark that the model's text is still noise; empty where it is not, or cannot be judged.
-
-        A model that started from weights is never judged: unusual text has many bits per byte, too.
-        """
-        bits = self.bits_per_byte
-        if bits is None or bits <= NOISE_BITS_PER_BYTE or self.section("model") or self.reward is not None:
-            return ""
-        return f"too early: at {bits:.2f} bits/byte it is noise; words appear below {NOISE_BITS_PER_BYTE}"
-
-    @property
     def weights_sha256(self) -> str | None:
         """The digest of the model's tensors at the end of the run."""
         digests = self.outcome.get("state_sha256")
@@ -293,6 +247,11 @@ class RunFacts:
     @property
     def outcome(self) -> Mapping[str, Any]:
         return self.section("outcome")
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The sections of `config.yaml`, not validated; empty if it is missing or not YAML."""
+        return settings_of_config((self.config_text or "").encode())
 
     def section(self, name: str) -> Mapping[str, Any]:
         """The object `name` in `run.json`; empty when there is none."""
@@ -314,11 +273,7 @@ class RunFacts:
         return logged if found is None else found
 
     def _first(self, name: str) -> float | None:
-        """The first value of a figure; of a run that continues another one, the first of that."""
-        run = self
-        while run.earlier is not None:
-            run = run.earlier
-        return run.outcome_figure(f"first_{name}", run.history.curve(name).first)
+        return self.outcome_figure(f"first_{name}", self.history.curve(name).first)
 
     def _plan(self, name: str) -> int | None:
         value = finite_or_none(self.section("plan").get(name))
@@ -356,7 +311,7 @@ def read_facts(
         proof=judged if metrics_file == layout.metrics_file else None,
         read_at=now,
         proof_is_outdated=outdated,
-        config_text=read_config_text(layout.config_file),
+        config_text=_config_text(layout.config_file),
         state=state,
         timestamp=newest,
         stated_price=environment.get("TRAINYARD_USD_PER_HOUR", ""),
@@ -390,34 +345,6 @@ def seconds_to_cost_limit(
     price = price_of(stated, kind, nodes, pod_requests(environment))
     before = facts_if_any(directory)
     return paid_seconds(limit, price, before.goodput if before is not None else None)
-
-
-def join_lineages(runs: Sequence[RunFacts]) -> list[RunFacts]:
-    """Return `runs`, with each run that resumed from a checkpoint of another joined to that one."""
-    joined, continued = list(runs), set()
-    for place in sorted(range(len(runs)), key=lambda at: finite_or_none(runs[at].run.get("created")) or 0.0):
-        run = runs[place]
-        found = next((at for at, one in enumerate(runs) if _continues(run, one)), None)
-        if found is not None:
-            earlier = joined[found]
-            joined[place] = replace(
-                run,
-                history=earlier.history.followed_by(run.history),
-                events=[*earlier.events, *run.events],
-                checkpoints=(*earlier.checkpoints, *run.checkpoints),
-                earlier=earlier,
-            )
-            continued.add(found)
-    return [run for place, run in enumerate(joined) if place not in continued]
-
-
-def _continues(run: RunFacts, earlier: RunFacts) -> bool:
-    """Return whether `run` started from a checkpoint of `earlier`, by its digest or else by its path."""
-    parent, directory = run.section("parent"), earlier.directory.resolve()
-    if not parent.get("checkpoint") or directory == run.directory.resolve():
-        return False
-    digests = {sha256_of_file(one.path / MANIFEST_NAME) for one in earlier.checkpoints}
-    return parent.get("manifest_sha256") in digests or directory in Path(str(parent["checkpoint"])).parents
 
 
 def facts_if_any(source: Path) -> RunFacts | None:
@@ -490,6 +417,12 @@ def _seconds_trained(history: MetricsHistory, events: list[Row]) -> float | None
     ends, segments = starts.copy(), np.searchsorted(starts, times, side="right") - 1
     np.maximum.at(ends, segments[segments >= 0], times[segments >= 0])
     return float((ends - starts).sum())
+
+
+def _config_text(path: Path) -> str | None:
+    with suppress(OSError, DamagedFileError):
+        return read_bytes(path, most=MOST_YAML_BYTES).decode("utf-8", errors="replace")
+    return None
 
 
 def _text(value: object) -> str | None:

@@ -213,4 +213,4 @@ def _means(losses: Iterable[object]) -> tuple[float, ...]:
 
     known = [value for each in losses if (value := finite_or_none(each)) is not None]
     curve = Curve(np.arange(len(known), dtype=float), np.array(known, dtype=float))
-    return tuple(float(f"{point.value:.4g}") for point in average_curve(curve, _CURVE_POINTS))
+    return tuple(float(f"{value:.4g}") for value in average_curve(curve, _CURVE_POINTS).values)

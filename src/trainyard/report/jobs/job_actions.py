@@ -11,37 +11,6 @@ _MARKS = {"Succeeded": "✅", "Failed": "❌", "Unknown": "❌"}
 _MOST_LINES = 20
 
 
-def plan_outputs(plan: Json, *, store: str) -> dict[str, str]:
-    """The outputs with which later jobs of a workflow find the job (`JobSpec.to_json`) and its store."""
-    return {
-        "job": plan["name"],
-        "kind": plan["kind"],
-        "namespace": plan["namespace"],
-        "image": plan["image"],
-        "store": store,
-    }
-
-
-def plan_markdown(plan: Json, *, store: str) -> str:
-    """The plan in a table."""
-    gpus, efa = plan["resources"]["gpus"], plan["resources"]["efa"]
-    each = f", {gpus} GPUs each" if gpus else ", no GPU"
-    each += f", {efa} EFA interfaces each" if efa else ""
-    processes = plan["processes_per_node"]
-    claim = f"claim `{plan['claim']}` at `{plan['mount_path']}`" if plan["claim"] else "the pod's own disk"
-    rows = (
-        ("job", f"{plan['kind']} `{plan['name']}` in `{plan['namespace']}`"),
-        ("program", plan["program"]["name"]),
-        ("pods", f"{plan['nodes']} on {plan['instance_type'] or 'any node'}{each}"),
-        ("processes", f"{plan['nodes'] * processes} ({processes} per pod)"),
-        ("image", f"`{plan['image']}`"),
-        ("checkpoints", claim),
-        ("store", f"`{store}`" if store else "none: nothing is stored, and nothing is proven"),
-        ("queue", plan["queue"] or "none"),
-    )
-    return "\n".join(["| plan | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in rows), ""])
-
-
 def state_outputs(data: Json, *, exit_code: int) -> dict[str, str]:
     """The state of a job (`JobState.record`) as outputs of the step that followed it.
 

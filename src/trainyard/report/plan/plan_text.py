@@ -4,7 +4,6 @@ It reads only the JSON of `plan.training_plan`; absent figures are not mentioned
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
@@ -15,7 +14,7 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
-from trainyard.run.untrusted_files import parse_json, read_json
+from trainyard.run.untrusted_files import parse_json_object
 
 Plan = Mapping[str, Any]
 _PARTS = {
@@ -31,19 +30,16 @@ _PARTS = {
 
 
 def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
+    """Return what `summarize_expectations` wrote. Raises ConfigError if it is none."""
     try:
-        plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
-    except (FileNotFoundError, DamagedFileError) as error:
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json ({error})") from None
-    if not isinstance(plan, dict):
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json")
-    return plan
+        return dict(parse_json_object(text, "plan"))
+    except DamagedFileError as error:
+        raise ConfigError(f"the plan of a run is damaged: {error}") from None
 
 
 def plan_text_lines(plan: Plan) -> list[str]:
     """The complete plan, the result first."""
-    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *_length(plan), *_time(plan)]
+    rows = [*_parameters(plan), *_memory(plan), *_device(plan["device"]), *expectation_rows(plan)]
     head = [plan_headline(plan), *unproven_lines(plan.get("unproven", ()))]
     text = [*head, "", *(f"  {name:<13} {value}" for name, value in rows)]
     advice = list(_advice(plan))
@@ -73,6 +69,11 @@ def plan_headline(plan: Plan) -> str:
         host, usable = plan["memory"]["host_bytes"], device["host_usable_bytes"]
         return f"{text}, but {format_size(host)} of main memory, {format_size(host - usable)} too much"
     return f"{text}, {format_size(peak - device['usable_bytes'])} too much"
+
+
+def expectation_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return the length, time and cost of a run, as far as they are known."""
+    return [*_length(plan), *_time(plan)]
 
 
 def _parameters(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -131,12 +132,12 @@ def _length(plan: Plan) -> Iterator[tuple[str, str]]:
     run, expected = plan["run"], plan["estimate"]
     a_step = f"{run['tokens_per_step']:,} tokens"
     if "steps" not in expected:
-        yield "run", f"{a_step} per step; its length is not known (training.max_steps is not set)"
+        yield "length", f"{a_step} per step; its length is not known (training.max_steps is not set)"
         return
     steps = format_count(expected["steps"], "step")
     flops = f"{expected['flops']:.2g}".replace("e+", "e")
     total = f"{format_scaled(expected['tokens'])} tokens, {flops} FLOP"
-    yield "run", f"at most {steps} of {a_step}: {total}"
+    yield "length", f"at most {steps} of {a_step}: {total}"
 
 
 def _time(plan: Plan) -> Iterator[tuple[str, str]]:

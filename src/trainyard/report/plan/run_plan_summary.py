@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.report.dashboard.markdown import escape_markdown, fence_code
-from trainyard.report.facts.quantities import format_count, format_duration, format_scaled
-from trainyard.report.plan.plan_text import plan_text_lines, unproven_lines
+from trainyard.report.facts.quantities import format_count, format_scaled
+from trainyard.report.plan.plan_text import expectation_rows, plan_text_lines, unproven_lines
 
 if TYPE_CHECKING:
     from trainyard.github.run_plan import MissingSetting
@@ -32,11 +32,10 @@ class RunPreview:
     """None for another program, whose model is not known."""
     config_sha256: str
     steps: int | None
-    tokens_per_step: int | None
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The JSON of `training_plan`; empty where the machine or the recipe cannot be planned for."""
     why_not: str = ""
-    """Why there is no plan."""
+    """Why there is no plan; empty with one."""
     usd_per_hour: float | None = None
     """The machine's price from TRAINYARD_USD_PER_HOUR; it replaces the catalogue's price."""
     missing_settings: "Sequence[MissingSetting]" = ()
@@ -98,7 +97,7 @@ def _headline(missing_settings: "Sequence[MissingSetting]", is_refused: bool) ->
 
 
 def summarize_expectations(planned: RunPreview) -> str:
-    """Model, steps, time and cost where known, as the JSON that `trainyard notify --plan` reads."""
+    """Model, steps, time and cost where known, as the JSON that the message of the start reads."""
     estimate = dict(planned.plan.get("estimate", {}))
     if planned.usd_per_hour is not None and "seconds" in estimate:
         estimate["usd"] = estimate["seconds"] / 3600 * planned.usd_per_hour
@@ -122,9 +121,8 @@ def _rows(planned: RunPreview) -> Iterator[tuple[str, str]]:
         yield "program", _code(planned.model)
     else:
         yield "model", f"{escape_markdown(planned.model)}, {format_scaled(planned.parameters)} parameters"
-    yield "length", _length(planned)
-    yield "time", _time(planned)
-    yield "cost", _cost(planned)
+    for name, text in _expectations(planned).items():
+        yield name, escape_markdown(text)
 
 
 def _machine_without_labels(planned: RunPreview) -> str:
@@ -142,31 +140,19 @@ def _start(resume: str, segment: int) -> str:
     return f"from {_code(resume)}"
 
 
-def _length(planned: RunPreview) -> str:
-    if planned.steps is None:
-        return "until the program ends" if planned.parameters is None else "until the epochs are done"
-    if planned.tokens_per_step is None:
-        return f"at most {format_count(planned.steps, 'step')}"
-    tokens = format_scaled(planned.steps * planned.tokens_per_step)
-    return f"at most {format_count(planned.steps, 'step')}, {tokens} tokens"
-
-
-def _time(planned: RunPreview) -> str:
-    seconds = planned.plan.get("estimate", {}).get("seconds")
-    if seconds is None:
-        return f"not known: {escape_markdown(planned.why_not or 'no peak is on record for this device')}"
-    return f"about {format_duration(seconds)}"
-
-
-def _cost(planned: RunPreview) -> str:
-    estimate, device = planned.plan.get("estimate", {}), planned.plan.get("device", {})
-    seconds, rate = estimate.get("seconds"), planned.usd_per_hour
-    if rate is not None:
+def _expectations(planned: RunPreview) -> dict[str, str]:
+    """Return length, time and cost, in the words of the plan if there is one."""
+    rows = dict(expectation_rows(planned.plan) if planned.plan else ())
+    open_end = "until the program ends" if planned.parameters is None else "until the epochs are done"
+    steps = planned.steps
+    rows.setdefault("length", open_end if steps is None else f"at most {format_count(steps, 'step')}")
+    if planned.why_not:
+        rows["time"] = f"not known: {planned.why_not}"
+    if (rate := planned.usd_per_hour) is not None:
         each = f"$ {rate:,.2f} an hour (TRAINYARD_USD_PER_HOUR)"
-        return f"about **$ {seconds / 3600 * rate:,.2f}** at {each}" if seconds is not None else each
-    if "usd" in estimate:
-        return f"about **$ {estimate['usd']:,.2f}** ({device['instance_type']}, {device['prices_as_of']})"
-    return f"not known: {_PRICE}"
+        seconds = planned.plan.get("estimate", {}).get("seconds")
+        rows["cost"] = each if seconds is None else f"about $ {seconds / 3600 * rate:,.2f} at {each}"
+    return rows | {"cost": rows.get("cost", f"not known: {_PRICE}")}
 
 
 def _code(text: str) -> str:

@@ -7,23 +7,22 @@ https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.proof import PARTS
-from trainyard.report.facts.figures import Markup, brief_figures
+from trainyard.report.facts.figures import brief_figures
 from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.log_tail import lines_around_error
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.quantities import format_duration, format_loss, format_money
-from trainyard.report.facts.resolved_config import config_value
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import SlackEvent
 from trainyard.run.identity import run_address
+from trainyard.run.run_settings import setting
 from trainyard.run.suggested_commands import is_command
 
 SECTION_CHARACTERS = 3000
@@ -60,8 +59,6 @@ class Surroundings:
     reason: str = ""
     """Why it was resumed, degraded, stopped or failed, if the run's record does not say."""
     next_step: str = ""
-    now: float | None = None
-    """Unix seconds; without it the message does not say when a planned run would end."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """`TrainingPlan.to_json`; empty when it was not planned."""
 
@@ -137,18 +134,18 @@ def _about(facts: RunFacts | None, around: Surroundings) -> list[str]:
     """`main@3f2c1ab` by anna (push); model, steps and runner, from the run's record or else from its plan."""
     git = facts.section("git") if facts is not None else {}
     parts = source_of(around.ci, branch=str(git.get("branch") or ""), commit=str(git.get("commit") or ""))
-    config = facts.config_text if facts is not None else None
-    is_program = config_value(config, "recipe") == "command"  # the model and steps of its record are defaults
-    model = None if is_program else config_value(config, "model.name")
+    config = facts.settings if facts is not None else {}
+    is_program = config.get("recipe") == "command"  # the model and steps of its record are defaults
+    model = None if is_program else setting(config, "model.name")
     model = model or around.plan.get("model")
-    steps = finite_or_none(config_value(config, "program.steps" if is_program else "training.max_steps"))
+    steps = finite_or_none(setting(config, "program.steps" if is_program else "training.max_steps"))
     steps = steps or finite_or_none(around.plan.get("steps"))
     planned = (facts.steps if facts is not None else None) or steps
     what = [mrkdwn(str(model), 100)] if model else []
     what += [f"{planned:,.0f} steps"] if planned else []
     place = f" on {mrkdwn(around.runner, 100)}" if around.runner else ""
     parts += [(", ".join(what) + place).strip()] if what or place else []
-    return [*parts, *_expectations(around.plan, around.now)]
+    return [*parts, *_expectations(around.plan)]
 
 
 def source_of(ci: Mapping[str, str], *, branch: str = "", commit: str = "") -> list[str]:
@@ -167,16 +164,14 @@ def _by(ci: Mapping[str, str]) -> str:
     return f" by {mrkdwn(actor, 50)} ({mrkdwn(event, 50)})"
 
 
-def _expectations(plan: Mapping[str, Any], now: float | None) -> list[str]:
-    """`about 6 h 12 m, until 21:40 UTC, about $ 210`; figures that the plan lacks are left out."""
+def _expectations(plan: Mapping[str, Any]) -> list[str]:
+    """`about 6 h 12 m, about $ 210`; figures that the plan lacks are left out."""
     estimate = plan.get("estimate")
     known = estimate if isinstance(estimate, Mapping) else {}
     seconds, usd = finite_or_none(known.get("seconds")), finite_or_none(known.get("usd"))
     parts = []
     if seconds is not None and 0 <= seconds < 366 * 86400:
-        form = "%H:%M UTC" if seconds < 12 * 3600 else "%d %b %H:%M UTC"
-        until = "" if now is None else f", until {time.strftime(form, time.gmtime(now + seconds))}"
-        parts += [f"about {format_duration(seconds)}{until}"]
+        parts += [f"about {format_duration(seconds)}"]
     parts += [] if usd is None else [f"about {format_money(usd)}"]
     return [", ".join(parts)] if parts else []
 
@@ -184,7 +179,7 @@ def _expectations(plan: Mapping[str, Any], now: float | None) -> list[str]:
 def _result(event: SlackEvent, facts: RunFacts | None) -> list[str]:
     if facts is None or not event.ends:
         return []
-    return brief_figures(facts, Markup(escaped=lambda text: mrkdwn(text, 100)))
+    return brief_figures(facts, escaped=lambda text: mrkdwn(text, 100))
 
 
 def _links(event: SlackEvent, ci: Mapping[str, str]) -> list[str]:

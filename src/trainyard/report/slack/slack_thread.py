@@ -11,7 +11,6 @@ webhook) the memory still prevents posting the same event twice.
 
 import hashlib
 import logging
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ConfigError, DamagedFileError, ServiceError
+from trainyard.errors import DamagedFileError, ServiceError
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
 from trainyard.report.slack.slack_events import RESUMED, STARTED, SlackEvent
@@ -28,7 +27,6 @@ from trainyard.run.atomic_files import write_json_atomically
 from trainyard.run.untrusted_files import read_json_object
 
 FILE_NAME = "slack.json"
-_ADDRESS = re.compile(r"([A-Z0-9]{2,40}):(\d{1,20}\.\d{1,20})")
 _REMEMBERED = 500
 _logger = logging.getLogger(__name__)
 
@@ -57,17 +55,6 @@ class SlackThread:
         if self.ts or not ts:
             return replace(self, posted=posted)
         return SlackThread(channel, ts, about, posted)
-
-
-def parse_address(text: str) -> SlackThread:
-    """The thread at `CHANNEL:TS`. Raises ConfigError when the text is not of that form."""
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        raise ConfigError(
-            f"--thread: {text[:80]!r} is not a thread. It is the channel's ID and the first message's ts, "
-            "such as C0123ABCD:1732140000.000100; the step output slack_thread has it."
-        )
-    return SlackThread(match[1], match[2])
 
 
 def read_thread(path: Path) -> SlackThread:
@@ -148,7 +135,7 @@ def post_once(
 def _key(event: SlackEvent, text: str, ci: Mapping[str, str]) -> str:
     """A key that is equal for the same event: from the event, the workflow run's attempt and the text.
 
-    The text of a start does not count, because its expected end changes with the clock.
+    The text of a start does not count, so that a lineage starts once.
     """
     words = "" if event.begins else text
     attempt = (ci.get("run_id", ""), ci.get("run_attempt", ""))

@@ -25,13 +25,9 @@ _COPIED = frozenset({"report", "open", "sync", "repeat"})
 def sample_lines(facts: RunFacts, *, one_line: bool, width: int | None = None) -> Iterator[tuple[str, str]]:
     """The beginning of the text that the model wrote, in lines of at most `width`; a log gets `one_line`.
 
-    When the model is too early in training, a remark that says so replaces the text. A model can write
-    anything, even control sequences, so a dot replaces each character that cannot be printed.
+    A model can write anything, even control sequences: a dot replaces each character that cannot be printed.
     """
     if facts.sample is None:
-        return
-    if facts.too_early:
-        yield "sample", facts.too_early
         return
     texts = [line.expandtabs(4) for line in facts.sample.splitlines() if line.strip()]
     lines = ["".join(each if each.isprintable() else "·" for each in text) for text in texts]

@@ -82,23 +82,17 @@ class _Work:
         since, still, total = now - self.began, now - self._moved, self._total
         if total is None:
             came = format_progress(self._done, None, self._unit) if self._done else ""
-            elapsed = _clock(since) if since >= _STILL_SECONDS else ""
+            elapsed = format_duration(since) if since >= _STILL_SECONDS else ""
             return {"what": self.what, "done": came, "since": elapsed}
         done = min(self._done, total)  # bytes that were read twice count twice
         parts = {"what": self.what, "done": format_progress(done, total, self._unit)}
         if still >= _STILL_SECONDS:
-            parts["since"] = f"{'waiting' if done < total else 'ending'} {_clock(still)}"
+            parts["since"] = f"{'waiting' if done < total else 'ending'} {format_duration(still)}"
         elif done and since >= 1.0:
             speed = self._done / since
             each = format_size(speed) if self._unit == "B" else f"{format_scaled(speed)} {self._unit}"
             parts |= {"speed": f"{each}/s", "left": f"{format_duration((total - done) / speed)} left"}
         return parts | {"bar": bar(done / total if total else 1.0)}
-
-
-def _clock(seconds: float) -> str:
-    """`0:07`, `1:52`, counted in whole seconds; `6 h 12 m` beyond an hour."""
-    whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else format_duration(seconds)
 
 
 def phase_line(phase: str, parts: Mapping[str, str], width: int, *, now: float) -> str:

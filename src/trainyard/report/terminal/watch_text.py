@@ -15,12 +15,10 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
+from trainyard.watch.goodput import LOST_TIME
 
 Json = Mapping[str, Any]
 _LABEL = 10
-_MOST_GPUS = 16
-"""More GPUs than this are shown in one line, with those that have an alert."""
-_LOSSES = (("start", "starting"), ("recompute", "repeated steps"), ("saves", "saves"), ("idle", "idle"))
 
 
 def status_lines(status: Json, width: int) -> list[str]:
@@ -101,17 +99,12 @@ def _sections(status: Json) -> Iterator[tuple[str, list[str]]]:
         )
     elif rates := [*_rates(status["nodes"])]:
         yield "network", rates
-    gpus = [(node["node"], gpu) for node in status["nodes"] for gpu in node["gpus"]]
-    if gpus:
-        yield "GPUs", [*_gpu_summary([gpu for _, gpu in gpus])]
-        for node, gpu in gpus if len(gpus) <= _MOST_GPUS else ():
-            yield "", [_gpu_words(node, gpu)]
+    if gpus := [gpu for node in status["nodes"] for gpu in node["gpus"]]:
+        yield "GPUs", [*_gpu_summary(gpus)]
     if rank := status["slowest_rank"]:
         yield "ranks", [_rank_words(rank)]
     if goodput := status.get("goodput"):
         yield "time", [*_time_words(goodput)]
-    if status.get("usd_per_hour") is not None:
-        yield "price", [f"$ {status['usd_per_hour']:,.2f} an hour", status["price_source"]]
     verdict = {"healthy": "ok", "unhealthy": "not ok", "unknown": "unknown"}[status["health"]]
     left = status["retries_left"]
     yield "health", [verdict, *([] if left is None else [f"retries left {left}"])]
@@ -166,19 +159,6 @@ def _gpu_summary(gpus: Sequence[Json]) -> Iterator[str]:
         yield f"slowest clock {min(clocks):,.0f} MHz"
 
 
-def _gpu_words(node: str | None, gpu: Json) -> str:
-    values = (
-        ("{:3.0f} %", gpu["utilization_percent"]),
-        ("{:5.1f} GB", None if gpu["memory_used_bytes"] is None else gpu["memory_used_bytes"] / 1e9),
-        ("{:3.0f} °C", gpu["temperature_celsius"]),
-        ("{:4.0f} W", gpu["power_watts"]),
-        ("{:5,.0f} MHz", gpu["sm_clock_mhz"]),
-        ("ECC {:.0f}", gpu["ecc_uncorrected"]),
-    )
-    words = [form.format(value) for form, value in values if value is not None]
-    return "  ".join([f"{node + ' ' if node else ''}{gpu['index']}", *words])
-
-
 def _rank_words(rank: Json) -> str:
     place = f"slowest rank {rank['rank']}" + (f" on {rank['host']}" if rank["host"] else "")
     if rank["steps_behind"]:
@@ -188,7 +168,7 @@ def _rank_words(rank: Json) -> str:
 
 def _time_words(goodput: Json) -> Iterator[str]:
     yield f"{format_percent(goodput['share'])} training"
-    for name, words in _LOSSES:
+    for name, words in LOST_TIME.items():
         if goodput[name] >= 0.5:
             yield f"{format_duration(goodput[name])} {words}"
 

@@ -18,8 +18,6 @@ from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, rend
 from trainyard.report.dashboard.markdown import PALETTE, line_chart
 from trainyard.report.dashboard.run_comparison import comparison_report
 from trainyard.report.facts.history import AXES
-from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import append_event
 
@@ -260,6 +258,12 @@ def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None
     assert steps[:3] == ["steps", "40", "80"]
     assert len({len(line) for line in table[1:4]}) == 1, "the last column ends at one place"
     assert "COMPARED" not in render_dashboards(boards[:1], Format.TEXT)
+    limit = "proof: {learned: {max_validation_loss: 1.3}}\n"
+    (boards[1].facts.directory / "config.yaml").write_text(limit)
+    boards = [TrainingDashboard(one.facts.directory) for one in boards]
+    assert "change  threshold\n" in render_dashboards(boards, Format.TEXT)
+    page = render_dashboards(boards, Format.HTML)
+    assert '<th scope="col" class="figure">threshold</th>' in page and "&lt;= 1.3" in page
 
 
 def test_the_lines_of_a_summary_can_be_seen_on_white_and_on_black() -> None:
@@ -289,28 +293,6 @@ def test_a_comparison_has_the_curves_over_common_steps_and_fits_a_comment(new_ru
     (runs[1].directory / "config.yaml").write_text(settings)
     long = comparison_report([runs[0], *[runs[1]] * 20])
     assert len(long) < 65_536 and long.endswith("a comment ends at 65,536 characters.*\n")
-
-
-def test_a_lineage_reads_as_one_run(new_run: NewRun, tmp_path: Path) -> None:
-    """The second run resumes at step 300 of the first, which trained on to step 340."""
-    first = new_run().train(340).end("stopped", 75, "the deadline is near")
-    second = RunDirectory(tmp_path / "elsewhere" / "second")
-    second.create()
-    digest = sha256_of_file(first.layout.checkpoint(300) / MANIFEST_NAME)
-    parent = {"checkpoint": "/gone/checkpoints/step-00000300", "manifest_sha256": digest}
-    record = {"run_id": "second", "created": START + 100, "parent": parent, "plan": {"steps": 600}}
-    second.run_file.write_text(json.dumps(record))
-    rows = [{"step": step, "loss": 0.5, "time": START + step} for step in range(301, 601)]
-    second.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    dashboards = [TrainingDashboard(str(path), now=START + 610) for path in (second.path, first.path)]
-    value = json.loads(render_dashboards(dashboards, Format.JSON))
-    assert value["run_id"] == "second"
-    assert value["training_metrics"]["first_loss"] == pytest.approx(5.52, abs=0.1)
-    steps = value["curves"]["loss"]["steps"]
-    assert steps == sorted(set(steps)), "what the first run trained after step 300 was trained again"
-    assert (steps[0], steps[-1]) == (1, 600)
-    assert render_dashboards(dashboards, Format.HTML).count("<h1") == 1
-    assert [c["step"] for c in value["checkpoints"]] == [100, 200, 300]
 
 
 def test_the_report_fits_its_schema(new_run: NewRun, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from trainyard.report.dashboard.html import PAGE
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
-from trainyard.report.facts.figures import Markup, brief_figures
+from trainyard.report.facts.figures import brief_figures
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.records import RecordWriter
 
@@ -167,7 +167,7 @@ def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> No
     assert "training loss" not in page.words
     assert "Reward over steps" in [svg.get("aria-label") for svg in page.tags_named("svg")]
     facts = read_facts(run.path)
-    assert brief_figures(facts, Markup())[0] == "reward 0.54 → 0.90"
+    assert brief_figures(facts)[0] == "reward 0.54 → 0.90"
     assert 'title "Reward"' in markdown_report(facts)
     assert "Reward: 0.90" in " ".join(text_report(facts).split())
     assert json_report(facts)["training_metrics"]["reward"] == pytest.approx(0.9)

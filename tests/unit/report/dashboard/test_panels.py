@@ -1,11 +1,13 @@
 """The SVG of a chart, which paper and browsers without scripts show."""
 
+import numpy as np
+
 from trainyard.report.dashboard.panels import HEIGHT, WIDTH, Chart, DrawnPanel, Panel, Series, draw_chart
-from trainyard.report.facts.curve import Point
+from trainyard.report.facts.history import Curve
 
 
 def chart_of(*lines: list[tuple[float, float]], figure: str = "loss") -> Chart:
-    series = (Series(0, 0, figure, "", [Point(*point) for point in line], [], "c0") for line in lines)
+    series = (Series(0, 0, figure, "", Curve(*np.array(line).T), None, "c0") for line in lines)
     return draw_chart(DrawnPanel(Panel("Loss", "", ((figure, ""),)), "", tuple(series)))
 
 
@@ -17,6 +19,7 @@ def test_the_chart_stays_in_its_frame_and_keeps_a_spike() -> None:
     assert all(0 <= across <= WIDTH and 0 <= down <= HEIGHT for across, down in points)
     assert min(down for _, down in points) < 10 < min(down for at, down in points if abs(at - 160) > 2)
     assert (chart.low, chart.high, chart.first, chart.last) == ("0.005", "50", "1", "1 k")
+    assert chart_of([(1, 0.0029543), (2, 23_663.2)]).high == "23.7 k", "a longer one is cut off"
 
 
 def test_equal_values_are_a_flat_line_in_the_middle() -> None:

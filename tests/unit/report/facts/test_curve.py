@@ -19,21 +19,19 @@ def test_a_spike_of_one_step_survives() -> None:
     values[2_222] = 0.1
     points = thin_curve(curve(values), 100)
     assert len(points) <= 202
-    assert max(point.value for point in points) == 9.0
-    assert min(point.value for point in points) == 0.1
-    assert (points[0].step, points[-1].step) == (1, 10_000)
-    assert [point.step for point in points] == sorted(point.step for point in points)
+    assert (points.values.max(), points.values.min()) == (9.0, 0.1)
+    steps = points.steps.tolist()
+    assert (steps[0], steps[-1]) == (1, 10_000) and steps == sorted(steps)
 
 
 def test_a_short_curve_is_kept_whole() -> None:
-    assert [point.value for point in thin_curve(curve([3, 2, 1]), 100)] == [3, 2, 1]
-    assert thin_curve(curve([]), 100) == []
+    assert thin_curve(curve([3, 2, 1]), 100).values.tolist() == [3, 2, 1]
+    assert len(thin_curve(curve([]), 100)) == 0
 
 
 def test_means_cover_every_row_once() -> None:
     points = average_curve(curve([float(value) for value in range(1, 101)]), 10)
-    assert [point.value for point in points] == [5.5 + 10 * index for index in range(10)]
-    assert [point.step for point in points] == [5.5 + 10 * index for index in range(10)]
+    assert points.values.tolist() == points.steps.tolist() == [5.5 + 10 * index for index in range(10)]
 
 
 def test_a_sparkline_runs_from_high_to_low_and_equal_values_are_flat_whatever_their_means_round_to() -> None:

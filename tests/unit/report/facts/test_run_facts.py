@@ -95,6 +95,16 @@ def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
         assert "proven" not in text.lower().replace("not proven yet", "")
 
 
+def test_settings_are_empty_unless_the_configuration_is_a_mapping(new_run: NewRun) -> None:
+    run = new_run()
+    assert read_facts(run.path).settings["model"] == {"name": "smoke-llama"}
+    for text in ("", "a: [", "\t", "3", "- a"):
+        run.layout.config_file.write_text(text)
+        assert read_facts(run.path).settings == {}, text
+    run.layout.config_file.unlink()
+    assert (read_facts(run.path).settings, read_facts(run.path).config_text) == ({}, None)
+
+
 def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
     run = new_run().train(100)
     append_event(run.layout.events_file, "resumed", step=100, time=START + 5000)
@@ -120,7 +130,8 @@ def test_the_steps_of_a_program_that_counts_from_zero_are_one_more_than_its_last
     run = new_run().train(599)
     run.end("succeeded", 0, "all steps done", counts_from_zero=True)
     facts = read_facts(run.path)
-    assert (facts.step, facts.steps_done, facts.completion) == (599, 600, 1.0)
+    assert (facts.step, facts.steps_done) == (599, 600)
+    assert "Completion: 100 %" in text_report(facts)
     assert "Total Steps: 600 / 600" in text_report(facts)
     assert "600 steps" in markdown_report(facts)
 

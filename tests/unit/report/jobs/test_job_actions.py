@@ -1,39 +1,11 @@
 """The outputs of a job for later jobs of a workflow, and a summary that names the failure."""
 
 from tests.cases import each_case
-from tests.unit.jobs import plans
 from tests.unit.report.jobs.test_job_text import FAILURE, state
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
-from trainyard.report.jobs.job_actions import (
-    plan_markdown,
-    plan_outputs,
-    state_error,
-    state_markdown,
-    state_outputs,
-)
-
-
-def test_later_jobs_find_the_job_by_the_outputs_of_its_plan() -> None:
-    plan = plans.plan(nodes=4, kind="trainjob").to_json()
-    assert plan_outputs(plan, store="s3://ml") == {
-        "job": "llama",
-        "kind": "trainjob",
-        "namespace": "team",
-        "image": plans.IMAGE,
-        "store": "s3://ml",
-    }
-
-
-def test_the_summary_of_a_plan_says_what_is_sent_and_what_would_not_be_proven() -> None:
-    whole = plan_markdown(plans.plan(nodes=4, queue="research").to_json(), store="s3://ml")
-    for words in ("4 on p5.48xlarge, 8 GPUs each, 32 EFA", "| 32 (8 per pod) |", "claim `fsx`", "research"):
-        assert words in whole
-    bare = plan_markdown(plans.plan("compute.strategy=single", gpus_per_node=0, claim="").to_json(), store="")
-    assert "no GPU" in bare
-    assert "nothing is stored, and nothing is proven" in bare
-    assert "the pod's own disk" in bare
+from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 
 
 @each_case("which", State)

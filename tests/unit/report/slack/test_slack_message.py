@@ -193,7 +193,7 @@ def test_an_invalid_estimate_is_left_out() -> None:
         {"estimate": {"seconds": "x", "usd": None}},
         {"estimate": {"seconds": 1e12}},
     ):
-        message = slack_message(STARTED, None, Surroundings("r", CI, plan=plan, now=0.0))
+        message = slack_message(STARTED, None, Surroundings("r", CI, plan=plan))
         assert message.text == "Training 812 started · main@3f2c1ab by push"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.errors import ConfigError, ServiceError
+from trainyard.errors import ServiceError
 from trainyard.report.slack.slack_events import (
     DEGRADED,
     FAILED,
@@ -23,7 +23,6 @@ from trainyard.report.slack.slack_thread import (
     SlackThread,
     ThreadEvent,
     event_of,
-    parse_address,
     post_once,
     read_thread,
 )
@@ -141,10 +140,3 @@ def test_the_memory_of_posted_events_is_bounded() -> None:
     for number in range(600):
         thread = thread.after(str(number))
     assert (len(thread.posted), thread.posted[-1]) == (500, "599")
-
-
-@pytest.mark.parametrize("text", ["", "#training:1.2", "C0123", "C0123:12", "c0123:1.2", "C0123:1.2\n"])
-def test_an_invalid_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a thread"):
-        parse_address(text)
-    assert parse_address("C0123:1732140000.000100").address == "C0123:1732140000.000100"

@@ -7,11 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from trainyard.proof import PARTS
-from trainyard.report.dashboard.html import html_report
-from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.report.terminal.closing_lines import closing_lines, is_copied, proof_lines, sample_lines
@@ -154,31 +150,3 @@ def test_a_failure_ends_with_three_lines_what_where_and_what_to_do(new_run: NewR
         assert [phase for phase, _, _ in lines] == ["report", "failed", "error", "next"]
         assert lines[1][1] == "in step 111 of 600, exit code 1 · checkpoint: step 100 is complete, 43.1 kB"
         assert lines[2][1] == "loss nan is not finite."
-
-
-def finish_run(run: Any, bits: float | None, **changes: Any) -> Any:
-    run.train(10).end(
-        "succeeded", 0, "", sample="irst tten", **({} if bits is None else {"bits_per_byte": bits})
-    )
-    record = json.loads(run.layout.run_file.read_text()) | changes
-    run.layout.run_file.write_text(json.dumps(record))
-    return read_facts(run.path)
-
-
-# A quarter of a bit above and below the entropy of a letter when the letter before is known.
-@pytest.mark.parametrize(
-    ("bits", "early"), [(8.0, True), (3.55, True), (3.3, False), (3.05, False), (None, False)]
-)
-def test_a_sample_that_is_still_noise_is_called_noise(
-    new_run: NewRun, bits: float | None, early: bool
-) -> None:
-    facts = finish_run(new_run(), bits)
-    ((phase, text),) = sample_lines(facts, one_line=True)
-    assert (phase, text.startswith("too early: at"), text == "irst tten") == ("sample", early, not early)
-    for report in (markdown_report(facts), html_report([facts])):
-        assert ("Too early" in report, "irst tten" in report) == (early, True)
-
-
-def test_a_model_that_started_from_weights_is_never_called_too_early(new_run: NewRun) -> None:
-    facts = finish_run(new_run(), 6.0, model={"path": "good.safetensors", "sha256": "0"})
-    assert list(sample_lines(facts, one_line=True)) == [("sample", "irst tten")]

@@ -77,12 +77,12 @@ def test_the_line_says_waiting_when_no_bytes_arrive() -> None:
     display.begin("fetching", 100)
     display.advance(50)
     clock.now += 7.0
-    assert "50 of 100 B  waiting 0:07" in display.line(79)
+    assert "50 of 100 B  waiting 7.0 s" in display.line(79)
     display.advance(1)
     assert "waiting" not in display.line(79)
     display.advance(49)
     clock.now += 3.0
-    assert "100 of 100 B  ending 0:03" in display.line(79)
+    assert "100 of 100 B  ending 3.0 s" in display.line(79)
 
 
 def log_lines(caplog: pytest.LogCaptureFixture, seconds: int, *, each: int = 0) -> list[tuple[float, str]]:

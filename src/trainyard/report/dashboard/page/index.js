@@ -29,6 +29,7 @@
     const values = several.flatMap(({ curve }) => curve), low = Math.min(...values), high = Math.max(...values);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("class", "curve");
+    svg.setAttribute("preserveAspectRatio", "none");
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", `${name}: ${loss(values[0])} to ${loss(values[values.length - 1])}`);
     several.forEach(({ curve }, index) => {
@@ -111,7 +112,7 @@
     const wide = make("div", "", { class: "wide", tabindex: 0, role: "region", "aria-label": "Figures of the compared runs" });
     wide.append(table);
     const drawn = chosen.filter(({ curve }) => curve.length > 1);
-    place.replaceChildren(make("h2", `Compared: ${chosen.length}`), ...(drawn.length ? [curves(drawn, 600, 160, "loss over the run")] : []), wide,
+    place.replaceChildren(make("h2", `Compared: ${chosen.length}`), ...(drawn.length ? [curves(drawn, 600, 160, "loss over the run"), make("p", "The loss over the run, on one scale.", { class: "hint" })] : []), wide,
       ...(chosen.length > 1 && command ? [make("pre", `${command} ${chosen.map(({ run }) => run).join(" ")} --output compared.html`)] : []));
   };
 

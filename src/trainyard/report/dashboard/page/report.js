@@ -105,13 +105,13 @@
         points: { show: line.dots && !faint, size: 6 } };
     };
     const plot = new uPlot({
-      width: node.clientWidth, height: at === 0 ? 320 : 220, legend: { show: false },
+      width: node.clientWidth, height: at === 0 ? 320 : 200, legend: { show: false },
       cursor: { drag: { x: true, y: false }, sync: { key: "report", setSeries: false,
         filters: { pub: (kind) => kind !== "mousedown" && kind !== "mouseup" && kind !== "dblclick" } } },
       scales: { x: { time: false, range: (_, min, max) => [min, max] },
         y: { distr: log ? 3 : 1, range: log ? undefined : range(panel.zero) } },
       axes: [
-        { ...looks, space: 60, values: (_, ticks) => ticks.map(onAxis) },
+        { ...looks, space: 60, size: 32, values: (_, ticks) => ticks.map(onAxis) },
         { ...looks, size: 62, values: (_, ticks) => ticks.map((one) => one === null ? "" : number(one) + panel.unit) },
       ],
       series: [{}, ...panel.series.map(lineOf(smoothing > 0)), ...means.map((_, index) => lineOf(false)(panel.series[index]))],
@@ -255,7 +255,7 @@
   if (data.refresh) setInterval(() => { if (!zoomed && !off.size) location.reload(); }, data.refresh * 1000);
   const slider = document.getElementById("smoothing");
   if (slider) { // noise that was thinned is a band: then its means are shown from the start
-    slider.value = smoothing = data.panels.some((panel) => panel.series.some((line) => line.means)) ? 0.6 : 0;
+    slider.value = smoothing = data.panels.some((panel) => panel.series.some((line) => line.means)) ? 0.3 : 0;
   }
   draw();
 })();
