@@ -164,7 +164,9 @@ def _secret(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for instruction in declared.parsed.instructions:
         severities = dict[str, Severity | None]()
         if instruction.name == "ENV":
-            found = (key for key, value in pairs_of(instruction).items() if baked_secret_kind(key, value))
+            found = (
+                key for key, value in pairs_of(instruction.text).items() if baked_secret_kind(key, value)
+            )
             severities = dict.fromkeys(found, ERROR)
         elif instruction.name == "ARG":
             values = arguments_of(instruction.text, {}, {})

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainyard.image.conflict.base_images import BaseImage
+from trainyard.image.conflict.base_images import BaseImage, base_of_stage
 from trainyard.image.conflict.install_steps import ContextReader, InstallStep, read_steps
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
@@ -123,17 +123,19 @@ def declare(
     Files that it copies and installs from are read with `read`; without a `resolver` only pins are known.
     `machine` is x86_64 or aarch64.
     """
-    lines, bases, steps = read_steps(parsed, name, read)
+    bases = {stage.number: base_of_stage(parsed, stage) for stage in parsed.used_stages()}
+    lines = [line for line in parsed.instructions if line.stage in bases]
+    steps = read_steps(parsed, bases, name, read)
     installed = InstalledPackages(name, resolver, machine)
-    installed.follow(steps, "\n".join(line.text for line in lines))
+    installed.follow(steps, "\n".join(line.filled for line in lines))
     last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
     known, variables = dict[str, str](), list[Variable]()
     for line in lines:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
-        if line.instruction.name == "ENV" and line.instruction.stage in last:
-            pairs = pairs_of(line.instruction)
-            variables += [Variable(key, line.values[key], line.instruction.line) for key in pairs]
-    text = "\n".join(line.text for line in lines if line.instruction.name == "RUN")
+        if line.name == "ENV" and line.stage in last:
+            pairs = pairs_of(line.text)
+            variables += [Variable(key, line.values[key], line.line) for key in pairs]
+    text = "\n".join(line.filled for line in lines if line.name == "RUN")
 
     def stated(pattern: re.Pattern[str], variable: str) -> Version:
         found = pattern.findall(text) or [known.get(variable, "").removeprefix("v")]
