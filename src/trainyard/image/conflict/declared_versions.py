@@ -13,7 +13,7 @@ from trainyard.image.conflict.install_steps import ContextReader, InstallStep, r
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
-from trainyard.image.conflict.version_facts import Version, minor, version
+from trainyard.image.conflict.version_facts import Version, minor, torch_row, version
 from trainyard.image.context.dockerfile import Dockerfile, is_stated, pairs_of
 
 _EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
@@ -69,11 +69,6 @@ class DeclaredVersions:
         return self.packages.get("torch")
 
     @property
-    def torch_build(self) -> str:
-        """The origin of the stated torch, as `Package.build` names it."""
-        return self.torch.build if self.torch else ""
-
-    @property
     def is_unread(self) -> bool:
         """Whether something is installed that is not read."""
         return any(step.unread for step in self.steps)
@@ -93,17 +88,20 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
+        """The CUDA release that torch runs with; empty if unknown.
 
-        If torch is not stated, packages of CUDA may belong to another library.
+        It is stated by torch's version, its index, other packages or the base, or is that of PyPI's build. If
+        torch is not stated, packages of CUDA may belong to another library.
         """
-        if self.torch is None:
-            return ()
-        if self.torch.cuda:
-            return self.torch.cuda
+        torch = self.torch
+        if self.base_is_used:
+            return self.base.cuda
+        if torch is None or torch.cuda:
+            return torch.cuda if torch else ()
         names = ["cuda-toolkit", *(one for one in self.packages if one.startswith("nvidia-cuda-runtime"))]
-        found = next((self.packages[one] for one in names if one in self.packages), None)
-        return minor(found.version) if found else ()
+        if found := next((self.packages[one] for one in names if one in self.packages), None):
+            return minor(found.version)
+        return version(torch_row(torch.version).get("pypi_cuda", "")) if torch.build == "pypi" else ()
 
     def base_of(self, package: Package | None) -> BaseImage:
         """Return the base image of the stage that installs a package."""
