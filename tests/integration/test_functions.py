@@ -133,8 +133,7 @@ def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path
 def test_a_local_image_is_pushed_and_read_back(aws: ScriptedAws, project: Path) -> None:
     client(aws, "ecr").create_repository(repositoryName=project.name)
     (project.parent / "docker-images.json").write_text(json.dumps({f"{project.name}:latest": {}}))
-    (project / "lock.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{'a' * 64}\n")
-    given: Options = {"program": "docker", "version": "1.2.3", "lock": ["lock.txt"]}
+    given: Options = {"program": "docker", "version": "1.2.3"}
     pushed = push_to_ecr(repository=project.name, region=REGION, **given)
     assert aws.tags(project.name)["1.2.3"] == pushed["digest"]
     assert pushed["image"].endswith(f"/{project.name}@{pushed['digest']}")

@@ -226,12 +226,3 @@ def test_a_secret_in_the_context_is_named_and_nothing_is_sent(
     assert "notes.txt: a key of AWS" in said.stderr and "Nothing was sent" in said.stderr
     assert "QWERTYU" not in said.stderr
     assert aws.calls == []
-
-
-@pytest.mark.parametrize("name", ["Trainer", "a", "team//x", "team/", "x" * 257, "-x", "x y", "ünicode"])
-@pytest.mark.parametrize("script", ["image_build", "image_push"])
-def test_a_name_that_ecr_refuses_is_refused_here(aws: ScriptedAws, run: Run, script: str, name: str) -> None:
-    said = run(script, f"--{'image' if script == 'image_build' else 'repository'}={name}")
-    assert said.code == 2, said.stderr
-    assert name[:40] in said.stderr
-    assert aws.calls == []

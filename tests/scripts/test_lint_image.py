@@ -71,7 +71,6 @@ TORCHES = {
         f"RUN pip install {RIGHT} && \\\n    pip install torchvision==0.19.0", is_known=True
     ),
     "version unknown": Torch("ARG T\nRUN pip install torch==${T} torchvision==0.19.0"),
-    "version never declared": Torch("RUN pip install torch==$T torchvision==0.19.0"),
     "argument of no stage": Torch("RUN pip install torch==$GLOBAL torchvision==0.19.0"),
     "index unknown": Torch(f"ARG CU\nRUN pip install torch==2.6.0 -i {WHEELS}/$CU", is_known=True),
     "index computed": Torch(
@@ -100,7 +99,6 @@ TORCHES = {
         is_wrong=False,
     ),
     "file, folder": replace(READS, lines="WORKDIR /w\nCOPY . .\nRUN pip install -r ./requirements.txt"),
-    "file, folder elsewhere": replace(READS, lines="COPY . /src/\nRUN pip install -r /src/requirements.txt"),
     "file, pattern": replace(READS, lines="COPY req*.txt /r/\nRUN pip install -r /r/requirements.txt"),
     "file, list": replace(
         READS, lines='COPY ["requirements.txt", "/r/"]\nRUN ["pip", "install", "-r", "/r/requirements.txt"]'
@@ -118,7 +116,6 @@ TORCHES = {
         lines="COPY --from=between /y /z/r.txt\nRUN pip install -r /z/r.txt",
     ),
     "file, not copied": replace(UNREAD, lines=INSTALL),
-    "file, another copied": replace(UNREAD, lines=f"COPY setup.py /app/\nWORKDIR /app\n{INSTALL}"),
     "file, not installed": replace(UNREAD, lines="COPY requirements.txt .\nRUN cat requirements.txt"),
     "file, changed": replace(
         UNREAD, lines=f"COPY requirements.txt .\nRUN sed -i /torch/d requirements.txt\n{INSTALL}"

@@ -95,15 +95,6 @@ def make_parser() -> CommandParser:
     where.add_argument("--program", choices=("docker", "buildah"), default="", help="for --builder local")
     cache = "layer cache in a registry, or none; default: in AWS the repository IMAGE-cache if there is one"
     where.add_argument("--cache", default="", metavar="REFERENCE", help=cache)
-    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
-    where.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
-    bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
-    where.add_argument(
-        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
-    )
-    where.add_argument(
-        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
-    )
     where.add_argument(
         "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
     )
@@ -113,19 +104,43 @@ def make_parser() -> CommandParser:
     version = "the version that becomes a tag of the image; default: a git tag of the commit"
     where.add_argument("--version", default="", metavar="X.Y.Z", help=version)
     where.add_argument("--rebuild", action="store_true", help="build even if this content is in the registry")
-    where.add_argument(
-        "--time-limit", type=arguments.duration, default=7200.0, metavar="DURATION", help="default: 2h"
-    )
+    add_aws_options(where, time_limit=7200.0)
     attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
     where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
-    every = "time between two polls"
-    where.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
     parser.set_defaults(secrets=())  # --secret, once it is parsed
     parser.check = check_options
     return parser
+
+
+def add_aws_options(parser: argparse._ActionsContainer, *, time_limit: float) -> None:
+    """Add the options of a build or a check in CodeBuild; `time_limit` in seconds is the default."""
+    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
+    parser.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
+    bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
+    parser.add_argument(
+        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
+    )
+    parser.add_argument(
+        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
+    )
+    limit = f"default: {time_limit / 60:.0f}m"
+    parser.add_argument(
+        "--time-limit", type=arguments.duration, default=time_limit, metavar="DURATION", help=limit
+    )
+    every = "time between two polls"
+    parser.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
+
+
+def send_tools(
+    aws: CodeBuild, args: argparse.Namespace, account: str, files: Mapping[str, Path]
+) -> tuple[dict[str, str], bool]:
+    """Send the files of this repository that a build needs, and `files`; return what `send_source` does."""
+    bucket = args.source_bucket or f"{args.project}-source-{account}-{aws.region}"
+    sent = {**tool_files(SHIPPED_FILES, PACKAGE), **files}
+    return send_source(aws, sent, write_archive, project=args.project, bucket=bucket)
 
 
 def add_check_options(parser: argparse._ActionsContainer) -> None:
@@ -285,7 +300,6 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     version = args.version or (next(iter(tags_at_head(args.context)), "") if is_head else "")
     account = AwsAccount(args.region)
     aws, number = CodeBuild(account), account.identity()[0]
-    bucket = args.source_bucket or f"{args.project}-source-{number}-{aws.region}"
     plain, secrets = build_variables_of_secrets(args.secrets, project=args.project)
     variables = {"TAGS": args.tags, "VERSION": version, **plain}
     variables |= {"CHECK_FLAGS": flags} if (flags := check_flags(args)) else {}
@@ -293,13 +307,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     builder = AwsBuilder(
         aws,
         build_poll(aws, args, most_attempts=args.max_attempts),
-        lambda files: send_source(
-            aws,
-            {**tool_files(SHIPPED_FILES, PACKAGE), **files},
-            write_archive,
-            project=args.project,
-            bucket=bucket,
-        ),
+        partial(send_tools, aws, args, number),
         partial(find_digest, aws=account, account=number, region=aws.region, needs_repository=True),
         lambda request: EcrRepository(request.image, args.region).fixed_tags(),
         lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],

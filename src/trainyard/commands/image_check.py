@@ -18,7 +18,6 @@ Example:    trainyard image check --image fsdp:latest --level standard --builder
 import argparse
 import json
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -28,17 +27,22 @@ from typing import TYPE_CHECKING, Any
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT, SHIPPED_FILES
 from trainyard.command.parser import script_parser
-from trainyard.commands.image_build import PACKAGE, add_check_options, build_poll, check_flags
+from trainyard.commands.image_build import (
+    add_aws_options,
+    add_check_options,
+    build_poll,
+    check_flags,
+    send_tools,
+)
 from trainyard.commands.image_lint import find_uv, is_offline
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.images.context_files import tool_files, write_archive
 from trainyard.gateways.images.ecr import login_to
 from trainyard.gateways.images.image_layers import read_layers
 from trainyard.gateways.images.local_builder import find_builder
 from trainyard.gateways.package_resolver import published_digests
-from trainyard.image.building.aws_build import check_variables, exported_answers, send_source
+from trainyard.image.building.aws_build import check_variables, exported_answers
 from trainyard.image.context.context_secrets import secret_in
 from trainyard.image.context.image_names import parse_reference
 from trainyard.image.release.check_levels import (
@@ -88,22 +92,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
     parser.add_argument("--gpus", action="store_true", help=gpus)
-    parser.add_argument(
-        "--time-limit", type=arguments.duration, default=1800.0, metavar="DURATION", help="default: 30m"
-    )
-    project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or "trainyard"
-    parser.add_argument(
-        "--project", default=project, metavar="NAME", help="CodeBuild project; default: trainyard"
-    )
-    bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
-    parser.add_argument(
-        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
-    )
-    parser.add_argument(
-        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
-    )
-    every = "time between two polls"
-    parser.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
+    add_aws_options(parser, time_limit=1800.0)
     parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
@@ -194,13 +183,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
     """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
     account = AwsAccount(args.region)
     aws = CodeBuild(account)
-    source, _ = send_source(
-        aws,
-        tool_files(SHIPPED_FILES, PACKAGE),
-        write_archive,
-        project=args.project,
-        bucket=args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}",
-    )
+    source, _ = send_tools(aws, args, account.identity()[0], {})
     variables = check_variables(args.image, args.level, check_flags(args))
     machine = GPU_MACHINE if args.gpus else {}
     token = f"check-{time.time_ns():x}"

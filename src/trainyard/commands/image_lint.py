@@ -23,7 +23,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from trainyard.command.checkout import REPOSITORY_ROOT
 from trainyard.command.parser import script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
+from trainyard.gateways.images.context_files import find_dockerfile
 from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
@@ -145,6 +145,9 @@ class Linter:
     def __init__(self, request: LintRequest, machine: TargetMachine) -> None:
         self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
+        self.folder = request.context or default_context(request.dockerfile)
+        ignore = find_dockerfile(self.folder, request.dockerfile)[2]
+        self.rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
         self.uv = find_uv()
         self.reason = ""
         self.limit = time.monotonic() + RESOLVE_SECONDS
@@ -160,7 +163,7 @@ class Linter:
         declared = declare(
             parse_dockerfile(text, name, given),
             name,
-            partial(context_file, self.request),
+            self.read_first,
             resolver=None if self.reason else self.resolve,
             machine=self.machine.processor,
         )
@@ -168,6 +171,14 @@ class Linter:
         if self.reason and any(not step.install.removes for step in declared.steps):
             unchecked = [f"what pip would refuse: {self.reason}", *unchecked]
         return declared, unchecked, judge_versions(declared, self.machine)
+
+    def read_first(self, paths: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return name and text of the first of these files that is in the build context; None for none."""
+        for path in (path for path in paths if not is_ignored(path, self.rules)):
+            file = self.folder / path
+            if file.resolve().is_relative_to(self.folder.resolve()) and file.is_file():
+                return str(file), read_text(file)
+        return None
 
     def resolve(self, request: "ResolverRequest") -> tuple[int | None, str, str]:
         """Return uv's exit code, the chosen versions and its messages."""
@@ -198,23 +209,6 @@ def find_uv() -> Path | None:
     places = (REPOSITORY_ROOT / ".uv" / "bin" / "uv", Path(sys.executable).with_name("uv"))
     found = shutil.which("uv")
     return next((one for one in places if one.is_file()), Path(found) if found else None)
-
-
-def context_file(request: LintRequest, paths: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the name and text of the first of these files that is in the build context; None for none."""
-    folder = request.context or default_context(request.dockerfile)
-    ignores = (
-        request.dockerfile.with_name(f"{request.dockerfile.name}.dockerignore"),
-        folder / ".dockerignore",
-    )
-    ignore = next((one for one in ignores if one.is_file()), None)
-    rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
-    for path in paths:
-        file = folder / path
-        inside = file.resolve().is_relative_to(folder.resolve())
-        if inside and file.is_file() and not is_ignored(path, rules):
-            return str(file), read_text(file)
-    return None
 
 
 def default_context(dockerfile: Path) -> Path:

@@ -21,7 +21,6 @@ from trainyard.image.context.image_names import (
 )
 from trainyard.image.release.check_levels import (
     IN_CONTAINER,
-    LEVELS,
     MARK,
     Answer,
     check_lines,
@@ -202,12 +201,6 @@ def test_user_entry_point_and_size_are_judged_and_root_is_a_warning() -> None:
         (answer,) = [one for one in found if one.check == "user"]
         assert answer.ok and answer.warns
         assert "  user                warn  " in "\n".join(check_lines("a:1", "quick", found))
-
-
-def test_each_level_holds_the_one_before() -> None:
-    quick, standard, full = LEVELS["quick"], LEVELS["standard"], LEVELS["full"]
-    assert set(quick) < set(standard) < set(full)
-    assert set(IN_CONTAINER) <= set(full)
 
 
 def test_the_probe_has_every_check_that_it_is_asked_for_and_our_mark() -> None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from trainyard.image.conflict.version_facts import Version, minor, row_of, rows_with, version
-from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, Stage, is_stated
+from trainyard.image.context.dockerfile import Dockerfile, Stage, is_stated
 
 _OTHER_PYTHON = re.compile(
     r"\b(?:conda|mamba|micromamba|pyenv|deadsnakes|UV_PYTHON)\b|\buv (?:venv|python|sync|run)\b"
@@ -47,15 +47,14 @@ class BaseImage:
         return self.kind in ("pytorch", "ngc", "dlc", "rocm", "other")
 
 
-def base_of_stage(parsed: Dockerfile, stage: Stage, lines: tuple[ResolvedInstruction, ...]) -> BaseImage:
+def base_of_stage(parsed: Dockerfile, stage: Stage) -> BaseImage:
     """Return the base image of a stage; its Python is unknown if the stage may install another one."""
     chain = parsed.ancestors(stage.number)
     numbers = {one.number for one in chain}
     found = base_image(chain[0].image, chain[0].line)
-    texts = (
-        line.text for line in lines if line.instruction.stage in numbers and line.instruction.name != "FROM"
+    everything = "\n".join(
+        line.filled for line in parsed.instructions if line.stage in numbers and line.name != "FROM"
     )
-    everything = "\n".join(texts)
     if _OTHER_PYTHON.search(everything):
         return replace(found, python=())
     if found.kind in ("cuda", "system") and _SYSTEM_PYTHON.search(everything):

@@ -34,9 +34,10 @@ def _oldest(machine: TargetMachine, key: str) -> Version:
 
 
 def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+    bundle = row_of("efa", installer=version_text(declared.efa_installer))
     wanted = (
         ("EFA installer", declared.efa_installer, "installer"),
-        ("aws-ofi-nccl", efa_plugin(declared), "plugin"),
+        ("aws-ofi-nccl", declared.efa_plugin or version(bundle.get("plugin", "")), "plugin"),
         ("NCCL", declared.nccl, "nccl"),
     )
     for name, found, key in wanted:
@@ -61,21 +62,10 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
         )
 
 
-def efa_plugin(declared: DeclaredVersions) -> Version:
-    """Return the version of aws-ofi-nccl, installed by itself or by the EFA installer; () if unknown."""
-    row = row_of("efa", installer=version_text(declared.efa_installer))
-    return declared.efa_plugin or version(row.get("plugin", ""))
-
-
-def nccl_of(declared: DeclaredVersions) -> Version:
-    """Return the NCCL that torch runs with; () if unknown."""
-    torch = declared.torch
-    own = version(torch_row(torch.version).get("nccl", "")) if torch and declared.torch_build != "cpu" else ()
-    return declared.nccl or own
-
-
 def _efa_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    row, nccl = next(rows_with("efa", "oldest_installer")), nccl_of(declared)
+    row, torch = next(rows_with("efa", "oldest_installer")), declared.torch
+    own = torch_row(torch.version).get("nccl", "") if torch and torch.build != "cpu" else ""
+    nccl = declared.nccl or version(own)
     name, _, value = row["unless"].partition("=")
     without = any((one.name, one.value) == (name, value) for one in declared.variables)
     needed = version(row["oldest_installer"])
@@ -164,7 +154,9 @@ def _secret(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for instruction in declared.parsed.instructions:
         severities = dict[str, Severity | None]()
         if instruction.name == "ENV":
-            found = (key for key, value in pairs_of(instruction).items() if baked_secret_kind(key, value))
+            found = (
+                key for key, value in pairs_of(instruction.text).items() if baked_secret_kind(key, value)
+            )
             severities = dict.fromkeys(found, ERROR)
         elif instruction.name == "ARG":
             values = arguments_of(instruction.text, {}, {})

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainyard.image.conflict.base_images import BaseImage
+from trainyard.image.conflict.base_images import BaseImage, base_of_stage
 from trainyard.image.conflict.install_steps import ContextReader, InstallStep, read_steps
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
-from trainyard.image.conflict.version_facts import Version, minor, version
+from trainyard.image.conflict.version_facts import Version, minor, torch_row, version
 from trainyard.image.context.dockerfile import Dockerfile, is_stated, pairs_of
 
 _EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
@@ -69,11 +69,6 @@ class DeclaredVersions:
         return self.packages.get("torch")
 
     @property
-    def torch_build(self) -> str:
-        """The origin of the stated torch, as `Package.build` names it."""
-        return self.torch.build if self.torch else ""
-
-    @property
     def is_unread(self) -> bool:
         """Whether something is installed that is not read."""
         return any(step.unread for step in self.steps)
@@ -93,17 +88,20 @@ class DeclaredVersions:
 
     @property
     def cuda(self) -> Version:
-        """The CUDA release of torch, from its version, an index or other packages; empty if unknown.
+        """The CUDA release that torch runs with; empty if unknown.
 
-        If torch is not stated, packages of CUDA may belong to another library.
+        It is stated by torch's version, its index, other packages or the base, or is that of PyPI's build. If
+        torch is not stated, packages of CUDA may belong to another library.
         """
-        if self.torch is None:
-            return ()
-        if self.torch.cuda:
-            return self.torch.cuda
+        torch = self.torch
+        if self.base_is_used:
+            return self.base.cuda
+        if torch is None or torch.cuda:
+            return torch.cuda if torch else ()
         names = ["cuda-toolkit", *(one for one in self.packages if one.startswith("nvidia-cuda-runtime"))]
-        found = next((self.packages[one] for one in names if one in self.packages), None)
-        return minor(found.version) if found else ()
+        if found := next((self.packages[one] for one in names if one in self.packages), None):
+            return minor(found.version)
+        return version(torch_row(torch.version).get("pypi_cuda", "")) if torch.build == "pypi" else ()
 
     def base_of(self, package: Package | None) -> BaseImage:
         """Return the base image of the stage that installs a package."""
@@ -123,17 +121,19 @@ def declare(
     Files that it copies and installs from are read with `read`; without a `resolver` only pins are known.
     `machine` is x86_64 or aarch64.
     """
-    lines, bases, steps = read_steps(parsed, name, read)
+    bases = {stage.number: base_of_stage(parsed, stage) for stage in parsed.used_stages()}
+    lines = [line for line in parsed.instructions if line.stage in bases]
+    steps = read_steps(parsed, bases, name, read)
     installed = InstalledPackages(name, resolver, machine)
-    installed.follow(steps, "\n".join(line.text for line in lines))
+    installed.follow(steps, "\n".join(line.filled for line in lines))
     last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
     known, variables = dict[str, str](), list[Variable]()
     for line in lines:
         known |= {key: value for key, value in line.values.items() if "$" not in value}
-        if line.instruction.name == "ENV" and line.instruction.stage in last:
-            pairs = pairs_of(line.instruction)
-            variables += [Variable(key, line.values[key], line.instruction.line) for key in pairs]
-    text = "\n".join(line.text for line in lines if line.instruction.name == "RUN")
+        if line.name == "ENV" and line.stage in last:
+            pairs = pairs_of(line.text)
+            variables += [Variable(key, line.values[key], line.line) for key in pairs]
+    text = "\n".join(line.filled for line in lines if line.name == "RUN")
 
     def stated(pattern: re.Pattern[str], variable: str) -> Version:
         found = pattern.findall(text) or [known.get(variable, "").removeprefix("v")]

@@ -7,8 +7,9 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from trainyard.image.conflict.base_images import BaseImage, base_of_stage
+from trainyard.image.conflict.base_images import BaseImage
 from trainyard.image.conflict.stated_packages import (
     UNREAD,
     RequirementsFile,
@@ -18,7 +19,7 @@ from trainyard.image.conflict.stated_packages import (
     read_requirements,
 )
 from trainyard.image.context.copied_files import context_paths
-from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, resolve_text
+from trainyard.image.context.dockerfile import Dockerfile
 from trainyard.image.context.install_commands import Install, installs_of
 
 ContextReader = Callable[[tuple[str, ...]], tuple[str, str] | None]
@@ -57,66 +58,59 @@ class InstallStep:
 
 
 def read_steps(
-    parsed: Dockerfile, dockerfile: str, read: ContextReader
-) -> tuple[tuple[ResolvedInstruction, ...], dict[int, BaseImage], tuple[InstallStep, ...]]:
-    """Return the instructions of the used stages, their bases, and the installing commands in order.
-
-    `dockerfile` is the name of the file.
-    """
-    lines = resolve_text(parsed)
-    bases = {stage.number: base_of_stage(parsed, stage, lines) for stage in parsed.used_stages()}
+    parsed: Dockerfile, bases: Mapping[int, BaseImage], dockerfile: str, read: ContextReader
+) -> tuple[InstallStep, ...]:
+    """Return the installing commands of the stages in `bases`; `dockerfile` is the name of the file."""
     last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
+    runs = (
+        (place, line, install)
+        for place, line in enumerate(parsed.instructions)
+        if line.stage in bases and line.name == "RUN"
+        for install in installs_of(line.filled)
+    )
     steps = list[InstallStep]()
-    for place, line in enumerate(lines):
-        stage = line.instruction.stage
-        if stage not in bases or line.instruction.name != "RUN":
-            continue
-        variables = _index_variables(lines[: place + 1], parsed)
-        for install in installs_of(line.text):
-
-            def text_of(path: str, install: Install = install, place: int = place) -> tuple[str, str] | None:
-                paths = context_paths(parsed, lines, place, install=install, path=path)
-                return read(paths) if paths else None
-
-            files = _read_files(install, text_of)
-            named = (read_requirement(word) for word in install.words)
-            words = [replace(one, file=dockerfile, line=line.instruction.line) for one in named if one]
-            stated = (*words, *(one for file in files for one in file.requirements))
-            unread = [install.opaque, *(file.options.opaque for file in files)]
-            unread += [] if all(one.name for one in words) else ["a URL"]
-            if not install.certain:
-                unread = ["a condition"]
-                stated = tuple(replace(one, pin="", allowed=None, written="", wheel="") for one in stated)
-            limits = [read_requirements(one[1]) for one in map(text_of, install.constraints) if one]
-            steps.append(
-                InstallStep(
-                    install,
-                    stated,
-                    tuple(one.written for limit in limits for one in limit.requirements),
-                    _indexes([install, *(file.options for file in files)], variables),
-                    bases[stage],
-                    line.instruction.line,
-                    stage,
-                    len(steps),
-                    is_last=stage in last,
-                    is_locked=bool(files) and not words and all(file.is_lock for file in files),
-                    unread=next(filter(None, unread), ""),
-                )
+    for place, line, install in runs:
+        find = partial(context_paths, parsed, place, install)
+        files = _read_files(install, find, read)
+        named = (read_requirement(word) for word in install.words)
+        words = [replace(one, file=dockerfile, line=line.line) for one in named if one]
+        stated = (*words, *(one for file in files for one in file.requirements))
+        unread = [install.opaque, *(file.options.opaque for file in files)]
+        unread += [] if all(one.name for one in words) else ["a URL"]
+        if not install.certain:
+            unread = ["a condition"]
+            stated = tuple(replace(one, pin="", allowed=None, written="", wheel="") for one in stated)
+        limits = [read_requirements(file[1]) for path in install.constraints if (file := read(find(path)))]
+        steps.append(
+            InstallStep(
+                install,
+                stated,
+                tuple(one.written for limit in limits for one in limit.requirements),
+                _indexes([install, *(file.options for file in files)], _index_variables(parsed, place)),
+                bases[line.stage],
+                line.line,
+                line.stage,
+                len(steps),
+                is_last=line.stage in last,
+                is_locked=bool(files) and not words and all(file.is_lock for file in files),
+                unread=next(filter(None, unread), ""),
             )
-    return tuple(line for line in lines if line.instruction.stage in bases), bases, tuple(steps)
+        )
+    return tuple(steps)
 
 
-def _read_files(install: Install, text_of: Callable[[str], tuple[str, str] | None]) -> list[RequirementsFile]:
+def _read_files(
+    install: Install, find: Callable[[str], tuple[str, ...]], read: ContextReader
+) -> list[RequirementsFile]:
     """Return the content of the files and projects of a command; one that cannot be read is opaque."""
     found = []
     for path in install.files:
-        file = text_of(path)
+        file = read(find(path))
         missing = f"{path} (the build context here has no such file, or a command changes it; see --context)"
-        found.append(
-            read_requirements(file[1], file[0]) if file else RequirementsFile(options=Install(opaque=missing))
-        )
+        unknown = RequirementsFile(options=Install(opaque=missing))
+        found.append(read_requirements(file[1], file[0]) if file else unknown)
     for folder, extras in install.projects:
-        file = text_of(posixpath.join(folder, "pyproject.toml"))
+        file = read(find(posixpath.join(folder, "pyproject.toml")))
         unknown = RequirementsFile(options=Install(opaque=UNREAD))
         found.append(read_project(file[1], file[0], extras) if file else unknown)
     return found
@@ -130,15 +124,15 @@ def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[st
     return ((main or [""])[0], *others)
 
 
-def _index_variables(lines: tuple[ResolvedInstruction, ...], parsed: Dockerfile) -> dict[str, str]:
-    """Return the variables that name indexes to pip and uv at the last line; `$` is an unknown index."""
-    numbers = {one.number for one in parsed.ancestors(lines[-1].instruction.stage)}
-    here = [line for line in lines if line.instruction.stage in numbers]
+def _index_variables(parsed: Dockerfile, place: int) -> dict[str, str]:
+    """Return the variables that name indexes to pip and uv at an instruction; `$` is an unknown index."""
+    here = parsed.instructions[place]
+    numbers = {one.number for one in parsed.ancestors(here.stage)}
     names = (*_MAIN_INDEXES, *_OTHER_INDEXES)
-    found = {name: here[-1].values[name] for name in names if here[-1].values.get(name)}
-    for line in here:
-        declared = line.instruction.name == "ARG" and line.instruction.text.partition("=")[0].split()
-        found |= {name: "$" for name in declared or () if name in names and not line.values.get(name)}
-        if _OTHER_INDEX.search(line.text):
+    found = {name: here.values[name] for name in names if here.values.get(name)}
+    for line in (line for line in parsed.instructions[: place + 1] if line.stage in numbers):
+        declared = line.text.partition("=")[0].split() if line.name == "ARG" else ()
+        found |= {name: "$" for name in declared if name in names and not line.values.get(name)}
+        if _OTHER_INDEX.search(line.filled):
             found["PIP_CONFIG_FILE"] = "$"
     return found

@@ -20,9 +20,7 @@ from trainyard.image.conflict.resolution import (
     PYPI,
     Resolver,
     ResolverRequest,
-    ask,
     platform_flags,
-    python_flags,
     refuse,
     request_of,
     required_torch,
@@ -101,11 +99,11 @@ class InstalledPackages:
                 self.unstated.add(one.name)
 
     def _resolve(self, step: InstallStep, before: Mapping[str, Package], resolver: Resolver) -> None:
-        request = request_of(step, before, self.machine)
+        request = request_of(step, before, self.machine, next(iter(self.pythons), ""))
         if isinstance(request, str):
             self._leave_unchecked(step, request)
             return
-        answer = resolve(request, resolver, step.base, next(iter(self.pythons), ""))
+        answer = resolve(request, resolver)
         self.pythons.add(answer.python)
         if answer.unchecked:
             self._leave_unchecked(step, answer.unchecked)
@@ -116,9 +114,10 @@ class InstalledPackages:
         elif step.is_last:
             names = {one.name for one in step.stated if one.written}
             self._take_versions(step, names, before, answer.versions)
-            pinned = "" if "torch" in names else required_torch(request, resolver, step.base, answer.python)
-            if pinned:
-                self._add(step, "torch", pinned)
+            # No release is equal to the torch of NGC (a development version) and of AMD's images.
+            has_own_build = step.base.kind in ("ngc", "rocm") and "torch" not in names
+            if has_own_build and (torch := required_torch(request, resolver)):
+                self._add(step, "torch", torch)
 
     def _add(self, step: InstallStep, name: str, text: str, *, is_resolved: bool = False) -> None:
         place = (self.dockerfile, step.line, step.stage, "", step.number)
@@ -169,8 +168,9 @@ class InstalledPackages:
         dropped = BUILD_PARTS.difference(packages) if is_pypi else BUILD_PARTS
         pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
-        flags = platform_flags(steps[-1].base, self.machine) + python_flags(next(iter(self.pythons)))
-        answer = ask(ResolverRequest(kept, dropped=dropped, flags=flags), resolver)
+        flags = platform_flags(steps[-1].base, self.machine)
+        request = ResolverRequest(kept, dropped=dropped, flags=flags, pythons=tuple(self.pythons))
+        answer = resolve(request, resolver)
         if answer.conflict:
             named = [one.line for one in packages.values() if f"{one.name}==" in answer.conflict]
             yield image_finding(

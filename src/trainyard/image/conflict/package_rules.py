@@ -80,7 +80,7 @@ def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findi
 def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch = declared.torch
     builds = torch_builds(torch.version) if torch else []
-    if not torch or not builds or declared.torch_build != "named" or not _RELEASE.fullmatch(torch.text):
+    if not torch or not builds or torch.build != "named" or not _RELEASE.fullmatch(torch.text):
         return  # another index or a nightly build may have it
     beside = any(
         row["beside_cuda"] == version_text(torch.cuda) and minor(torch.version) >= version(row["torch"])
@@ -112,7 +112,7 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
 
 
 def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    cuda = cuda_of(declared)
+    cuda = declared.cuda
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
     # deepspeed compiles its kernels at the first use, and without nvcc of another CUDA.
@@ -132,7 +132,7 @@ def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding
 
 
 def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    cuda, needed = cuda_of(declared), oldest_cuda(machine.architecture)
+    cuda, needed = declared.cuda, oldest_cuda(machine.architecture)
     if not cuda or not needed or cuda >= needed:
         return
     torch = declared.torch
@@ -170,7 +170,7 @@ def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[F
 
 
 def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    cuda = cuda_of(declared)
+    cuda = declared.cuda
     needed = oldest_driver(cuda)
     if machine.driver and needed and machine.driver < needed:
         yield image_finding(
@@ -183,7 +183,7 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Find
 
 
 def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    cuda = cuda_of(declared)
+    cuda = declared.cuda
     for name, package in sorted(declared.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
         if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
@@ -280,7 +280,7 @@ def _differences(
     own = torch.version if torch else declared.base.torch if declared.base_is_used else ()
     if own and not same_prefix(minor(own), version(built["torch"])):
         yield f"torch {built['torch']}", f"torch {version_text(minor(own))}"
-    cuda = cuda_of(declared)
+    cuda = declared.cuda
     if cuda and built["cuda"] and int(built["cuda"][:2]) != cuda[0]:
         yield f"CUDA {built['cuda'][:2]}", f"CUDA {cuda[0]}"
     python, wanted = minor(step.base.python), (3, int(built["python"][1:]))
@@ -301,22 +301,13 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     """Return whether torch has the new C++ ABI, as TRUE or FALSE; empty if unknown."""
     if declared.base_is_used and declared.base.kind == "ngc":
         return "TRUE"
-    if not torch or (declared.torch_build not in ("pypi", "named") and declared.base.kind != "pytorch"):
+    build = declared.torch.build if declared.torch else ""
+    if not torch or (build not in ("pypi", "named") and declared.base.kind != "pytorch"):
         return ""
     old, new = next(rows_with("torch", "abi_until")), next(rows_with("torch", "abi_from"))
     if minor(torch) <= version(old["abi_until"]):
         return str(old["cxx11abi"])
     return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
-
-
-def cuda_of(declared: DeclaredVersions) -> Version:
-    """Return the CUDA release that torch runs with; empty if it is unknown."""
-    if declared.base_is_used:
-        return declared.base.cuda
-    if declared.cuda:
-        return declared.cuda
-    own = declared.torch if declared.torch_build == "pypi" else None
-    return version(torch_row(own.version).get("pypi_cuda", "")) if own else ()
 
 
 PACKAGE_RULES: tuple[Rule, ...] = (

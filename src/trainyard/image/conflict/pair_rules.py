@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.package_rules import Rule, cuda_of
+from trainyard.image.conflict.package_rules import Rule
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
@@ -84,7 +84,7 @@ def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[F
 
 
 def _apex(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    cuda, base = cuda_of(declared), declared.base_of(declared.torch)
+    cuda, base = declared.cuda, declared.base_of(declared.torch)
     is_built = _APEX.search(declared.commands) and _CUDA_EXTENSION.search(declared.commands)
     is_patched = re.search(r"\bsed\b[^\n]*setup\.py|check_cuda_torch", declared.commands)
     lines = [one.line for one in declared.parsed.instructions if "apex" in one.text.lower()]

@@ -57,6 +57,8 @@ class ResolverRequest:
     """Packages that are left out; a package that requires one is resolved without it."""
     preferred: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    """Versions of Python; the first with which the requirements can be resolved counts."""
 
 
 Resolver = Callable[[ResolverRequest], tuple[int | None, str, str]]
@@ -76,8 +78,13 @@ class ResolverAnswer:
     """The Python version that it is for."""
 
 
-def request_of(step: InstallStep, installed: Mapping[str, Package], machine: str) -> ResolverRequest | str:
-    """Return the request of a command, or why there is none; `machine` is x86_64 or aarch64."""
+def request_of(
+    step: InstallStep, installed: Mapping[str, Package], machine: str, python: str
+) -> ResolverRequest | str:
+    """Return the request of a command, or why there is none.
+
+    `machine` is x86_64 or aarch64, `python` that of earlier commands, tried first if the base states none.
+    """
     indexes = [url for one in step.indexes for url in one.split()]
     unknown = [url for url in indexes if not (_TORCH_INDEX.fullmatch(url) or PYPI.fullmatch(url))]
     if unknown:
@@ -99,6 +106,9 @@ def request_of(step: InstallStep, installed: Mapping[str, Package], machine: str
         frozenset(dropped),
         tuple((one.name, one.text.partition("+")[0]) for one in kept),
         (*platform_flags(base, machine), *([] if step.install.with_dependencies else ["--no-deps"])),
+        (version_text(base.python),)
+        if len(base.python) > 1
+        else tuple(dict.fromkeys((python or _PYTHONS[0], *_PYTHONS))),
     )
 
 
@@ -107,11 +117,6 @@ def platform_flags(base: BaseImage, machine: str) -> tuple[str, ...]:
     glibc = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
     platform = "unknown-linux-musl" if glibc == "musl" else f"manylinux_{glibc.replace('.', '_')}"
     return ("--python-platform", f"{machine}-{platform}", "--index-strategy", "unsafe-best-match")
-
-
-def python_flags(python: str) -> tuple[str, str]:
-    """Return uv's option for a Python, whose newest patch release counts where none is stated."""
-    return "--python-version", python if python.count(".") > 1 else f"{python}.20"
 
 
 def without_build(written: str) -> str:
@@ -128,24 +133,19 @@ def without_build(written: str) -> str:
     return re.sub(r"\+[\w.]+", "", written) if name in OF_TORCH else ""
 
 
-def resolve(
-    request: ResolverRequest, resolver: Resolver, base: BaseImage, before: str = ""
-) -> ResolverAnswer:
-    """Resolve with the Python of the base; without one, with the first that can be resolved.
-
-    `before` is the Python of the previous command, which is tried first.
-    """
+def resolve(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
+    """Resolve with the first Python that can be; if none can, return the conflict of the first."""
     answers = list[ResolverAnswer]()
-    known = [version_text(base.python)] if len(base.python) > 1 else []
-    for python in known or dict.fromkeys([before or _PYTHONS[0], *_PYTHONS]):
-        flags = (*request.flags, *python_flags(python))
-        answers.append(replace(ask(replace(request, flags=flags), resolver), python=python))
+    for python in request.pythons:
+        # The newest patch release counts where none is stated.
+        flags = (*request.flags, "--python-version", python if python.count(".") > 1 else f"{python}.20")
+        answers.append(replace(_ask(replace(request, flags=flags), resolver), python=python))
         if not answers[-1].conflict:
             return answers[-1]
     return answers[0]
 
 
-def ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
+def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     """Resolve; repeat without each package that has no wheel, or is in none of the indexes."""
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
@@ -169,17 +169,12 @@ def ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     return ResolverAnswer(unchecked="too many of its packages have no wheel")
 
 
-def required_torch(request: ResolverRequest, resolver: Resolver, base: BaseImage, python: str) -> str:
-    """Return the one torch that a command requires where the base has a build that no release is equal to.
-
-    NGC has development versions, such as 2.6.0a0, AMD's images a build for ROCm. Empty for any other base.
-    """
-    if base.kind not in ("ngc", "rocm"):
-        return ""
+def required_torch(request: ResolverRequest, resolver: Resolver) -> str:
+    """Return the one torch that the requirements allow; empty if they allow several or none."""
     asked = replace(request, dropped=request.dropped - {"torch"})
-    found = resolve(asked, resolver, base, python).versions.get("torch", "")
+    found = resolve(asked, resolver).versions.get("torch", "")
     other = replace(asked, constraints=(*asked.constraints, f"torch!={found}"))
-    return found if found and resolve(other, resolver, base, python).conflict else ""
+    return found if found and resolve(other, resolver).conflict else ""
 
 
 def _reason(messages: str) -> str:
@@ -209,13 +204,13 @@ def refuse(
         file=place.file,
         rule="resolution",
     )
-    base = replace(step.base, python=version(answer.python))
     # Change torch last: the other packages were chosen for it.
     for one in sorted(involved, key=lambda one: one.name == "torch"):
         loose = tuple(text for text in request.requirements if text != without_build(one.written))
         if not one.pin or len(loose) == len(request.requirements):
             continue
-        if new := _other_version(one, replace(request, requirements=loose), resolver, base):
+        tried = replace(request, requirements=loose, pythons=(answer.python,))
+        if new := _other_version(one, tried, resolver):
             edit = Edit(step.line, one.written, one.written.replace(one.pin.partition("+")[0], new))
             fix = f"take {one.name} {new}, which is compatible with the rest"
             return replace(
@@ -228,20 +223,16 @@ def refuse(
     return finding
 
 
-def _other_version(
-    one: StatedRequirement, request: ResolverRequest, resolver: Resolver, base: BaseImage
-) -> str:
+def _other_version(one: StatedRequirement, request: ResolverRequest, resolver: Resolver) -> str:
     """Return the newest version that can be installed with the rest; empty if there is none.
 
     It has the major release of the pin. torch keeps its minor release, be it pinned, installed before or in
     the base: another one has another CUDA, which may need another driver, and a person decides that.
     """
     kept = {one.name: f"{version(one.pin)[0]}.*"}
-    torch = (
-        one.pin if one.name == "torch" else dict(request.preferred).get("torch") or version_text(base.torch)
-    )
+    torch = one.pin if one.name == "torch" else dict(request.preferred).get("torch", "")
     if torch and not any(re.match(r"torch(?![\w.-])", text) for text in request.requirements):
         kept["torch"] = f"{version_text(minor(version(torch)))}.*"
     added = (f"{name}=={text}" for name, text in kept.items())
     tried = replace(request, requirements=(*request.requirements, *added), dropped=request.dropped - {*kept})
-    return resolve(tried, resolver, base).versions.get(one.name, "")
+    return resolve(tried, resolver).versions.get(one.name, "")

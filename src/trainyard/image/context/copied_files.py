@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainyard.image.context.dockerfile import Dockerfile, ResolvedInstruction, resolve_text
+from trainyard.image.context.dockerfile import Dockerfile, Instruction
 from trainyard.image.context.install_commands import Install, installs_of, other_words_of
 
 _LOCK = re.compile(r"requirements-[\w-]+\.txt")
@@ -31,11 +31,11 @@ class _Copy:
 
 def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
     """Return the names of the `requirements-*.txt` that a Dockerfile copies and installs from."""
-    lines = resolve_text(parsed)
-    named = " ".join(line.text for line in lines if line.instruction.name in ("COPY", "ADD")).split()
+    lines = parsed.instructions
+    named = " ".join(line.filled for line in lines if line.name in ("COPY", "ADD")).split()
     found: dict[str, None] = {}
     for line in lines:
-        installs = installs_of(line.text) if line.instruction.name == "RUN" else ()
+        installs = installs_of(line.filled) if line.name == "RUN" else ()
         for path in (path for install in installs for path in install.files):
             name = posixpath.basename(path)
             if _LOCK.fullmatch(name) and name in named and name != _OWN_INSTALLER:
@@ -46,8 +46,8 @@ def locks_of(parsed: Dockerfile) -> tuple[str, ...]:
 def unsent_sources(parsed: Dockerfile, names: Sequence[str]) -> tuple[str, ...]:
     """Return the paths that COPY and ADD take from the context and that none of the files `names` matches."""
     found: dict[str, None] = {}
-    for line in resolve_text(parsed):
-        if line.instruction.name not in ("COPY", "ADD"):
+    for line in parsed.instructions:
+        if line.name not in ("COPY", "ADD"):
             continue
         for source in (one for copy in _copies(line) if not copy.stage for one in copy.sources):
             path = posixpath.normpath(source.lstrip("/") or ".")
@@ -63,26 +63,24 @@ def _is_at(name: str, path: str) -> bool:
     return len(parts) >= depth and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
 
 
-def context_paths(
-    parsed: Dockerfile, lines: Sequence[ResolvedInstruction], place: int, *, install: Install, path: str
-) -> tuple[str, ...]:
+def context_paths(parsed: Dockerfile, place: int, install: Install, path: str) -> tuple[str, ...]:
     """Return the paths in the build context that a file of an install may have, the likeliest first.
 
-    `place` is the index of its RUN in `lines`. Empty if the file is of another stage or image, or may have
-    changed.
+    `place` is the index of its RUN. Empty if the file is of another stage or image, or may have changed.
     """
+    lines = parsed.instructions
     folder = posixpath.join(lines[place].folder, install.folder) if lines[place].folder else ""
     full = posixpath.normpath(posixpath.join(folder, path))
     if "$" in full or not full.startswith("/") or any(mark in path for mark in ("://", "*")):
         return ()
-    stages = {stage.number for stage in parsed.ancestors(lines[place].instruction.stage)}
+    stages = {stage.number for stage in parsed.ancestors(lines[place].stage)}
     found: dict[str, None] = {}
     for number in range(place, -1, -1):
         line = lines[number]
-        if line.instruction.stage not in stages:
+        if line.stage not in stages:
             continue
-        is_run, name = line.instruction.name == "RUN", posixpath.basename(full)
-        if is_run and any(name in word for word in other_words_of(line.text)):
+        is_run, name = line.name == "RUN", posixpath.basename(full)
+        if is_run and any(name in word for word in other_words_of(line.filled)):
             break  # this command may have changed it
         for copy in _copies(line) if not is_run or number == place else ():
             for source in _sources(copy, full):
@@ -105,8 +103,8 @@ def _sources(copy: _Copy, full: str) -> Iterator[str]:
             yield posixpath.join(source, full[len(target.rstrip("/")) + 1 :])
 
 
-def _copies(line: ResolvedInstruction) -> Iterator[_Copy]:
-    name, text = line.instruction.name, line.text
+def _copies(line: Instruction) -> Iterator[_Copy]:
+    name, text = line.name, line.filled
     if name not in ("COPY", "ADD", "RUN") or (name != "RUN" and "<<" in text):
         return
     try:

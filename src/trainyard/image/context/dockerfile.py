@@ -26,9 +26,13 @@ _KNOWN = {
 }
 
 
+BASE_FOLDER = "/<the folder of the base image>"
+"""Stands for the working directory of a base image, which is unknown."""
+
+
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction."""
+    """One instruction, and what is known at its place."""
 
     name: str
     """In capital letters."""
@@ -38,6 +42,12 @@ class Instruction:
     """The line of its first word, counted from 1."""
     stage: int
     """The stage it is in, counted from 0; -1 before the first FROM."""
+    filled: str
+    """`text` with its variables filled in."""
+    values: Mapping[str, str]
+    """The variables after it."""
+    folder: str
+    """The working directory after it; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,6 @@ class Dockerfile:
     """Every ARG of the file with its default, or with the given value; empty if it has neither."""
     copied_from: tuple[Stage, ...] = ()
     """Images in a registry from which no stage starts, but which `COPY --from` or `RUN --mount` reads."""
-    given: Mapping[str, str] = field(default_factory=dict)
-    """The build arguments that were given."""
 
     @property
     def bases(self) -> tuple[Stage, ...]:
@@ -84,7 +92,7 @@ class Dockerfile:
 
     def stage_of(self, name: str, before: int) -> Stage | None:
         """Return the stage of this name before stage number `before`; None if there is none."""
-        return next((s for s in reversed(self.stages[:before]) if s.name and s.name == name.lower()), None)
+        return _stage_of(name, self.stages[:before])
 
     def used_stages(self) -> tuple[Stage, ...]:
         """Return the stages that the last one is built on, or copies more than wheels from, in order."""
@@ -113,11 +121,10 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
     Raises ConfigError for a line that is not an instruction, and for a file without FROM.
     """
     given = given or {}
-    arguments: dict[str, str] = {}
-    values, outer = dict[str, str](), dict[str, str]()
-    stages: list[Stage] = []
-    copied: list[Stage] = []
-    instructions = []
+    arguments, outer = dict[str, str](), dict[str, str]()
+    stages, copied, instructions = list[Stage](), list[Stage](), list[Instruction]()
+    # Arguments, variables and the working directory at the end of each stage.
+    ends = list[tuple[dict[str, str], dict[str, str], str]]()
     for number, line in _logical_lines(text):
         match = _INSTRUCTION.match(line)
         word = match[1].upper() if match else ""
@@ -127,18 +134,33 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
             )
         rest = (match[2] or "").strip()
         if word == "FROM":
-            stages.append(_stage(rest, len(stages), outer, name=name, line=number))
-        elif word == "ARG":
-            for key, value in arguments_of(rest, values, given).items():
-                values |= {} if value is None else {key: value}
-                arguments[key] = values.get(key, "")
-            outer = outer if stages else dict(values)
-        instruction = Instruction(word, rest, number, len(stages) - 1)
+            image, stage_name = _from_image(rest, outer, f"{name}:{number}")
+            parent = _stage_of(image, stages)
+            stages.append(Stage(len(stages), stage_name, image, number))
+            ends.append(ends[parent.number] if parent else ({}, {}, BASE_FOLDER))
+        own, variables, folder = ends[-1] if stages else (outer, {}, "")
+        known = own | variables
+        filled = expand(rest, known)
+        if word == "ARG":
+            # An ARG before the first FROM is for FROM lines only; a stage has to declare it again.
+            stated = arguments_of(rest, outer | known, given)
+            own = own | {key: value for key, value in stated.items() if value is not None}
+            arguments |= dict.fromkeys(stated.keys() - arguments, "")
+            arguments |= {key: value for key, value in stated.items() if value is not None}
+        elif word == "ENV":
+            variables = variables | {key: expand(value, known) for key, value in pairs_of(rest).items()}
+        elif word == "WORKDIR":
+            folder = "" if "$" in filled else posixpath.normpath(posixpath.join(folder, filled.strip("\"'")))
+        if stages:
+            ends[-1] = (own, variables, folder)
+        else:
+            outer = own
+        instruction = Instruction(word, rest, number, len(stages) - 1, filled, own | variables, folder)
         instructions.append(instruction)
-        copied += _images_read(instruction, stages, values)
+        copied += _images_read(instruction, stages, outer | known)
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is not a Dockerfile")
-    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied), dict(given))
+    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied))
 
 
 def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str | None]:
@@ -157,10 +179,10 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
     return found
 
 
-def pairs_of(instruction: Instruction) -> dict[str, str]:
-    """Return the variables that an ENV or LABEL sets."""
-    found = {key: value.strip("\"'") for key, value in _PAIR.findall(instruction.text)}
-    if not found and (words := instruction.text.split(None, 1)) and len(words) > 1:
+def pairs_of(text: str) -> dict[str, str]:
+    """Return the variables that the text of an ENV or LABEL sets."""
+    found = {key: value.strip("\"'") for key, value in _PAIR.findall(text)}
+    if not found and (words := text.split(None, 1)) and len(words) > 1:
         return {words[0]: words[1]}
     return found
 
@@ -180,15 +202,18 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value_of, text)
 
 
-def _stage(rest: str, number: int, values: Mapping[str, str], *, name: str, line: int) -> Stage:
+def _from_image(rest: str, values: Mapping[str, str], place: str) -> tuple[str, str]:
+    """Return the image of a FROM, with its variables filled in, and the name of the stage."""
     match = _FROM.match(rest)
     if not match:
-        raise ConfigError(
-            f"{name}:{line}: FROM takes an image, then perhaps AS and a name; found {rest[:80]!r}"
-        )
+        raise ConfigError(f"{place}: FROM takes an image, then perhaps AS and a name; found {rest[:80]!r}")
     # A name that the variables leave empty is unknown: it stays as written.
-    image = expand(match["image"], values) or match["image"]
-    return Stage(number, (match["name"] or "").lower(), image, line)
+    return expand(match["image"], values) or match["image"], (match["name"] or "").lower()
+
+
+def _stage_of(name: str, stages: Sequence[Stage]) -> Stage | None:
+    """Return the last of these stages that has this name; None if none has."""
+    return next((s for s in reversed(stages) if s.name and s.name == name.lower()), None)
 
 
 def is_stated(text: str) -> bool:
@@ -247,50 +272,3 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if joined:
             found.append((start + 1, joined))
     return found
-
-
-BASE_FOLDER = "/<the folder of the base image>"
-"""Stands for the working directory of a base image, which is unknown."""
-
-
-@dataclass(frozen=True)
-class ResolvedInstruction:
-    """An instruction, and what is known at its place."""
-
-    instruction: Instruction
-    text: str
-    """Its text with its variables filled in."""
-    values: Mapping[str, str]
-    """The variables after it."""
-    folder: str
-    """The working directory; empty if unknown."""
-
-
-def resolve_text(parsed: Dockerfile) -> tuple[ResolvedInstruction, ...]:
-    """Return the instructions of all stages with their variables filled in."""
-    outer: dict[str, str] = {}
-    ends: dict[int, tuple[dict[str, str], dict[str, str], str]] = {}
-    found = []
-    for instruction in parsed.instructions:
-        number = instruction.stage
-        if instruction.name == "FROM":
-            parent = parsed.stage_of(parsed.stages[number].image, number)
-            ends[number] = ends[parent.number] if parent else ({}, {}, BASE_FOLDER)
-        arguments, variables, folder = ends.get(number, ({}, {}, ""))
-        known = {**arguments, **variables} if number >= 0 else outer
-        text = expand(instruction.text, known)
-        if instruction.name == "ARG":
-            # An ARG before the first FROM is for FROM lines only; a stage has to declare it again.
-            stated = arguments_of(instruction.text, {**outer, **known}, parsed.given)
-            arguments = {**arguments, **{key: value for key, value in stated.items() if value is not None}}
-        elif instruction.name == "ENV":
-            set_here = {key: expand(value, known) for key, value in pairs_of(instruction).items()}
-            variables = {**variables, **set_here}
-        elif instruction.name == "WORKDIR":
-            folder = "" if "$" in text else posixpath.normpath(posixpath.join(folder, text.strip("\"'")))
-        if number < 0:
-            outer = {**outer, **arguments}
-        else:
-            ends[number] = (arguments, variables, folder)
-        found.append(ResolvedInstruction(instruction, text, {**arguments, **variables}, folder))
-    return tuple(found)
