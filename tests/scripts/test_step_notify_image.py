@@ -11,7 +11,6 @@ from tests.scripts.test_notify import slack as slack_server  # noqa: F401 - a fi
 
 from trainyard.command import handler
 from trainyard.commands import step_notify_image
-from trainyard.commands.step_notify_image import reason_of
 
 URI = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@sha256:{'a' * 64}"
 BUILT = {"uri": URI, "built": True}
@@ -64,22 +63,3 @@ def test_a_message_states_the_result(
     assert notify(tmp_path, status, result, build=build) == 0
     printed = capsys.readouterr().out
     assert said in printed and "<https://github.com/me/lab/actions/runs/99|run>" in printed
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9/verysecret", "verysecret"])
-def test_a_slack_that_is_not_there_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
-) -> None:
-    monkeypatch.setenv("SLACK_WEBHOOK_URL", address)
-    assert notify(tmp_path, "failure") == 0
-    printed = capsys.readouterr()
-    assert "No message was sent to Slack" in printed.err
-    assert "verysecret" not in printed.out + printed.err
-
-
-def test_the_reason_comes_from_the_steps_of_the_job() -> None:
-    quota = {"lint": {"outcome": "success"}, "build": {"outcome": "failure", "outputs": {"reason": "quota"}}}
-    assert reason_of(json.dumps(quota), "failure") == "quota"
-    assert reason_of('{"lint": {"outcome": "failure"}}', "failure") == "the step lint failed; see its log"
-    assert reason_of("{}", "failure") == "the step that sets the job up failed; see its log"
-    assert reason_of("{}", "cancelled").startswith("somebody cancelled it")
