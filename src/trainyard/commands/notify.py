@@ -100,7 +100,7 @@ class Notice:
     """GitHub's context `needs`, if the results of its jobs decide what is posted."""
     job_status: str = ""
     plan: str = ""
-    """A file with the output of `plan --json`, or that output."""
+    """What a run is expected to take, as JSON (`report.plan.run_plan_summary`)."""
     thread: str = ""
     """`CHANNEL:TS` of the thread, if another machine started it."""
 

@@ -4,7 +4,6 @@ It reads only the JSON of `plan.training_plan`; absent figures are not mentioned
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, DamagedFileError
@@ -15,7 +14,7 @@ from trainyard.report.facts.quantities import (
     format_scaled,
     format_size,
 )
-from trainyard.run.untrusted_files import parse_json, read_json
+from trainyard.run.untrusted_files import parse_json_object
 
 Plan = Mapping[str, Any]
 _PARTS = {
@@ -31,14 +30,11 @@ _PARTS = {
 
 
 def read_plan(text: str) -> dict[str, Any]:
-    """The plan in `text`, which is a file's name or the JSON itself. Raises ConfigError if it is no plan."""
+    """Return what `summarize_expectations` wrote. Raises ConfigError if it is none."""
     try:
-        plan = parse_json(text, "--plan") if text.lstrip().startswith("{") else read_json(Path(text))
-    except (FileNotFoundError, DamagedFileError) as error:
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json ({error})") from None
-    if not isinstance(plan, dict):
-        raise ConfigError(f"--plan: {text[:80]!r} is not a plan of trainyard plan --json")
-    return plan
+        return dict(parse_json_object(text, "plan"))
+    except DamagedFileError as error:
+        raise ConfigError(f"the plan of a run is damaged: {error}") from None
 
 
 def plan_text_lines(plan: Plan) -> list[str]:
