@@ -128,7 +128,7 @@ CALLS: dict[str, Callable[[EcrRepository], Any]] = {
 REFUSALS: dict[str, tuple[type[Exception], str]] = {
     "RepositoryNotFoundException": (
         ConfigError,
-        r"has no repository trainer,.*aws ecr create-repository .*--repository-name trainer ",
+        r"has no repository trainer,.*create-repository .*--repository-name trainyard/trainer .*name that",
     ),
     "AccessDeniedException": (
         PermissionRefusedError,
