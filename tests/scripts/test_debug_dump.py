@@ -10,7 +10,7 @@ from tests.scripts import test_manage_training_job
 from tests.scripts.test_manage_training_job import failed, show
 from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, PodLog
 
-from trainyard.commands import debug_dump, explain
+from trainyard.commands import debug_dump
 from trainyard.errors import ConfigError
 
 cluster = test_manage_training_job.cluster
@@ -147,12 +147,3 @@ def test_a_wrong_name_is_neither_a_run_nor_a_job(
 def test_without_a_cluster_a_wrong_name_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither a run's directory nor a job(.|\n)*no such kubeconfig"):
         debug_dump.main(["nope", "--kubeconfig", str(tmp_path / "none")])
-
-
-def test_the_failed_job_is_explained(
-    cluster: MemoryCluster, kubeconfig: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant_job(cluster)
-    assert explain.main(["--job", "job", "--json", "--kubeconfig", kubeconfig]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["class"], bool(found["fix"]), bool(found["cause"])) == ("oom-host", True, True)

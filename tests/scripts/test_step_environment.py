@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,30 +70,6 @@ def test_everything_that_is_wrong_is_reported_at_once(driver: Path, tmp_path: Pa
     for words, named in ((("--lock", "/no/lock.txt"), "/no/lock.txt"), (("--set", "a.b=5"), "a.b")):
         refused = check(*words, path=driver)
         assert refused.returncode == 2 and named in refused.stderr
-
-
-def test_the_copy_in_a_store_that_is_a_folder_needs_room_too(driver: Path, tmp_path: Path) -> None:
-    """The store is on a file system of 1 MB, if one may be mounted; the checkpoints take 2 × 9 MB."""
-    disk = tmp_path / "small disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, timeout=20).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        run = tmp_path / "run"
-        line = ["--set", "model.device=cpu", "--run-dir", str(run)]
-        line += ["--store", f"{disk.as_uri()}/store"]
-        done = check(*line, path=driver)
-        assert done.returncode == 1
-        assert re.search(
-            rf"^disk: 1.0 MB free at {disk}/store, but \d\d MB are needed \(the stored", done.stderr, re.M
-        )
-        # Some checkpoints of a started run may be stored already: nothing is refused.
-        run.mkdir()
-        (run / "run.json").write_text("{}")
-        assert check(*line, path=driver).returncode == 0
-    finally:
-        subprocess.run(["umount", str(disk)], check=True, timeout=20)
 
 
 @pytest.mark.parametrize(("recipe", "is_job"), [("pretrain", True), ("command", False)])

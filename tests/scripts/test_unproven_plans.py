@@ -98,32 +98,6 @@ def test_plan_training_states_it_below_the_result(
     assert [part["name"] for part in unproven] == (["network"] if red else [])
 
 
-def test_plan_run_states_it_in_the_first_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = {
-        "TRAINYARD_EKS_CLUSTER": "gpus",
-        "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/train",
-        "TRAINYARD_EKS_INSTANCE_TYPE": TYPES[0],
-        "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
-        "TRAINYARD_STORE": STORE,
-    }
-    for name, value in (WORKFLOW | variables).items():
-        monkeypatch.setenv(name, value)
-    unproven = ("eks", "2", "efa", "cpu")
-    others = (("gpu-runner", "2", "efa", "cpu"), ("eks", "1", "efa", "cpu"), ("eks", "2", "tcp", "cpu"))
-    monkeypatch.setattr(step_plan, "keep_commit", lambda plan: plan)
-    for target, nodes, network, device in (unproven, *others, ("eks", "2", "efa", "auto")):
-        monkeypatch.setenv("TRAINYARD_EKS_NODES", nodes)
-        changes = f"compute.strategy=ddp compute.network={network} model.device={device}"
-        inputs = {"config": str(SMOKE), "set": changes, "runner": target}
-        monkeypatch.setenv("INPUTS", json.dumps(inputs))
-        assert step_plan.main([]) == 0
-        head = capsys.readouterr().out.splitlines()[:4]
-        is_stated = any("This run cannot be proven: network: " in line for line in head)
-        assert is_stated is ((target, nodes, network, device) == unproven), (target, nodes, network, device)
-
-
 @pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch"])
 @pytest.mark.parametrize("is_set_up", [True, False])
 def test_a_plan_warns_only_of_what_trains(

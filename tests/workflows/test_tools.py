@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -42,14 +41,6 @@ def test_zizmor_finds_nothing_even_when_pedantic(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("settings", ["zizmor.yml", "actionlint.yaml"])
-def test_every_rule_that_is_not_to_be_applied_has_its_reason(root: Path, settings: str) -> None:
-    lines = (root / ".github" / settings).read_text().splitlines()
-    for number, line in enumerate(lines):
-        if re.match(r" +(- [\w']|disable:)", line):
-            assert lines[number - 1].strip().startswith("#"), line
-
-
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     for shipped in (*WORKFLOWS, *ACTIONS):
         for number, step in enumerate(shipped.steps()):
@@ -69,14 +60,3 @@ def test_actionlint_has_nothing_to_say(root: Path) -> None:
     files = [str(path) for path in sorted((root / ".github" / "workflows").glob("*.yml"))]
     done = run(program, "-no-color", "-shellcheck", tool("shellcheck"), *files, cwd=root)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_hooks_of_pre_commit_are_local_and_their_programs_exist(root: Path) -> None:
-    import yaml
-
-    config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
-    assert [repo["repo"] for repo in config["repos"]] == ["local"]
-    for hook in config["repos"][0]["hooks"]:
-        program = hook["entry"].split()[0]
-        if program.startswith(".venv/bin/"):
-            assert (TOOLS / Path(program).name).exists(), hook["id"]

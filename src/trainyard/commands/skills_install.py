@@ -34,8 +34,6 @@ FOLDERS = {
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    names = "a skill; default: all of them"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     where = parser.add_mutually_exclusive_group(required=True)
     agent = "the agent that gets them; may be repeated"
     where.add_argument("--for", action="append", choices=sorted(FOLDERS), dest="agents", help=agent)
@@ -54,12 +52,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     found = skill_files()
-    if unknown := sorted(set(args.names) - set(found)):
-        raise ConfigError(f"There is no skill {unknown[0][:60]!r}; there are {', '.join(found)}.")
     home = Path.home() if args.user else Path()
     folders = [args.to] if args.to else list(dict.fromkeys(home / FOLDERS[name] for name in args.agents))
     rows = []
-    for target in (folder / name / "SKILL.md" for folder in folders for name in args.names or found):
+    for target in (folder / name / "SKILL.md" for folder in folders for name in found):
         content = found[target.parent.name].read_bytes()
         action = planned_action(target, content, replace=args.replace)
         if action in ("new", "replaced") and not args.dry_run:

@@ -1,17 +1,16 @@
 """Post the end of an image build to Slack, in one message. A failure of Slack never fails a build.
 
-Reads:   --result, written by trainyard image build --output; GitHub's contexts in --steps and --status;
+Reads:   GitHub's contexts in --steps, whose step `build` is trainyard image build, and --status;
          SLACK_BOT_TOKEN with SLACK_CHANNEL, or SLACK_WEBHOOK_URL; SLACK_API_URL (another server for the
          token); GitHub's variables
 Writes:  a Slack message. Without webhook and token, or with --dry-run, the message is printed on stdout
 Exit codes: 0 sent or not, because trouble with Slack is a warning; 2 wrong usage
-Example: trainyard step notify-image --dockerfile docker/fsdp/Dockerfile --status success --result build.json
+Example: trainyard step notify-image --dockerfile docker/fsdp/Dockerfile --status success --steps "$STEPS"
 """
 
 import argparse
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainyard.command import arguments, output
@@ -20,7 +19,7 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.report.slack.slack_message import mrkdwn, source_of, text_block
 from trainyard.run.identity import ci_facts, run_address
-from trainyard.run.untrusted_files import parse_json_object, read_json_object
+from trainyard.run.untrusted_files import parse_json_object
 
 _logger = logging.getLogger("trainyard.notify_image")
 
@@ -31,10 +30,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="Dockerfile of the image"
     )
     parser.add_argument("--image", default="", metavar="NAME", help="default: the folder of the Dockerfile")
-    parser.add_argument(
-        "--result", type=arguments.path, metavar="FILE", help="result of trainyard image build --output"
-    )
-    steps = "GitHub's context `steps`, whose results show why it failed"
+    steps = "GitHub's context `steps`, whose results show the image, or why it failed"
     parser.add_argument("--steps", default="{}", metavar="JSON", help=steps)
     parser.add_argument("--status", required=True, metavar="STATUS", help="GitHub's job.status")
     parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
@@ -44,10 +40,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     name = mrkdwn(args.image or args.dockerfile.parent.name or str(args.dockerfile), 200)
+    steps = parse_json_object(args.steps, "--steps")
     if args.status == "success":
-        title, lines = success_of(name, results_in(args.result) if args.result else [])
+        built = (steps.get("build") or {}).get("outputs") or {}
+        lines = [f"`{mrkdwn(str(built.get('image', '')).replace('`', chr(39)), 500)}`"]
+        title = f"✅ *Image {name} built, checked and pushed*"
+        if built.get("built") == "false":
+            title = f"✅ *Image {name}: nothing to build, this content is in the registry*"
     else:
-        reason = mrkdwn(reason_of(args.steps, args.status), 900)
+        reason = mrkdwn(reason_of(steps, args.status), 900)
         title, lines = f"❌ *Image {name} was not built* · {reason}", []
     address = run_address(ci_facts())
     parts = [title, *source_of(ci_facts()), *([f"<{address}|run>"] if address else [])]
@@ -62,31 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def success_of(name: str, results: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """Return the title, and a line for each image by its digest, which a job can be given."""
-    if not results:
-        return f"⚠ *Image {name}: the build succeeded, but left no result*", []
-    lines = [f"`{mrkdwn(str(one.get('uri', '')).replace('`', chr(39)), 500)}`" for one in results]
-    if not any(one.get("built") for one in results):
-        return f"✅ *Image {name}: nothing to build, this content is in the registry*", lines
-    return f"✅ *Image {name} built, checked and pushed*", lines
-
-
-def reason_of(steps: str, status: str) -> str:
+def reason_of(steps: Mapping[str, Any], status: str) -> str:
     """Return why a job failed, from GitHub's `steps` and `job.status`."""
     if status == "cancelled":
         return "somebody cancelled it, or the job reached its time limit"
-    found = parse_json_object(steps, "--steps")
-    failed = next((name for name, step in found.items() if step.get("outcome") == "failure"), "")
-    reason = (found.get(failed, {}).get("outputs") or {}).get("reason")
+    failed = next((name for name, step in steps.items() if step.get("outcome") == "failure"), "")
+    reason = (steps.get(failed, {}).get("outputs") or {}).get("reason")
     return str(reason or f"the step {failed or 'that sets the job up'} failed; see its log")
-
-
-def results_in(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results of a build; those that cannot be read are ignored with a warning."""
-    try:
-        found = read_json_object(path).get("builds")
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    except (TrainyardError, OSError) as error:
-        _logger.warning("%s was ignored: %s", path, error)
-        return []

@@ -2,7 +2,7 @@
 
 Nothing is remembered: an outage makes each poll red and is posted to Slack until it is over. A training whose
 runner died continues in the next attempt of its run, from the runner's directory or from the store. Only
-runs of this repository's own training workflow (--workflow) are resumed; the jobs of other workflows on the
+runs of this repository's own training workflow are resumed; the jobs of other workflows on the
 same labels only show whether the runner takes jobs.
 
 Reads:      GitHub's API: runs, jobs, annotations with GITHUB_TOKEN, runners with RUNNERS_TOKEN (needs
@@ -28,7 +28,8 @@ from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
 from trainyard.github import runner_watchdog
-from trainyard.github.variables import labels_in_json
+from trainyard.github.trust_policy import WORKFLOW
+from trainyard.github.variables import selector_in_json
 
 if TYPE_CHECKING:
     from trainyard.github.runner_watchdog import DeadRun
@@ -42,7 +43,6 @@ AGAIN = "poll again after this time, and keep only findings of both polls; defau
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
-    parser.add_argument("--workflow", default="training_ci.yml", metavar="FILE", help="workflow that trains")
     parser.add_argument(
         "--tell", default="", metavar="TEXT", help="send this text to Slack, and do nothing else"
     )
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     now, api = time.time(), github_from()
     lister = github_from(variable="RUNNERS_TOKEN") if os.environ.get("RUNNERS_TOKEN") else None
     labels = labels_of(args.labels)
-    outages = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=now)
+    outages = runner_watchdog.find_outages(api, lister, WORKFLOW, labels, now=now)
     if args.again > 0 and outages:
         time.sleep(args.again)
         # Neither a job that was just queued nor a runner that only restarts is an outage.
         before = {outage.key for outage in outages}
-        second = runner_watchdog.find_outages(api, lister, args.workflow, labels, now=time.time())
+        second = runner_watchdog.find_outages(api, lister, WORKFLOW, labels, now=time.time())
         outages = [outage for outage in second if outage.key in before]
-    dead = runner_watchdog.find_dead_runs(api, args.workflow, now=now)
+    dead = runner_watchdog.find_dead_runs(api, WORKFLOW, now=now)
     resumed, failures = runner_watchdog.resume_all(api, dead, dry_run=args.dry_run)
     outages += [runner_watchdog.report_unresumed(each) for each in dead if not each.is_resumed] + failures
     report(outages, resumed)
@@ -83,7 +83,7 @@ def labels_of(text: str) -> frozenset[str]:
         output.announce("watch", "no labels are given: your own runners are not watched", "degraded")
         return frozenset()
     try:
-        return frozenset(labels_in_json(text))
+        return frozenset(selector_in_json(text).labels)
     except ConfigError as error:
         raise ConfigError(f"--labels: {error}") from None
 

@@ -15,35 +15,33 @@ from trainyard.gateways.aws_refusals import AwsAccount
 
 _SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
 _NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
-_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
+_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 _REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
 Json = Mapping[str, Any]
 
 
 class CloudFormationStack:
-    """A stack in one region, by its name."""
+    """A stack in one region, by its name. Each method raises ServiceError."""
 
     def __init__(self, aws: AwsAccount, name: str) -> None:
         self.name, self._aws = name, aws
 
-    def call(self, operation: str, **given: Any) -> Any:
-        """Return the answer to one call. Raises ServiceError."""
+    def _call(self, operation: str, **given: Any) -> Any:
         return self._aws.call("cloudformation", operation, **given)
 
     def find(self) -> Json | None:
         """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
         # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
-        answer = self.call("describe_stacks", absent=("ValidationError",), StackName=self.name)
+        answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
         stack: Json | None = answer["Stacks"][0] if answer else None
         return stack if stack and stack["StackStatus"] != _REVIEW else None
 
     def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> tuple[str, list[Json]]:
         """Create a change set; return its ARN and each ResourceChange, or nothing if all is as wanted.
 
-        The change set of an existing stack also reverts changes that were made outside of it. Raises
-        ServiceError.
+        The change set of an existing stack also reverts changes that were made outside of it.
         """
-        made = self.call(
+        made = self._call(
             "create_change_set",
             StackName=self.name,
             ChangeSetName=f"trainyard-{uuid.uuid4().hex[:12]}",
@@ -54,37 +52,36 @@ class CloudFormationStack:
             **({} if new else {"DeploymentMode": "REVERT_DRIFT"}),
         )
         named = {"ChangeSetName": made["Id"]}
-        found = self._wait("Status", lambda: self.call("describe_change_set", **named))
+        found = self._wait("Status", lambda: self._call("describe_change_set", **named))
         if found["Status"] == "CREATE_COMPLETE":
             return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
-        reason = str(found.get("StatusReason", ""))
-        if any(text in reason for text in _NOTHING_TO_CHANGE):
-            self.discard(made["Id"], new=new)
-            return "", []
         # The reason only mentions the findings of the early validation, such as a name that is taken.
-        events = self.call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
+        reason, events = str(found.get("StatusReason", "")), ()
+        if is_needed := not any(text in reason for text in _NOTHING_TO_CHANGE):
+            events = self._call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
         self.discard(made["Id"], new=new)
-        findings = _reasons(events, "ValidationStatusReason")
-        raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
+        if is_needed:
+            findings = _reasons(events, "ValidationStatusReason")
+            raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
+        return "", []
 
     def discard(self, change_set: str, *, new: bool) -> None:
         """Delete a change set, and the empty stack that was made for that of a new one."""
-        self.call("delete_change_set", ChangeSetName=change_set)
+        self._call("delete_change_set", ChangeSetName=change_set)
         if new:
-            self.call("delete_stack", StackName=self.name)
+            self._call("delete_stack", StackName=self.name)
 
     def execute(self, change_set: str) -> None:
-        """Execute a change set and wait for its end. Raises ServiceError, WaitTimeoutError."""
-        # By its ARN a stack that was rolled back can be read. The token marks the events of this change.
-        named = {"StackName": self.call("describe_stacks", StackName=self.name)["Stacks"][0]["StackId"]}
-        token = f"trainyard-{uuid.uuid4().hex}"
-        given = {"ChangeSetName": change_set, "ClientRequestToken": token}
+        """Execute a change set and wait for its end. Raises WaitTimeoutError, too."""
+        named = {"StackName": self.name}
+        token = f"trainyard-{uuid.uuid4().hex}"  # marks the events of this change
         # A rollback deletes also created resources that would keep their data: they are still empty.
-        self.call("execute_change_set", **named, **given, RetainExceptOnCreate=True)
+        kept = {"ClientRequestToken": token, "RetainExceptOnCreate": True}
+        self._call("execute_change_set", **named, ChangeSetName=change_set, **kept)
         time.sleep(_PAUSE_SECONDS)  # the status may still be that before the change
-        stack = self._wait("StackStatus", lambda: self.call("describe_stacks", **named)["Stacks"][0])
+        stack = self._wait("StackStatus", lambda: self._call("describe_stacks", **named)["Stacks"][0])
         if (status := stack["StackStatus"]) not in _GOOD:
-            events = self.call("describe_stack_events", **named)["StackEvents"]  # the newest first
+            events = self._call("describe_stack_events", **named)["StackEvents"]  # the newest first
             own = [each for each in reversed(events) if each.get("ClientRequestToken") == token]
             failed = [each for each in own if each["ResourceStatus"].endswith("_FAILED")]
             text = f"Stack {self.name} was not changed as planned: it is {status}."

@@ -129,11 +129,6 @@ def selector_in_json(text: str) -> RunnerSelector:
     return RunnerSelector(tuple(dict.fromkeys(labels)), group)
 
 
-def labels_in_json(text: str) -> tuple[str, ...]:
-    """Return the labels in the value of the variable; a group may have none. Raises ConfigError."""
-    return selector_in_json(text).labels
-
-
 def _is_label(label: object) -> bool:
     return isinstance(label, str) and _LABEL.fullmatch(RUN_EXPRESSION.sub("1", label)) is not None
 
@@ -147,11 +142,6 @@ def parse_runner_labels(text: str) -> RunnerSelector:
     labels = selector.labels
     if not all(map(_is_label, labels)):
         raise ConfigError(f"{text[:80]!r}: a label has letters, digits, spaces inside, and -_.:/=+*@#%~^()")
-    if any(label.lower().startswith("codebuild-") for label in labels):
-        raise ConfigError(
-            f"{text[:80]!r}: the labels of CodeBuild name the run, and the plan makes them; instead of "
-            f"--labels give --variable {CODEBUILD}=NAME"
-        )
     return selector
 
 

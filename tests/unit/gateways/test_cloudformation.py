@@ -81,7 +81,7 @@ def test_a_failure_has_the_reason_of_the_resource_that_caused_it() -> None:
     reasons = {"LogGroup": "Resource update cancelled", "BuildRole": "must detach all policies first"}
     failed = {"ResourceStatus": "UPDATE_FAILED"}
     end = "UPDATE_ROLLBACK_COMPLETE"
-    aws = Aws(describe_stacks=[stands(each) for each in ("CREATE_COMPLETE", "X_IN_PROGRESS", end)])
+    aws = Aws(describe_stacks=[stands(each) for each in ("X_IN_PROGRESS", end)])
     for name, reason in reasons.items():
         aws.events.append({**failed, "LogicalResourceId": name, "ResourceStatusReason": reason})
     aws.events.append({**failed, "ClientRequestToken": "an earlier one", "LogicalResourceId": "Old"})

@@ -66,7 +66,7 @@ def test_labels_are_read_from_commas_or_json(text: str, labels: tuple[str, ...])
 @each_case(
     "text",
     [
-        *("", ",", "[]", "[1]", '["gpu"', "a  b", "$(x)", '{"a": 1}', "[[]]", "codebuild-yard-1-1", "{0}"),
+        *("", ",", "[]", "[1]", '["gpu"', "a  b", "$(x)", '{"a": 1}', "[[]]", "{0}"),
         *('["a\\nb"]', '[" a"]', "${{ github.token }}", "a'b", "x" * 257, "{}", '{"labels":["gpu"]}'),
         *('{"group":""}', '{"group":1}', '{"group":"a","labels":[1]}', '{"group":"a","runs":1}'),
     ],

@@ -23,8 +23,8 @@ def template() -> dict[str, Any]:
 class ResolvedTemplate:
     """The resources of the template with their properties, for the parameters `given`."""
 
-    def __init__(self, given: Mapping[str, Any], text: dict[str, Any] | None = None) -> None:
-        self.template = text or template()
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.template = template()
         self.refs: dict[str, Any] = {
             "AWS::AccountId": ACCOUNT,
             "AWS::Region": REGION,

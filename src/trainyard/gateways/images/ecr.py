@@ -31,11 +31,16 @@ _HOST = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(
 
 
 def no_repository(name: str, region: str) -> str:
-    """Return the message for a repository that does not exist, with the command that makes it."""
+    """Return the message for a repository that does not exist, with the command that makes one.
+
+    Builds in CodeBuild may push to the first repository and to those named PROJECT/NAME.
+    """
+    made = name if "/" in name else f"trainyard/{name}"
+    other = "" if made == name else ", and name that, to which builds in CodeBuild may push"
     return (
-        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make it, with a "
-        "name PROJECT/NAME if CodeBuild builds the image: aws ecr create-repository --region "
-        f"{region} --repository-name {name} --image-scanning-configuration scanOnPush=true; or name another."
+        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make one once with "
+        f"aws ecr create-repository --region {region} --repository-name {made} "
+        f"--image-scanning-configuration scanOnPush=true{other}, or name another."
     )
 
 
