@@ -157,9 +157,9 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 9_609),
     "training": (9_500, 9_910),
-    "gateways": (7_500, 8_415),
+    "gateways": (7_500, 8_359),
     "jobs": (6_500, 7_861),
-    "artifacts": (6_500, 6_627),
+    "artifacts": (6_500, 6_584),
     "programs": (5_500, 8_850),
     "report": (4_800, 5_303),
     "image": (3_900, 4_698),
@@ -171,8 +171,8 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
-    "src": (72_000, 85_648),
-    "tests": (75_000, 87_853),
+    "src": (72_000, 85_541),
+    "tests": (75_000, 87_774),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -33,7 +33,7 @@ from typing import Any
 from trainyard.artifacts.gathering import gather_records
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import size_text
-from trainyard.artifacts.retention.run_directories import RunProof, plan_removal, remove_directories
+from trainyard.artifacts.retention.run_directories import plan_removal, remove_directories
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.handler import exit_code_of
@@ -329,12 +329,12 @@ def prune(run_dir: Path, *, store: str, keep: str) -> int:
     return ExitCode.NO if problems else ExitCode.DONE
 
 
-def proof_of(directory: RunDirectory, run: Json) -> RunProof | None:
-    """Return where the proven run is stored; None without a proof of its present records."""
+def proof_of(directory: RunDirectory, run: Json) -> tuple[int, str] | None:
+    """Return number and store of the proven run; None without a proof of its present records."""
     proof = read_proof(directory, run)
     if proof is None or not proof.proven or proof.run_number is None or proof.store is None:
         return None
-    return RunProof(proof.run_number, proof.store)
+    return proof.run_number, proof.store
 
 
 def end_of(plan: Json, run_dir: Path, code: int, steps: StepRunner) -> dict[str, str]:

@@ -307,16 +307,11 @@ def _put_claim(store: Store, mine: Claim) -> Claim | None:
     name = identity_key(mine.number)
     content = json.dumps({"run_id": mine.run_id, "key": mine.key, "claimed": time.time()}).encode()
     metadata = {"run-id": mine.run_id, "run-number": str(mine.number)}
-    if store.put_new(name, content, metadata=metadata):
-        _require_conditions(store, name, content)
+    # It is put once more, under its own condition: some stores accept it and ignore the condition.
+    if store.put_new(name, content, metadata=metadata) and store.put_new(name, content, metadata={}):
+        raise UnsupportedOperationError(not_conditional(store))
     # Reading it back also decides when the response to our own put was lost.
     return stored_claim_of_number(store, mine.number)
-
-
-def _require_conditions(store: Store, key: str, content: bytes) -> None:
-    """Put an object once more, under its own condition: some stores accept it and ignore the condition."""
-    if store.put_new(key, content, metadata={}):
-        raise UnsupportedOperationError(not_conditional(store))
 
 
 def not_conditional(store: Store) -> str:

@@ -46,22 +46,6 @@ class RetentionRules:
 
 
 @dataclass(frozen=True)
-class CheckpointFacts:
-    """The facts about a run's checkpoints."""
-
-    newest_good: int | None
-    """Step of the newest checkpoint that verifies; None if no checkpoint has a known step."""
-    ages: Mapping[int, float]
-    """Seconds since the store received it, by step."""
-    promoted: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names that point at a checkpoint, by its digest."""
-    children: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Runs that were started from a checkpoint, by its digest."""
-    has_failed: bool = False
-    """Whether the run failed: `max_age` then removes its newest checkpoint too."""
-
-
-@dataclass(frozen=True)
 class RetentionDecision:
     """The decision on a checkpoint."""
 
@@ -71,29 +55,39 @@ class RetentionDecision:
 
 
 def decide_retention(
-    checkpoints: Sequence[Checkpoint], rules: RetentionRules, facts: CheckpointFacts
+    checkpoints: Sequence[Checkpoint],
+    rules: RetentionRules,
+    *,
+    newest_good: int | None,
+    ages: Mapping[int, float],
+    promoted: Mapping[str, Sequence[str]],
+    children: Mapping[str, Sequence[int]],
+    has_failed: bool,
 ) -> list[RetentionDecision]:
-    """Decide on each checkpoint, newest first. One whose step is unknown is always kept."""
+    """Decide on each checkpoint, newest first. One whose step is unknown is always kept.
+
+    `newest_good` is the step of the newest that verifies; `ages` are seconds since the store received it, by
+    step; `promoted` are its names and `children` the runs that were started from it, by digest. Of a run that
+    failed, `max_age` removes the newest checkpoint too.
+    """
     known = [each for each in checkpoints if each.step is not None]
     last = {each.step for each in known[: rules.keep_last or 0]}
-    return [_decide(each, rules, facts, is_last=each.step in last) for each in checkpoints]
 
+    def decide(checkpoint: Checkpoint) -> tuple[bool, str]:
+        step = checkpoint.step
+        if step is None:
+            return True, "its step is not known"
+        age = ages.get(step, 0.0)
+        is_old = rules.max_age is not None and age > rules.max_age
+        if step == newest_good and not (has_failed and is_old):
+            return True, "the newest that verifies"
+        if names := promoted.get(checkpoint.digest, ()):
+            return True, f"promoted as {', '.join(names)}"
+        if runs := children.get(checkpoint.digest, ()):
+            return True, f"run {', '.join(map(str, runs))} was started from it"
+        return _by_rule(step, rules, age, is_last=step in last)
 
-def _decide(
-    checkpoint: Checkpoint, rules: RetentionRules, facts: CheckpointFacts, *, is_last: bool
-) -> RetentionDecision:
-    step, names = checkpoint.step, facts.promoted.get(checkpoint.digest, ())
-    if step is None:
-        return RetentionDecision(checkpoint, True, "its step is not known")
-    is_old = rules.max_age is not None and facts.ages.get(step, 0.0) > rules.max_age
-    if step == facts.newest_good and not (facts.has_failed and is_old):
-        return RetentionDecision(checkpoint, True, "the newest that verifies")
-    if names:
-        return RetentionDecision(checkpoint, True, f"promoted as {', '.join(names)}")
-    runs = ", ".join(str(number) for number in facts.children.get(checkpoint.digest, ()))
-    if runs:
-        return RetentionDecision(checkpoint, True, f"run {runs} was started from it")
-    return RetentionDecision(checkpoint, *_by_rule(step, rules, facts.ages.get(step, 0.0), is_last=is_last))
+    return [RetentionDecision(each, *decide(each)) for each in checkpoints]
 
 
 def _by_rule(step: int, rules: RetentionRules, age: float, *, is_last: bool) -> tuple[bool, str]:
@@ -199,12 +193,17 @@ def _plan(
     if known and good is None:
         problem = "no checkpoint of it verifies"
         return RunPruning(number, chain, unfinished=unfinished, problem=problem)
-    newest = None if good is None else good.step
-    has_failed = manifest.outcome.get("status") == "failed"
-    facts = CheckpointFacts(newest, _ages(checkpoints, listed), promoted, children, has_failed)
-    decisions = tuple(decide_retention(checkpoints, rules, facts))
+    decisions = decide_retention(
+        checkpoints,
+        rules,
+        newest_good=None if good is None else good.step,
+        ages=_ages(checkpoints, listed),
+        promoted=promoted,
+        children=children,
+        has_failed=manifest.outcome.get("status") == "failed",
+    )
     superseded = _superseded_records(store, manifest, listed)
-    return RunPruning(number, chain, decisions, unfinished, superseded)
+    return RunPruning(number, chain, tuple(decisions), unfinished, superseded)
 
 
 def names_by_digest(store: Store) -> dict[str, list[str]]:

@@ -42,16 +42,8 @@ _REMOVING = ".removing-"
 """Prefix of a directory whose removal has started; a later call finishes it."""
 
 
-@dataclass(frozen=True)
-class RunProof:
-    """Store and number of a run, from the record of its proof."""
-
-    run_number: int
-    store: str
-
-
-ProofOf = Callable[[RunDirectory, Mapping[str, Any]], RunProof | None]
-"""Returns the proof of a run by its directory and `run.json`; None for a run that is not proven."""
+ProofOf = Callable[[RunDirectory, Mapping[str, Any]], tuple[int, str] | None]
+"""Returns number and store of a run by its directory and `run.json`; None for a run that is not proven."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,8 @@ class _ProvenRun:
     directory: RunDirectory
     run_id: str
     finished: float
-    proof: RunProof
+    number: int
+    """Its number in the store."""
 
 
 class _ObstacleError(Exception):
@@ -130,7 +123,7 @@ def _decide(run: _ProvenRun, store: Store) -> DirectoryDecision:
         _require_stored(run, store)
     except _ObstacleError as obstacle:
         return DirectoryDecision(path, True, str(obstacle))
-    reason = f"it is proven, and run {run.proof.run_number} in {store.url} verifies"
+    reason = f"it is proven, and run {run.number} in {store.url} verifies"
     return DirectoryDecision(path, False, reason, _size_of(path))
 
 
@@ -162,14 +155,15 @@ def _proven_run(path: Path, store: Store, proof_of: ProofOf) -> _ProvenRun:
     proof = proof_of(directory, run)
     if proof is None or not isinstance(finished, (int, float)):
         raise _ObstacleError("no proof of this run is on record")
-    if proof.store.rstrip("/") != store.url.rstrip("/"):
-        raise _ObstacleError(f"it is stored in {proof.store}")
-    return _ProvenRun(directory, path.name, float(finished), proof)
+    number, url = proof
+    if url.rstrip("/") != store.url.rstrip("/"):
+        raise _ObstacleError(f"it is stored in {url}")
+    return _ProvenRun(directory, path.name, float(finished), number)
 
 
 def _require_stored(run: _ProvenRun, store: Store) -> None:
     """Raise _ObstacleError unless the store's copy verifies and has every checkpoint of the directory."""
-    number = run.proof.run_number
+    number = run.number
     try:
         verification = verify_run(store, number, depth=Depth.LISTING)
         manifest = newest_manifest(store, number)[1]

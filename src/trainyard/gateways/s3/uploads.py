@@ -117,20 +117,16 @@ class Upload:
     def _confirm(self, answer: Mapping[str, Any]) -> GatewayObject:
         """Return the object if S3's own checksum is the expected one or missing; else VerificationError."""
         stored = object_of(self._key, self.size, answer)
-        for _ in range(1 + self._bucket.attempts):
-            if stored.checksum == _checksum_of(self.algorithm, self._checksum()):
-                return stored
-            # The checksum is missing, or comes from a response with truncated headers: S3 is queried again.
-            described = describe_object(self._bucket, self._key)
-            if described is None or described.size != self.size:
-                continue
-            if not described.checksum:
-                return described
-            stored = described
-        raise VerificationError(
-            f"{self._key}: S3 has {dict(stored.checksum) or 'nothing'}, we sent {self.algorithm} "
-            f"{self._checksum()}"
-        )
+        expected = _checksum_of(self.algorithm, self._checksum())
+        if stored.checksum != expected:
+            # It is missing, or comes from a response with truncated headers: S3 is queried again.
+            stored = describe_object(self._bucket, self._key) or stored
+        if stored.size != self.size or stored.checksum not in ({}, expected):
+            raise VerificationError(
+                f"{self._key}: S3 has {stored.size:,} bytes, {dict(stored.checksum)}; we sent {self.size:,}, "
+                f"{expected}"
+            )
+        return stored
 
 
 class SinglePart(Upload):
