@@ -42,7 +42,7 @@ from trainyard.gateways.github import (
 from trainyard.gateways.github_api import github_from
 from trainyard.github.continuation import make_tag
 from trainyard.github.run_plan import DispatchInputs, overrides_in, plan_on, resolve, usd_per_hour
-from trainyard.github.target import AS_SET_UP, Target, node_count, target_for
+from trainyard.github.target import AS_SET_UP, node_count, target_for
 from trainyard.github.variables import REGION, ROLE, STORE, read_json, set_variables
 from trainyard.jobs.job_planning import network_in_pods
 from trainyard.plan.instances import room_of_type
