@@ -38,7 +38,7 @@ def no_repository(name: str, region: str) -> str:
     made = name if "/" in name else f"trainyard/{name}"
     other = "" if made == name else ", and name that, to which builds in CodeBuild may push"
     return (
-        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make one once with "
+        f"ECR of {region} has no repository {name}, so an image could not be pushed there. Make one with "
         f"aws ecr create-repository --region {region} --repository-name {made} "
         f"--image-scanning-configuration scanOnPush=true{other}, or name another."
     )
