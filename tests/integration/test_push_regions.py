@@ -133,7 +133,11 @@ def take_the_tag(places: Places, region: str) -> None:
 
 
 FAILURES: dict[str, tuple[Callable[[Places, str], None], int, str]] = {
-    "no repository": (refuse("DescribeRepositories", "RepositoryNotFoundException"), 2, "trainyard init aws"),
+    "no repository": (
+        refuse("DescribeRepositories", "RepositoryNotFoundException"),
+        2,
+        "aws ecr create-repository",
+    ),
     "region off": (
         refuse("DescribeRepositories", "UnrecognizedClientException"),
         4,
