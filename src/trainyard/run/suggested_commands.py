@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_COMMAND = re.compile(r"(?:[^ ]*/|'[^']*/)?trainyard'? \w|make ")
+_COMMAND = re.compile(r"(?:[^ ]*/|'[^']*/)?trainyard'? \w")
 _OF_A_CLUSTER = re.compile(r"\b(kubectl|trainyard cluster \w+)(?= )")
 
 
@@ -79,7 +79,7 @@ def trainyard_command(words: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """Return whether `text` is a call of trainyard or of make, and not a sentence."""
+    """Return whether `text` is a call of trainyard, and not a sentence."""
     return _COMMAND.match(text) is not None
 
 

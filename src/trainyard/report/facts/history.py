@@ -82,6 +82,8 @@ class MetricsHistory:
         """Append rows with the same names: the values of the first row, then those of the next."""
         import numpy as np
 
+        if not values:
+            return
         table = _numbers(values).reshape(-1, len(names))
         places = {name: place for place, name in enumerate(names)}
         for name, place in places.items():
@@ -170,16 +172,12 @@ def _numbers(values: list[Any]) -> "NDArray[np.float64]":
     """The values as floats; NaN for a value that a chart cannot show."""
     import numpy as np
 
-    found = np.fromiter(map(_float, values), float, len(values))
+    known = map(finite_or_none, values)
+    found = np.fromiter((math.nan if each is None else each for each in known), float, len(values))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
     return found
-
-
-def _float(value: object) -> float:
-    known = finite_or_none(value)
-    return math.nan if known is None else known
 
 
 def read_history(path: Path) -> MetricsHistory:
@@ -190,12 +188,10 @@ def read_history(path: Path) -> MetricsHistory:
     for row in iterate_rows(path):
         # Consecutive rows with the same names are added at once: row by row, numpy takes longer than JSON.
         if tuple(row) != names or len(values) >= _MOST_VALUES:
-            if values:
-                history.add(names, values)
+            history.add(names, values)
             names, values = tuple(row), []
         values += row.values()
-    if values:
-        history.add(names, values)
+    history.add(names, values)
     return history
 
 
