@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trainyard.command import terminal
@@ -91,6 +91,19 @@ def configure_logging(level: str | None) -> None:
     root.handlers[:] = [handler]
     root.setLevel((level or "info").upper())
     root.propagate = False
+
+
+@contextlib.contextmanager
+def leave_log_to_terminal() -> Iterator[None]:
+    """Log only warnings inside where a live line on a terminal shows the same."""
+    root = logging.getLogger("trainyard")
+    before = root.level
+    if terminal.on_terminal() and before == logging.INFO:
+        root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
 
 
 def announce(phase: str, text: str, status: str = "", *, copied: bool = False) -> None:

@@ -22,7 +22,9 @@ from trainyard.training.data.hugging_face import TextStream, open_stream
 from trainyard.training.data.stream_batches import Position, StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.data.vocabulary import ByteVocabulary
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.runtime.world import ALONE, DataShare, World
+
+ONE = DataShare(ALONE)
 
 
 class Texts(TextStream):
@@ -63,22 +65,23 @@ def batches(
     )
 
 
-def rows_of(source: StreamBatches, step: int, world: World = ALONE) -> np.ndarray:
+def rows_of(source: StreamBatches, step: int, groups: DataShare = ONE) -> np.ndarray:
     """The rows that a process trains on at a step."""
-    return np.concatenate(source.share(step, world, size=1))
+    return np.concatenate(source.share(step, groups, size=1)[0])
 
 
 class Processes:
     """The batches of a world of `size` processes, which are called one after the other."""
 
     def __init__(self, texts: list[str], size: int, *, batch_size: int = 12, shuffled: int = 24) -> None:
-        self.worlds = [AgreeingWorld(rank, size, 0, None) for rank in range(size)]
-        self.sources = [batches(texts, batch_size=batch_size, shuffled=shuffled) for _ in self.worlds]
+        worlds = [CountingWorld(rank, size, 0, None) for rank in range(size)]
+        self.groups = [DataShare(world) for world in worlds]
+        self.sources = [batches(texts, batch_size=batch_size, shuffled=shuffled) for _ in worlds]
 
     def batch(self, step: int) -> np.ndarray:
         """The global batch: the rows of each process."""
-        both = zip(self.sources, self.worlds, strict=True)
-        return np.concatenate([rows_of(source, step, world) for source, world in both])
+        both = zip(self.sources, self.groups, strict=True)
+        return np.concatenate([rows_of(source, step, groups) for source, groups in both])
 
     def positions(self, step: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(json.dumps([one.position(step) for one in self.sources]))
@@ -93,11 +96,12 @@ class Processes:
             source.close()
 
 
-class AgreeingWorld(World):
-    """A world whose other processes find what this one finds."""
+class CountingWorld(World):
+    """A world whose other processes found as many targets as this one."""
 
     def gather(self, value: Any) -> list[Any]:
-        return [value] * self.size
+        error, _, counts = value
+        return [(error, rank, counts) for rank in range(self.size)]
 
 
 TEXT = st.text("abcdefgh", max_size=20)
@@ -159,9 +163,26 @@ def test_a_resumed_run_draws_the_same_batches_on_any_number_of_processes() -> No
 def test_a_process_reads_its_own_lane_alone() -> None:
     source, texts = batches(MANY, batch_size=4), Texts(MANY)
     source._stream = TokenStream(texts, ByteVocabulary(), "n")
-    rows_of(source, 0, AgreeingWorld(1, 4, 0, None))
+    rows_of(source, 0, DataShare(CountingWorld(1, 4, 0, None)))
     source.close()
     assert texts.lanes == [(1, 4)]
+
+
+class OneGroup(World):
+    """A world whose processes have the same rows."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+def test_the_targets_of_a_step_are_those_of_all_groups_once() -> None:
+    two = (DataShare(CountingWorld(0, 2, 0, None)), 1), (DataShare(OneGroup(0, 2, 0, None), processes=2), 2)
+    for share, passes in two:
+        source = batches(MANY, batch_size=4)
+        own, targets = source.share(0, share, size=2)
+        source.close()
+        assert [len(part) for part in own] == [2] * passes
+        assert targets == 4 * 5
 
 
 @given(TEXTS, st.integers(0, 100))
@@ -226,13 +247,13 @@ class WorldWithBrokenPeer(World):
 
     def gather(self, value: Any) -> list[Any]:
         assert threading.current_thread() is threading.main_thread(), "a collective behind training"
-        return [value, DataError("a row of the other process is broken")]
+        return [value, (DataError("a row of the other process is broken"), 1, None)]
 
 
 def test_an_error_in_another_process_is_raised_in_this_one_too() -> None:
     source = batches(MANY)
     with pytest.raises(DataError, match="a row of the other process is broken"):
-        rows_of(source, 0, WorldWithBrokenPeer(0, 2, 0, None))
+        rows_of(source, 0, DataShare(WorldWithBrokenPeer(0, 2, 0, None)))
     source.close()
 
 

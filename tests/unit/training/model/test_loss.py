@@ -13,10 +13,12 @@ WORDS = 11
 
 
 def example(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Logits of 3 × 5 tokens and their targets."""
+    """Logits of 3 × 5 tokens and their targets; two targets do not count."""
     generator = torch.Generator().manual_seed(3)
     logits = (4 * torch.randn(3, 5, WORDS, generator=generator)).to(dtype).requires_grad_()
-    return logits, torch.randint(0, WORDS, (3, 5), generator=generator)
+    targets = torch.randint(0, WORDS, (3, 5), generator=generator)
+    targets[0, 0], targets[2, 3] = -1, -7
+    return logits, targets
 
 
 def gradient(logits: Tensor, total: Tensor) -> Tensor:
@@ -30,7 +32,9 @@ def test_it_is_torchs_cross_entropy_forward_and_backward(dtype: torch.dtype) -> 
     logits, targets = example(dtype)
     total = summed_loss(logits, targets)
     again = logits.detach().clone().requires_grad_()
-    expected = functional.cross_entropy(again.float().flatten(0, 1), targets.flatten(), reduction="sum")
+    expected = functional.cross_entropy(
+        again.float().flatten(0, 1), targets.clamp(min=-1).flatten(), reduction="sum", ignore_index=-1
+    )
     torch.testing.assert_close(total, expected)
     torch.testing.assert_close(gradient(logits, total), gradient(again, expected))
 
@@ -56,6 +60,15 @@ def test_one_pass_over_all_rows_gives_the_values_of_a_few_rows_at_a_time(
     expected = summed_loss(again, targets)
     torch.testing.assert_close(total, expected)
     torch.testing.assert_close(gradient(logits, total), gradient(again, expected))
+
+
+def test_what_does_not_count_has_no_loss_and_no_gradient() -> None:
+    logits, targets = example()
+    rest = gradient(logits, summed_loss(logits, targets))
+    assert not rest[targets < 0].any()
+    assert rest[targets >= 0].any(-1).all()
+    nothing = torch.full_like(targets, -1)
+    assert summed_loss(logits, nothing).item() == 0
 
 
 @pytest.mark.parametrize("rows", [1, 4, 15])

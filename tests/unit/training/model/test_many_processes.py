@@ -5,12 +5,14 @@ those of a real run.
 """
 
 from collections.abc import Iterator
+from itertools import cycle, product
 from typing import Any, cast
 
 import pytest
 import torch
 from tests.unit.training.model.worlds import config_of, fake_world
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import build_model
@@ -27,6 +29,9 @@ SHAPE = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
 }
+CUT_ALONG = {"o_proj": 1, "down_proj": 1}
+"""The dimension in which tensor parallelism cuts a matrix; 0 for the others."""
+REPLICAS, TENSOR = (1, 2, 32), (1, 2, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +40,26 @@ def thirty_two() -> Iterator[None]:
         yield
 
 
+def meshes() -> list[dict[str, Any]]:
+    """Every combination of replicas, shards and cuts over 32 processes."""
+    fits = [(r, t) for r, t in product(REPLICAS, TENSOR) if SIZE % (r * t) == 0]
+    return [{"strategy": "fsdp" if r == 1 else "hsdp", "replicas": r, "tensor_parallel": t} for r, t in fits]
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
-@pytest.mark.parametrize(("replicas", "dtype"), [(1, "float32"), (2, "bfloat16"), (32, "float32")])
-def test_a_step_of_two_passes_leaves_every_shard_in_its_place(replicas: int, dtype: str) -> None:
-    mesh = {"strategy": "fsdp" if replicas == 1 else "hsdp", "replicas": replicas}
+@pytest.mark.parametrize(
+    ("mesh", "dtype"), [*zip(meshes(), cycle(["float32", "bfloat16"]), strict=False)], ids=str
+)
+def test_a_step_of_two_passes_leaves_every_shard_in_its_place(mesh: dict[str, Any], dtype: str) -> None:
     wanted = config_of(SHAPE, dtype=dtype, compute=mesh, training={"gradient_accumulation_steps": 2})
     parallel = put_on_devices(wanted, World(RANK, SIZE, RANK % 8, None), torch.device("cpu"))
+    tensor, replicas = mesh["tensor_parallel"], mesh["replicas"]
+    assert (parallel.share.size, parallel.share.rank) == (SIZE // tensor, RANK // tensor)
     optimizer = build_optimizer(parallel.model, wanted.training)
     plain = dict(build_model(wanted.model.architecture, seed=42).named_parameters())
     for name, parameter in parallel.model.named_parameters():
+        require_place(name, parameter, shards=SIZE // tensor // replicas, tensor=tensor, replicas=replicas)
         assert isinstance(parameter, DTensor)
-        shards = SIZE // replicas
-        assert parameter.device_mesh.shape == ((replicas, shards) if replicas > 1 else (shards,))
-        assert parameter.placements == ((Replicate(), Shard(0)) if replicas > 1 else (Shard(0),))
         assert torch.equal(own_part(parameter), plain[name][own_slices(parameter)])
 
     before = [(tuple(p.shape), p.placements) for p in parallel.model.parameters() if isinstance(p, DTensor)]
@@ -70,6 +82,20 @@ def test_a_step_of_two_passes_leaves_every_shard_in_its_place(replicas: int, dty
         held = (parameter.grad, optimizer.state[parameter]["exp_avg"])
         assert all(isinstance(its, DTensor) and its.placements == parameter.placements for its in held)
         assert {its.dtype for its in held} == {torch.float32}
+
+
+def require_place(name: str, parameter: torch.Tensor, *, shards: int, tensor: int, replicas: int) -> None:
+    assert isinstance(parameter, DTensor)
+    cut = tensor > 1 and parameter.ndim == 2
+    sizes = (*((replicas,) if replicas > 1 else ()), shards, *((tensor,) if cut else ()))
+    assert parameter.device_mesh.shape == sizes
+    along = next((at for part, at in CUT_ALONG.items() if part in name), 0)
+    # Where FSDP and the cut both divide rows, FSDP shards each cut, and marks that by a stride.
+    rows = _StridedShard(0, split_factor=tensor) if cut and along == 0 else Shard(0)
+    wanted = (*((Replicate(),) if replicas > 1 else ()), rows, *((Shard(along),) if cut else ()))
+    assert parameter.placements == wanted
+    share = shards * (tensor if cut else 1)
+    assert own_part(parameter).numel() == pytest.approx(parameter.numel() / share, rel=0.51)
 
 
 def require_no_whole_gradient(model: torch.nn.Module) -> None:
