@@ -156,7 +156,7 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 9_639),
-    "training": (9_500, 9_910),
+    "training": (9_500, 9_500),
     "gateways": (7_500, 8_543),
     "jobs": (6_500, 7_861),
     "artifacts": (6_500, 6_924),
@@ -166,13 +166,13 @@ BUDGETS = {
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
     "run": (2_500, 3_235),
-    "plan": (2_500, 2_536),
+    "plan": (2_500, 2_500),
     "watch": (1_800, 2_362),
     "config": (1_500, 2_318),
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
-    "src": (72_000, 86_103),
-    "tests": (75_000, 88_111),
+    "src": (72_000, 85_512),
+    "tests": (75_000, 87_270),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -22,8 +22,8 @@ def heads(*, queries: int, keys: int, length: int = 7, dtype: torch.dtype = torc
 def test_written_out_it_is_the_fused_kernel_forward_and_backward(queries: int, keys: int) -> None:
     results = []
     for unseen in (None, unseen_keys(9)[:7, :7].double()):
-        parts = heads(queries=queries, keys=keys)
-        mixed = causal_attention(*parts, unseen)
+        q, k, v = parts = heads(queries=queries, keys=keys)
+        mixed = causal_attention(q, k, v, unseen)
         mixed.square().sum().backward()  # type: ignore[no-untyped-call]
         results.append([mixed, *(part.grad for part in parts)])
     for fused, written in zip(*results, strict=True):
