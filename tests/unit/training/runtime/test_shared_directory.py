@@ -53,7 +53,7 @@ class ThreadWorld(World):
         return self.gather(value)[0]
 
     @contextmanager
-    def _long_wait(self, what: str) -> Iterator[None]:  # noqa: ARG002 - no group has a time limit here
+    def _long_wait(self, what: str) -> Iterator[None]:
         yield
 
 
