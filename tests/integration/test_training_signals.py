@@ -104,18 +104,3 @@ def test_the_deadline_counts_from_the_start_of_the_job_and_the_workflow_is_told(
     assert training.finish("job", more=("--deadline", "2h"))[0] == 0
     assert output.read_text().splitlines()[-2] == "0"
     assert training.outcome("job")["state_sha256"] == training.outcome("whole")["state_sha256"]
-
-
-@pytest.mark.slow
-def test_what_a_named_checkpoint_began_goes_on_with_its_own_by_the_same_command(
-    training: TrainerRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINYARD_JOB_STARTED", str(int(time.time()) - 3600))
-    assert training.finish("parent", more=("--deadline", "1h"))[0] == 75
-    resume = ("--resume", str(training.folder / "parent" / "checkpoints" / "step-00000001"))
-    assert training.finish("child", more=(*resume, "--deadline", "1h"))[0] == 75
-    code, errors = training.finish("child", more=resume)
-    assert code == 0, errors
-    resumed = [event["step"] for event in training.events("child") if event["event"] == "resumed"]
-    assert resumed == [1, 2]
-    assert training.outcome("child")["state_sha256"] == training.outcome("whole")["state_sha256"]

@@ -8,13 +8,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainyard.run.atomic_files import sync_directory
-
-_POLL_SECONDS = 0.1
 
 
 def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[[Path], bool]) -> bool:
@@ -24,7 +21,7 @@ def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[
     attempt leaves nothing behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = path.with_name(f".{path.name}.tmp")
     while not is_complete(path):
         temporary.mkdir(exist_ok=True)
         with _lock(temporary) as is_there:
@@ -45,17 +42,6 @@ def fill_folder(path: Path, fill: Callable[[Path], None], is_complete: Callable[
         sync_directory(path.parent)
         return True
     return False
-
-
-def wait_for_maker(path: Path, *, seconds: float) -> None:
-    """Wait at most `seconds` for another process to begin to make `path`."""
-    deadline = time.monotonic() + seconds
-    while not path.exists() and not _temporary(path).exists() and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ tokens that are trained on. `batches` draws the samples.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -32,7 +31,7 @@ from trainyard.training.data.corpus import (
     unusable_message,
 )
 from trainyard.training.data.document_reader import Piece, read_pieces
-from trainyard.training.data.folders import fill_folder, wait_for_maker
+from trainyard.training.data.folders import fill_folder
 from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.token_files import (
     PreparedData,
@@ -47,9 +46,6 @@ from trainyard.training.data.token_files import (
 )
 from trainyard.training.data.vocabulary import TokenArray, encode_pieces
 
-# All processes but the main one wait this long for it to begin; then one of them prepares the data. Those of
-# other machines do so unless they share the folder.
-_OTHERS_SECONDS = 5.0
 _STARTS_SUFFIX = ".documents"
 _logger = logging.getLogger(__name__)
 
@@ -157,8 +153,6 @@ def _find_or_make(plan: Preparation, progress: Progress) -> PreparedData:
             "%s: its content has changed since it was prepared, though not its size; preparing it again",
             changed[0],
         )
-    if int(os.environ.get("RANK", "0")) > 0:
-        wait_for_maker(plan.directory, seconds=_OTHERS_SECONDS)  # the main process shows the progress
     progress.begin("reading", sum(file.size for file in (*plan.train, *plan.validation)))
     try:
         is_own = fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)

@@ -125,18 +125,22 @@ class World:
         return values
 
     def run_on_each(self, work: Callable[[], Result]) -> Result:
-        """Run `work`, which may take hours, and return its result once all processes have finished.
+        """Run `work`, which may take hours, in the first process of each machine, then in the others.
 
-        If it fails in one process with a TrainyardError or OSError, all raise that error or their own.
+        The others find what the first one has made. If it fails in one process with a TrainyardError or
+        OSError, all raise that error or their own.
         """
         if self.size == 1:
             return work()
-        error, result = attempt(work)
-        with self._long_wait("the other processes to prepare their data"):
-            errors = self.gather(error)
-        first = error or next((other for other in errors if other is not None), None)
-        if first is not None:
-            raise first
+        result: Result | None = None
+        for is_first in (True, False):
+            error = None
+            if (self.local_rank == 0) == is_first:
+                error, result = attempt(work)
+            with self._long_wait("the other processes to prepare their data"):
+                errors = self.gather(error)
+            if failed := error or next(filter(None, errors), None):
+                raise failed
         return cast(Result, result)
 
     def wait_for_main(self) -> None:

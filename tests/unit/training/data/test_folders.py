@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.training.data.folders import fill_folder, wait_for_maker
+from trainyard.training.data.folders import fill_folder
 
 MAKER = """
 import sys, time
@@ -124,11 +124,3 @@ def test_makers_that_race_leave_one_complete_folder_and_one_made_it(tmp_path: Pa
         thread.join(60)
     assert names(tmp_path) == ["a"]
     assert made == [(tmp_path / "a" / "content").read_text()]
-
-
-def test_waiting_for_a_maker_ends_when_one_begins_or_none_does(tmp_path: Path) -> None:
-    process = start_maker(tmp_path / "a", 60)
-    wait_for_maker(tmp_path / "a", seconds=600)
-    process.kill()
-    process.wait(timeout=120)
-    wait_for_maker(tmp_path / "nobody", seconds=0.2)

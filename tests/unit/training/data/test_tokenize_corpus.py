@@ -19,7 +19,6 @@ from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
-from trainyard.training.data import tokenize_corpus as tokens
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
@@ -449,23 +448,6 @@ def test_skipped_files_of_both_parts_are_recorded(folder: Path) -> None:
     (folder / "validation" / "w.exe").write_bytes(b"x")
     prepared = prepare(folder, validation_path=str(folder / "validation"))
     assert list(map(str, prepared.skipped)) == ["files with another suffix: 2 (notes.exe, w.exe)"]
-
-
-def test_the_first_process_of_a_machine_prepares_and_the_others_wait_for_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepare_as_first(_path: Path, *, seconds: float) -> None:
-        assert seconds > 0
-        monkeypatch.setenv("RANK", "0")
-        assert not prepare(folder).reused
-
-    monkeypatch.setattr(tokens, "wait_for_maker", prepare_as_first)
-    monkeypatch.setenv("RANK", "1")
-    assert prepare(folder).reused
-    monkeypatch.setattr(tokens, "wait_for_maker", lambda *_, **__: None)
-    monkeypatch.setenv("RANK", "1")
-    shutil.rmtree(folder / "prepared")
-    assert not prepare(folder).reused, "without a first one each prepares for itself"
 
 
 @pytest.mark.parametrize("part", ["train", "validation"])

@@ -1,8 +1,10 @@
 """Run directories of several machines, whose processes are threads here that gather through a barrier."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,10 @@ class ThreadWorld(World):
 
     def broadcast(self, value: Any, *, source: int = 0) -> Any:
         return self.gather(value)[source]
+
+    @contextmanager
+    def _long_wait(self, what: str) -> Iterator[None]:
+        yield
 
 
 def run_together(work: Callable[[World], Any], *, machines: tuple[int, ...] = (1, 1)) -> list[Any]:
@@ -185,6 +191,21 @@ def test_a_resume_needs_the_complete_checkpoint_on_every_machine(
         assert all(isinstance(error, CheckpointError) for error in answers)
         assert all("trainyard step fetch-checkpoint on every machine" in str(error) for error in answers)
         assert (problem if has_first and problem else "none is complete") in str(answers[0])
+
+
+def test_the_first_process_of_each_machine_prepares_before_the_others() -> None:
+    done: list[int] = []
+
+    def work(world: World) -> int:
+        def prepare() -> int:
+            time.sleep(0.0 if world.local_rank else 0.1)
+            done.append(world.local_rank)
+            return world.rank
+
+        return world.run_on_each(prepare)
+
+    assert run_together(work, machines=(2, 2)) == [0, 1, 2, 3]
+    assert done == [0, 0, 1, 1]
 
 
 def test_a_shared_folder_needs_no_agreement(tmp_path: Path) -> None:
