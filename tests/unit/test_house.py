@@ -160,7 +160,7 @@ BUDGETS = {
     "gateways": (7_500, 8_543),
     "jobs": (6_500, 7_701),
     "artifacts": (6_500, 6_924),
-    "programs": (5_500, 8_751),
+    "programs": (5_500, 8_767),
     "report": (4_800, 5_611),
     "image": (3_900, 4_698),
     "cluster": (3_700, 3_700),
@@ -172,7 +172,7 @@ BUDGETS = {
     "proof": (2_400, 2_798),
     REST: (2_200, 4_790),
     "src": (72_000, 85_760),
-    "tests": (75_000, 87_967),
+    "tests": (75_000, 88_009),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
