@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import warm_start
+
+from trainyard.programs.presets.nemo import SCRIPT as SCRIPT_OF_NEMO
 
 SCRIPT = """
 import torch
@@ -157,3 +160,41 @@ def test_a_script_with_lightning_cli_is_killed_resumed_stored_and_proven(tmp_pat
     program = "{script: train.py, data: []}"
     repository(tmp_path, recipe="lightning", program=program, data="{}", model="{device: cpu}")
     assert_killed_resumed_and_proven(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers of the loader
+def test_the_script_of_nemo_reports_the_steps_that_lightning_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NeMo is not in the lock; its callback needs only what Lightning has."""
+    import pytorch_lightning
+    import torch
+
+    import trainyard
+
+    class Model(pytorch_lightning.LightningModule):  # type: ignore[misc]  # Lightning is not followed
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            self.log("reduced_train_loss", loss := self.layer(batch).square().mean())
+            return loss
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.log("val_loss", self.layer(batch).square().mean())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.layer.parameters(), lr=0.1)
+
+    names: dict[str, Any] = {"Callback": pytorch_lightning.Callback, "trainyard": trainyard}
+    exec(SCRIPT_OF_NEMO[SCRIPT_OF_NEMO.index("class Rows") : SCRIPT_OF_NEMO.index("def main")], names)
+    monkeypatch.setenv("TRAINYARD_EVENTS", str(tmp_path / "events.jsonl"))
+    steps = {"max_steps": 7, "log_every_n_steps": 3, "val_check_interval": 4, "accelerator": "cpu"}
+    off: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    data: Any = torch.utils.data.DataLoader(list(torch.randn(64, 4)), batch_size=4)  # type: ignore[arg-type]
+    pytorch_lightning.Trainer(callbacks=[names["Rows"]()], **steps, **off).fit(Model(), data, data)
+    lines = filter(None, (tmp_path / "events.jsonl").read_text().splitlines())
+    rows = [json.loads(line) for line in lines]
+    found = [(row["step"], "val_loss" in row) for row in rows]
+    assert found == [(3, False), (4, True), (6, False), (7, False)]

@@ -54,7 +54,7 @@ def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
         "set": {"training.learning_rate": 1e-5},
     }
     outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
-    ours = make_run(tmp_path / "ours", "pretraining", {**outcome, "failure": failure})
+    ours = make_run(tmp_path / "ours", "pretrain", {**outcome, "failure": failure})
     found = explain("--run-dir", ours, capsys=capsys)
     assert (found["class"], found["responsible"], found["retryable"]) == ("nan", "configuration", False)
     assert found["fix"].startswith("Lower training.learning_rate: ") and "learning_rate=1e-05" in found["fix"]

@@ -22,6 +22,7 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
+from trainyard.run.records import append_event
 from trainyard.run_choice import trainer_facts
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
@@ -107,6 +108,7 @@ class Pod:
         words += [word for value in self.given for word in ("--set", value)]
         more = {
             "in place": ["--restarts", "2"],
+            "evictable": ["--restarts", "2", "--evictable"],
         }
         self.ran = []
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
@@ -214,6 +216,31 @@ def test_a_pod_restarts_its_training_as_often_as_the_plan_says_and_not_after_a_s
         pod.answers = {"train": code}
         assert pod.start() == code
         assert pod.ran.count("train") == starts, code
+
+
+def test_a_pod_that_was_killed_too_often_without_a_checkpoint_is_not_started_again(
+    make_pod: Callable[[str, str], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator creates a Master again after 128 and more: after an eviction, a kill, a requested end."""
+    pod = make_pod("evictable", "smoke")
+    directory = RunDirectory(pod.run_dir)
+    directory.create()
+    monkeypatch.setattr(pod, "train", lambda: append_event(directory.events_file, "started"))
+    for code, shown in {1: 1, 2: 2, 6: 6, 75: 143, 130: 143, 143: 143, 139: 1}.items():
+        pod.answers = {"train": code}
+        assert pod.start() == shown
+        append_event(directory.events_file, "finished")
+    pod.answers = {"train": None}
+    for event in ("checkpoint_saved", "gave_up"):
+        for _ in range(3):
+            with pytest.raises(KilledError):
+                pod.start()
+        if event == "gave_up":
+            assert (pod.start(), pod.ran) == (1, []), "two restarts are spent"
+            with pytest.raises(KilledError):
+                pod.start()  # another deployment has its own restarts
+        else:
+            append_event(directory.events_file, event)
 
 
 def finish(run_dir: Path, config: Config, processes: int = 2, **facts: Any) -> None:

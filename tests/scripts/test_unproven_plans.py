@@ -32,8 +32,8 @@ TYPES = ("p5.48xlarge", "g6.xlarge")
     [
         ("pretrain", "pytorchjob", ("network",), ("network",)),
         ("command", "trainjob", PARTS, ()),
-        ("megatron", "pytorchjob", ("network", "repeatable"), ()),
-        ("verl", "rayjob", ("network", "repeatable"), ()),
+        ("megatron", "pytorchjob", ("network",), ("network",)),
+        ("verl", "rayjob", ("network",), ("network",)),
     ],
 )
 def test_a_plan_warns_of_what_cannot_be_proven_and_is_refused_if_the_job_would_fail_by_it(

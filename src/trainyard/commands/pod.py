@@ -18,7 +18,7 @@ Writes:     the run directory, the store and the proof; --dry-run prints the ste
 Exit codes: that of the first step that does not end with 0: 1 training failed; 2 wrong configuration;
             4 the store refused; 6 trained and stored, but not proven, or ended because TCP joins machines
             that have EFA, or because their network is too slow, after which operators do not restart;
-            75 stopped, the same pod resumes when it is started again
+            75 stopped, the same pod resumes when it is started again; 143 instead with --evictable
 Example:    trainyard pod --config /etc/trainyard/config.yaml --run-dir /checkpoints/team/a --grace 285s
 """
 
@@ -41,9 +41,12 @@ from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.ray_nodes import place_files
 from trainyard.jobs.pod_exit_codes import (
+    GAVE_UP,
     REQUESTED_END_CODES,
+    code_for_operator,
     describe_not_proven,
     restart_in_place,
+    starts_without_end,
 )
 from trainyard.jobs.recipes.pod_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
@@ -138,6 +141,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
     parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
+    evictable = "an operator starts this pod again after exit codes of 128 or more: end with 143 if stopped"
+    parser.add_argument("--evictable", action="store_true", help=evictable)
     parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
     return parser.parse_args(argv)
 
@@ -157,12 +162,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan["beside_training"] = beside.record()
         output.print_json(plan)
         return ExitCode.DONE
-    return restart_in_place(
+    directory = RunDirectory(args.run_dir)
+    if args.evictable and (killed := starts_without_end(directory)) > args.restarts:
+        append_event(directory.events_file, GAVE_UP)
+        text = f"it was killed {killed} times without a new checkpoint (cluster.pod.restarts)"
+        output.announce("pod", text, "failed")
+        return ExitCode.NO
+    code = restart_in_place(
         lambda: run(pod, apart=apart),
         args.restarts,
         lambda text: output.announce("pod", text, "degraded"),
         last=REQUESTED_END_CODES,
     )
+    return code_for_operator(code) if args.evictable else code
 
 
 def require_own_run(run_dir: Path) -> None:

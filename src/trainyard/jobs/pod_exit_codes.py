@@ -7,15 +7,20 @@ Who distinguishes them depends on the kind of job; each module of `kinds` define
 """
 
 import re
+import signal
 from collections.abc import Callable, Collection, Sequence
 from textwrap import shorten
 
 from trainyard.errors import ExitCode
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import read_rows
 
 # The exit codes of a failure that a restart would only repeat.
 FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.NOT_PROVEN)
 # The exit codes of a requested end: with a checkpoint, from the keyboard, by SIGTERM.
 REQUESTED_END_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED, 143)
+GAVE_UP = "gave_up"
+"""The event of a pod that was killed too often without a new checkpoint."""
 _NOT_PROVEN = re.compile(r"\bThe run is not proven: (.+?)(?: \[failed\])?\s*$")
 _LONGEST_EVIDENCE = 300
 """Kubernetes keeps the last 2 kB of what a container printed."""
@@ -50,3 +55,27 @@ def restart_in_place(
             return code
         on_restart(f"ended with exit code {code}; restart {number} of {restarts}")
     return run()
+
+
+def starts_without_end(directory: RunDirectory) -> int:
+    """Return how often the run was started since it last saved a checkpoint or recorded an end.
+
+    Each of these starts was killed, as with the container or the node.
+    """
+    count = 0
+    for row in read_rows(directory.events_file):
+        if row.get("event") in ("started", "resumed"):
+            count += 1
+        elif row.get("event") in ("checkpoint_saved", "finished", "preempted", "interrupted", GAVE_UP):
+            count = 0
+    return count
+
+
+def code_for_operator(code: int) -> int:
+    """Return an exit code that an operator with the policy `ExitCode` restarts only after a requested end.
+
+    It restarts 128 and more, without a limit; a process of the training that crashed was restarted in place.
+    """
+    if code in REQUESTED_END_CODES:
+        return 128 + signal.SIGTERM
+    return int(ExitCode.NO) if code > 127 else code

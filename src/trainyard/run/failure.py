@@ -217,10 +217,9 @@ def command_after(failure: Failure | None, directory: Path, *, command_line: Seq
 
 def command_line_of(run: Mapping[str, Any]) -> list[str]:
     """Return the command words in `run.json` that started the run; without them those of its kind."""
-    words = run.get("command_line")
-    if isinstance(words, list):
-        return [str(word) for word in words]
-    return ["trainyard", "run"] if is_program_run(run) else []
+    usual = ["trainyard", "run"] if is_program_run(run) else []
+    words = run.get("command_line", usual)
+    return [str(word) for word in words] if isinstance(words, list) else usual
 
 
 def _integer_or_none(value: object) -> int | None:

@@ -281,7 +281,7 @@ def test_restarts_are_those_of_the_whole_job() -> None:
     job = objects(plan(nodes=4))[-1]["spec"]
     assert job["runPolicy"]["backoffLimit"] == 3 * 3, "the operator counts the containers of the Workers"
     policies = {role: replica["restartPolicy"] for role, replica in job["pytorchReplicaSpecs"].items()}
-    assert policies == {"Master": "Never", "Worker": "OnFailure"}, "the Master restarts in its container"
+    assert policies == {"Master": "ExitCode", "Worker": "OnFailure"}, "an evicted Master is created again"
     own = objects(plan(nodes=4, command=("torchrun", "train.py")))[-1]["spec"]
     assert own["runPolicy"]["backoffLimit"] == 3 * 4
     assert {role["restartPolicy"] for role in own["pytorchReplicaSpecs"].values()} == {"OnFailure"}

@@ -15,7 +15,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_exit_codes import FINAL_CODES, is_final, restart_in_place
+from trainyard.jobs.pod_exit_codes import FINAL_CODES, code_for_operator, is_final, restart_in_place
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
@@ -25,8 +25,9 @@ FINAL = {2, 3, 6}
 def restarts_by_pytorch(job: dict[str, Any], code: int) -> bool:
     master = job["spec"]["pytorchReplicaSpecs"]["Master"]
     command = master["template"]["spec"]["containers"][0]["command"]
-    if master["restartPolicy"] == "Never":
-        return restarts_in_place(command, code)
+    if master["restartPolicy"] in ("Never", "ExitCode"):
+        is_created_again = master["restartPolicy"] == "ExitCode" and code_for_operator(code) > 127
+        return restarts_in_place(command, code) or is_created_again
     assert master["restartPolicy"] == "OnFailure"
     return True
 

@@ -5,9 +5,10 @@ process dies its peers fail too, and all of them resume from the newest checkpoi
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
 was deleted or evicted is created again, which the operator does not count.
 
-The Master stores and proves, and the end of a run that is not proven is final. So its restart policy is
-`Never`, and `trainyard pod` restarts the training in the same container, except after a final exit code. If
-its pod is evicted, the job ends, and `--auto-retry` sends it again.
+The Master stores and proves, and the end of a run that is not proven is final. So `trainyard pod` restarts the
+training in the same container, except after a final exit code. The policy is `ExitCode`: the operator creates a
+Master again that was evicted, killed or asked to end, whose exit code is 128 or more, without a limit; `trainyard
+pod` counts such starts. Without a volume the disk of the pod holds the run, and the policy is `Never`.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 
 The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or never
@@ -58,10 +59,11 @@ _TOO_LONG = "active longer than specified deadline"
 def render(plan: JobSpec) -> Manifests:
     often = "OnFailure" if plan.restarts else "Never"
     judged = judges_its_restarts(plan)
-    options = ("--restarts", str(plan.restarts)) if judged else ()
-    command = (*plan.program.command, *options)
+    options = ("--restarts", str(plan.restarts), *(("--evictable",) if plan.claim else ()))
+    command = (*plan.program.command, *(options if judged else ()))
     master = replace(plan, program=replace(plan.program, command=command))
-    roles = {"Master": _replicas(master, 1, "Never" if judged else often)}
+    first = ("ExitCode" if plan.claim else "Never") if judged else often
+    roles = {"Master": _replicas(master, 1, first)}
     if plan.several_nodes:
         roles["Worker"] = _replicas(plan, plan.nodes - 1, often)
     counted = max(1, plan.nodes - 1) if judged else plan.nodes
