@@ -309,8 +309,7 @@ def _answer(
 ) -> LogExplanation:
     root = root or decisive
     line, retry = root.error.text.strip(), decisive.retry
-    place = f" ({root.error.place})" if root.error.place else ""
-    text = f"{_rank_of(root)}{_shown(line)}{place}"
+    text = f"{_rank_of(root)}{_shown(line)}" + (f" ({root.error.place})" if root.error.place else "")
     if decisive.klass is FailureClass.UNKNOWN and retry == "no":
         # An error that no row knows ends a program in the same way again if it came before the first step.
         is_last_word = decisive.says is not Says.STATED or (
@@ -321,9 +320,10 @@ def _answer(
         decisive = replace(decisive, klass=FailureClass.CONFIGURATION)
     shown = [] if decisive.error is root.error else [str(decisive)]
     after = root.log.lines[root.error.number + 1 : root.error.number + 1 + _AFTER]
-    fix, who = _advice("\n".join((line, *after)))
-    if not fix and decisive is not root:
-        fix, who = _advice(decisive.error.text)
+    texts = ("\n".join((line, *after)), decisive.error.text)
+    fix, who = next(filter(any, map(_advice, texts)), ("", ""))
+    if retry == "unknown" and who == "program":  # what only a change of the code repairs fails again
+        retry = "no"
     return LogExplanation(
         decisive.klass,
         (*shown, *_with_lines_around(root)),

@@ -100,6 +100,10 @@ ENDS: dict[str, tuple[str, dict[str, object], str, str, str, str]] = {
     "an exception that nobody knows, after steps": (
         trace("MyError: gave up"), {"exit_code": 1, "steps": 9}, "unknown", "unknown", "", "MyError: gave up",
     ),
+    "what only the program can repair, after steps": (
+        trace("RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0", library=True),
+        {"exit_code": 1, "steps": 9}, "unknown", "no", "log", "RuntimeError: stack",
+    ),
     "a mistake, after steps": (trace("TypeError: x"), {"exit_code": 1, "steps": 9}, "user-code", "no", "log", "TypeError"),
     "a mistake in a library's code": (
         trace("TypeError: x", library=True), {"exit_code": 1}, "unknown", "no", "log", "TypeError: x (train.py:88)",
