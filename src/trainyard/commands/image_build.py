@@ -135,10 +135,10 @@ def add_aws_options(parser: argparse._ActionsContainer, *, time_limit: float) ->
 
 
 def send_tools(
-    aws: CodeBuild, args: argparse.Namespace, account: str, files: Mapping[str, Path]
+    aws: CodeBuild, args: argparse.Namespace, account: AwsAccount, files: Mapping[str, Path]
 ) -> tuple[dict[str, str], bool]:
     """Send the files of this repository that a build needs, and `files`; return what `send_source` does."""
-    bucket = args.source_bucket or f"{args.project}-source-{account}-{aws.region}"
+    bucket = args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}"
     sent = {**tool_files(SHIPPED_FILES, PACKAGE), **files}
     return send_source(aws, sent, write_archive, project=args.project, bucket=bucket)
 
@@ -307,7 +307,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
     builder = AwsBuilder(
         aws,
         build_poll(aws, args, most_attempts=args.max_attempts),
-        partial(send_tools, aws, args, number),
+        partial(send_tools, aws, args, account),
         partial(find_digest, aws=account, account=number, region=aws.region, needs_repository=True),
         lambda request: EcrRepository(request.image, args.region).fixed_tags(),
         lambda request: [*needed_tags(args.tags, version, request), *args.image_tag],

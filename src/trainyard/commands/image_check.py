@@ -183,7 +183,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
     """Start the buildspec's task `check`, which runs this command in AWS with --builder local."""
     account = AwsAccount(args.region)
     aws = CodeBuild(account)
-    source, _ = send_tools(aws, args, account.identity()[0], {})
+    source, _ = send_tools(aws, args, account, {})
     variables = check_variables(args.image, args.level, check_flags(args))
     machine = GPU_MACHINE if args.gpus else {}
     token = f"check-{time.time_ns():x}"
