@@ -5,10 +5,11 @@ process dies its peers fail too, and all of them resume from the newest checkpoi
 restarts over all pods, so `backoffLimit` is the number of restarts of the job times these pods. A pod that
 was deleted or evicted is created again, which the operator does not count.
 
-The Master stores and proves, and the end of a run that is not proven is final. So `trainyard pod` restarts the
-training in the same container, except after a final exit code. The policy is `ExitCode`: the operator creates a
-Master again that was evicted, killed or asked to end, whose exit code is 128 or more, without a limit; `trainyard
-pod` counts such starts. Without a volume the disk of the pod holds the run, and the policy is `Never`.
+The Master stores and proves, and the end of a run that is not proven is final. So `trainyard pod` restarts
+the training in the same container, except after a final exit code. With the policy `ExitCode` the operator
+creates a Master again whose exit code is 128 or more: it was evicted, killed or asked to end. It does so
+without a limit; `trainyard pod` counts such starts. Without a volume the disk of the pod holds the run, and
+the policy is `Never`.
 HyperPod's auto-resume requires OnFailure: there the Master is restarted after every failure.
 
 The operator's condition `Restarting` is not reliable: it is overwritten within a tenth of a second, or never
