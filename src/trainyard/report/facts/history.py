@@ -7,15 +7,14 @@ import math
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.errors import DamagedFileError
-from trainyard.run.records import Row, iterate_rows
+from trainyard.run.records import Row
+from trainyard.run.row_blocks import EqualRows, iterate_rows
 from trainyard.run.untrusted_files import open_regular, parse_json_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -26,8 +25,6 @@ AXES = ("step", "time", "epoch", "samples", "tokens")
 # Further names have only their newest value: they are parameters of a program that logs each layer, say.
 _MOST_COLUMNS = 200
 _NEWEST_BYTES = 8_000_000
-# Values that wait in lists, which take ten times the memory of columns.
-_MOST_VALUES = 50_000
 _UNKNOWN = array("d", [math.nan])
 _LARGEST = 1e100
 """Larger numbers are ignored: no training has them, and their differences are not finite."""
@@ -78,14 +75,12 @@ class MetricsHistory:
     columns: "dict[str, array[float]]" = field(default_factory=dict)
     """The values of these rows by name; NaN where a value is not known."""
 
-    def add(self, names: "Sequence[str]", values: list[Any]) -> None:
-        """Append rows with the same names: the values of the first row, then those of the next."""
+    def add(self, rows: EqualRows) -> None:
+        """Append rows."""
         import numpy as np
 
-        if not values:
-            return
-        table = _numbers(values).reshape(-1, len(names))
-        places = {name: place for place, name in enumerate(names)}
+        table = _numbers(rows).reshape(-1, len(rows.names))
+        places = {name: place for place, name in enumerate(rows.names)}
         for name, place in places.items():
             column = table[:, place]
             if math.isfinite(newest := column[-1]):
@@ -96,7 +91,7 @@ class MetricsHistory:
             return
         known = np.isfinite(table[:, places["step"]])
         table = table if known.all() else table[known]
-        for name in dict.fromkeys((*self.columns, *names)):
+        for name in dict.fromkeys((*self.columns, *rows.names)):
             if name not in self.columns:
                 if len(self.columns) >= _MOST_COLUMNS or not np.isfinite(table[:, places[name]]).any():
                     continue
@@ -168,12 +163,12 @@ class MetricsHistory:
         return np.frombuffer(self.columns.get(name, _UNKNOWN * self.size))
 
 
-def _numbers(values: list[Any]) -> "NDArray[np.float64]":
+def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     """The values as floats; NaN for a value that a chart cannot show."""
     import numpy as np
 
-    known = map(finite_or_none, values)
-    found = np.fromiter((math.nan if each is None else each for each in known), float, len(values))
+    table = rows.values
+    found = table if isinstance(table, np.ndarray) else np.fromiter((math.nan if each is None else each for each in map(finite_or_none, table)), float, len(table))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
@@ -183,15 +178,8 @@ def _numbers(values: list[Any]) -> "NDArray[np.float64]":
 def read_history(path: Path) -> MetricsHistory:
     """Read `metrics.jsonl`; the file may be missing, still growing, or cut off mid-line."""
     history = MetricsHistory()
-    names: tuple[str, ...] = ()
-    values: list[Any] = []
-    for row in iterate_rows(path):
-        # Consecutive rows with the same names are added at once: row by row, numpy takes longer than JSON.
-        if tuple(row) != names or len(values) >= _MOST_VALUES:
-            history.add(names, values)
-            names, values = tuple(row), []
-        values += row.values()
-    history.add(names, values)
+    for rows in iterate_rows(path):
+        history.add(rows)
     return history
 
 
