@@ -5,6 +5,7 @@ and no others, as links to those of the development environment.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -138,5 +139,7 @@ def test_a_stored_run_is_read_without_torch(trainyard: Path, yard: Yard) -> None
 def test_a_command_that_trains_names_the_missing_extra(trainyard: Path, yard: Yard) -> None:
     done = call(trainyard, "train", "--config", CONFIG, "--run-dir", trainyard.parent / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith("torch is not installed. Install trainyard-ci with its extra `train`")
+    python = shlex.quote(str(trainyard.parent / "python"))
+    command = f"{python} -m pip install 'trainyard-ci[train]==0.1.0'"
+    assert done.stderr == f"torch is not installed. Add the extra `train`: {command}\n"
     assert "Traceback" not in done.stderr

@@ -3,28 +3,27 @@
 Only this room catches every exception.
 """
 
+import atexit
 import contextlib
 import errno
+import gc
 import io
 import itertools
 import logging
 import os
-import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from trainyard.command import output
+from trainyard.command.missing_extra import extra_of, install_command
 from trainyard.command.parser import UsageExit
 from trainyard.command.visible_text import escape_controls
 from trainyard.errors import ExitCode, TrainyardError
 
-# The package `trainyard` of an index is another project.
-DISTRIBUTION = "trainyard-ci"
 _FLUSH_SECONDS = 3.0
 _WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """Errors for a name that does not exist; the person who gave it sees the message."""
@@ -158,22 +157,9 @@ def _explain(error: Exception) -> tuple[ExitCode, str]:
         if not Path(folder).is_dir():
             return ExitCode.USAGE, f"{folder or '.'}: no such folder. Create it first, or name another one.\n"
     if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
-        where = "from where you installed it; in a checkout: make install"
-        text = f"{error.name} is not installed. Install {DISTRIBUTION} with its extra `{extra}`, {where}\n"
+        text = f"{error.name} is not installed. Add the extra `{extra}`: {install_command(extra)}\n"
         return ExitCode.USAGE, text
     return ExitCode.BUG, traceback.format_exc()
-
-
-def extra_of(module: str) -> str:
-    """Return the extra that declares the distribution of a module; empty if none does."""
-    try:
-        declared = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return ""
-    top = module.partition(".")[0]
-    name = {"websocket": "websocket-client"}.get(top, top.replace("_", "-"))
-    pattern = re.compile(rf"{re.escape(name)}(?![\w-]).*extra == ['\"](?P<extra>\w+)['\"]", re.IGNORECASE)
-    return next((found["extra"] for each in declared if (found := pattern.match(each))), "")
 
 
 def _note_error(text: str) -> None:

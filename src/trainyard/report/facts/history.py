@@ -168,7 +168,11 @@ def _numbers(rows: EqualRows) -> "NDArray[np.float64]":
     import numpy as np
 
     table = rows.values
-    found = table if isinstance(table, np.ndarray) else np.fromiter((math.nan if each is None else each for each in map(finite_or_none, table)), float, len(table))
+    if isinstance(table, np.ndarray):
+        found = table
+    else:
+        known = map(finite_or_none, table)
+        found = np.fromiter((math.nan if each is None else each for each in known), float, len(table))
     size = np.abs(found)
     found[size > _LARGEST] = math.nan
     found[size < 1 / _LARGEST] = 0.0
