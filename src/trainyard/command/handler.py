@@ -3,10 +3,8 @@
 Only this room catches every exception.
 """
 
-import atexit
 import contextlib
 import errno
-import gc
 import io
 import itertools
 import logging
