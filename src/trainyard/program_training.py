@@ -273,7 +273,8 @@ def announce_missing(run: ProgramRun) -> None:
     record, program = read_run(run.directory.run_file), run.program
     if program.observe and record.get("git", {}).get("dirty"):
         # Untracked modules count only if they are imported, which is seen.
-        record = {**record, "git": repository_facts(program.directory, with_modules=False)}
+        again = repository_facts(program.directory, with_modules=False)
+        record = {**record, "git": again or record["git"]}  # the code of an image is in no repository
     for name, fix in fixes_of_program(record).items():
         text = f"this run cannot be proven without {name}: {fix}"
         output.announce("before", text, "degraded")

@@ -226,11 +226,7 @@ def test_the_lock_of_an_image_is_the_one_that_its_record_names(tmp_path: Path) -
     lock.write_text("numpy==2.0.0\n")
     assert lock_of_image(record) is None
     found = {"locks": {lock.name: sha256_of_file(lock)}, "code": {"directory": str(tmp_path)}}
-    for changed, expected in (
-        ({}, lock),
-        ({"locks": {}}, None),
-        ({"code": None}, None),
-    ):
+    for changed, expected in (({}, lock), ({"locks": {}}, None), ({"code": None}, None)):
         record.write_text(json.dumps({**found, **changed}))
         assert lock_of_image(record) == expected
     record.write_text(json.dumps(found))

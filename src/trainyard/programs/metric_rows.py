@@ -98,10 +98,10 @@ class SourceTable:
         later = []
         while self.rows and next(reversed(self.rows)) > step:
             later.append(self.rows.popitem())
-        if step not in self.rows or is_faulty(row) or not is_faulty(self.rows[step]):
+        if step not in self.rows or row_fault(row) or not row_fault(self.rows[step]):
             self.rows[step] = row
-        is_again = "loss" in row and not is_faulty(row)
-        self.rows.update(pair for pair in reversed(later) if not is_again or is_faulty(pair[1]))
+        is_again = "loss" in row and not row_fault(row)
+        self.rows.update(pair for pair in reversed(later) if not is_again or row_fault(pair[1]))
 
     @property
     def last_time(self) -> float:
@@ -439,7 +439,7 @@ class MetricRowWriter:
         kept = [
             row
             for row in self._earlier
-            if other is None or row.get("step", 0) < other or (row.get("step") == first and is_faulty(row))
+            if other is None or row.get("step", 0) < other or (row.get("step") == first and row_fault(row))
         ]
         names = {row["step"] for row in kept if "step" in row}
         news = {row["step"]: row for row in own if row["step"] in names}
@@ -526,8 +526,3 @@ def row_fault(row: Row) -> str | None:
     if row.get("nan_steps"):
         return f"{place}: {describe_count(row['nan_steps'], 'step')} had a loss that is not finite"
     return None
-
-
-def is_faulty(row: Row) -> bool:
-    """Return whether a row must be kept: a figure is not finite, or it had NaN steps."""
-    return row_fault(row) is not None
