@@ -177,10 +177,10 @@ class World:
     @contextmanager
     def _long_wait(self, what: str) -> Iterator[None]:
         """Let control messages of the body take a day, and say in the log what this process waits for."""
-        dist.distributed_c10d._set_pg_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
+        dist.set_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
         with describe_wait(what, _PREPARATION_HOURS * 3600.0):
             yield
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
+        dist.set_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ def _limit_collectives(limit: timedelta) -> None:
     """
     if dist.is_initialized():
         for group in list(dist.distributed_c10d._world.pg_map):
-            dist.distributed_c10d._set_pg_timeout(limit, group)
+            dist.set_timeout(limit, group)
 
 
 @contextmanager

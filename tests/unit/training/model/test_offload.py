@@ -47,6 +47,10 @@ class Meta(ModuleType):
         return 0
 
     @staticmethod
+    def device_count() -> int:
+        return SIZE
+
+    @staticmethod
     def is_initialized() -> bool:
         return True
 

@@ -64,6 +64,7 @@ def test_only_a_worker_that_could_not_speak_is_spoken_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: Any, output: str
 ) -> None:
     def torchrun() -> None:
+        monkeypatch.setattr(logger, "propagate", False)  # torch's own handlers write the line too
         logger.addHandler(handler := logging.StreamHandler(sys.stderr))
         logger.warning("Sending process %s closing signal %s", 100, "SIGTERM")
         logger.error("failed (exitcode: %s) local_rank: %s", 2, 1)
