@@ -178,7 +178,7 @@ class Workshop:
         if program.prepare:
             name, *words = program.prepare.split()
             self.run_python(program, where, self.texts[name], words)
-        (where / "requirements.txt").write_text("torch==2.13.0\n")
+        (where / "requirements.txt").write_text("torch==2.15.0\n")
         (folder / ".gitignore").write_text(IGNORED)
         run_git(folder, "init", "-q")
         commit(folder)

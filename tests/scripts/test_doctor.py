@@ -212,7 +212,7 @@ def test_in_the_folder_of_a_program_it_asks_for_no_more_than_a_run_does(
     for name in ("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "train.py").write_text("print(1)\n")
-    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    (tmp_path / "requirements.txt").write_text("torch==2.15.0\n")
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
         subprocess.run([*git, *words], check=True)

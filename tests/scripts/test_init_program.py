@@ -16,7 +16,7 @@ WORDS = ["--", "python", "train.py", "--name", "it's: a #1"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a lock and data."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    (tmp_path / "requirements.txt").write_text("torch==2.15.0\n")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.txt").write_text("1\n")
     return tmp_path

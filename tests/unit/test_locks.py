@@ -139,7 +139,7 @@ def test_the_lock_of_megatron_can_be_installed_beside_the_training_lock() -> Non
 def test_the_training_lock_holds_torch_with_its_cuda_libraries_on_linux_only() -> None:
     linux = pinned("training", environment("linux x86-64", "3.11"))
     macos = pinned("training", environment("macOS arm64", "3.11"))
-    assert linux["torch"] == macos["torch"] == "2.13.0"
+    assert linux["torch"] == macos["torch"] == "2.15.0"
     assert "nvidia-nccl-cu13" in linux
     assert not any(name.startswith("nvidia-") for name in macos)
 

@@ -1,5 +1,5 @@
 # Make this machine a runner of PAGE; running it again does the remaining steps. `trainyard init github` prints it
-# with the variables that it reads. NVIDIA's driver 580 is the oldest that works with torch's CUDA 13.0.
+# with the variables that it reads. NVIDIA's driver 580 is the oldest that works with torch's CUDA 13.
 set -euo pipefail
 register() {
   for program in curl tar git make; do
