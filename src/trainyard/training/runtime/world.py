@@ -256,7 +256,8 @@ def join_world(
         with _explain_missing_peers(), limit_wait(is_stopping), waiting:
             dist.init_process_group(backend, timeout=limit)
             _joined.set()
-            control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
+            seconds = timedelta(seconds=_CONTROL_SECONDS)
+            control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=seconds))
             local_rank = int(environment.get("LOCAL_RANK", "0"))
             world = World(dist.get_rank(), dist.get_world_size(), local_rank, control)
     with ExitStack() as leaving:
