@@ -156,7 +156,7 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 9_287),
-    "training": (9_500, 9_748),
+    "training": (9_500, 9_760),
     "gateways": (7_500, 8_183),
     "jobs": (6_500, 7_511),
     "artifacts": (6_500, 6_584),
@@ -171,7 +171,7 @@ BUDGETS = {
     "config": (1_500, 2_271),
     "proof": (2_400, 2_785),
     REST: (2_200, 4_517),
-    "src": (72_000, 83_364),
+    "src": (72_000, 83_380),
     "tests": (75_000, 84_451),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
