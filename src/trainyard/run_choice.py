@@ -32,7 +32,7 @@ from trainyard.gateways.images.image_record import code_facts
 from trainyard.program_training import ProgramOrder, differences_of_program
 from trainyard.programs.run_checkpoints import taken_points
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import is_complete
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import RunIdentity, begin_identity, identity_in, keep_identity, read_run
 from trainyard.run.run_advice import other_inputs
@@ -117,7 +117,7 @@ def choose_directory(
             raise other_inputs(directory, found)
         if answer is not Answer.BESIDE:
             recorded = () if directory.checkpoint_steps() else _places_of_parent(run)
-            kept = (each for each in recorded if (each / MANIFEST_NAME).is_file())
+            kept = (each for each in recorded if is_complete(each))
             return replace(choice, parent=next(kept, None))
         if number == 1:
             choice = replace(choice, differences=found)

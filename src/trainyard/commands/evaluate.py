@@ -44,7 +44,7 @@ from trainyard.proof.gates import missed_thresholds, thresholds_of
 from trainyard.proof.recorded_facts import is_finite_number
 from trainyard.report.facts.quantities import format_loss
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RecordWriter
 from trainyard.run.run_advice import require_run
@@ -213,11 +213,7 @@ def command_of(words: Sequence[str], environment: Mapping[str, str]) -> tuple[li
 
 def find_checkpoint(directory: RunDirectory, step: int | None) -> tuple[int, Path, str]:
     """Verify the checkpoint of `step` (None: the newest); return its step, path and manifest's digest."""
-    complete = [
-        each
-        for each in directory.checkpoint_steps()
-        if (directory.checkpoint(each) / MANIFEST_NAME).is_file()
-    ]
+    complete = [each for each in directory.checkpoint_steps() if is_complete(directory.checkpoint(each))]
     if not complete:
         raise ConfigError(f"{directory.checkpoints} has no complete checkpoint to evaluate")
     if step is not None and step not in complete:

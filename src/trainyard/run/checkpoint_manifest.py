@@ -33,6 +33,11 @@ from trainyard.run.untrusted_files import is_utf8, open_regular, parse_json_obje
 MANIFEST_NAME = "manifest.json"
 
 
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether the folder is a checkpoint whose save ended: its manifest is written last."""
+    return (checkpoint / MANIFEST_NAME).is_file()
+
+
 @dataclass(frozen=True, config=OF_A_FILE)
 class ManifestFile:
     """One file of a checkpoint."""

@@ -6,7 +6,7 @@ A crash at any moment leaves only complete checkpoints, and leftovers that are n
 import shutil
 from pathlib import Path
 
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete
 from trainyard.run.directory import RunDirectory
 
 
@@ -19,7 +19,7 @@ def remove_checkpoint(path: Path) -> None:
 
 def complete_steps(directory: RunDirectory) -> list[int]:
     """Return the steps whose checkpoint has a manifest, oldest first. The files are not read."""
-    return [s for s in directory.checkpoint_steps() if (directory.checkpoint(s) / MANIFEST_NAME).is_file()]
+    return [s for s in directory.checkpoint_steps() if is_complete(directory.checkpoint(s))]
 
 
 def remove_old_checkpoints(

@@ -13,7 +13,7 @@ from tests.listener import Listener
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
-from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.parts import PartBody
 from trainyard.gateways.s3.store import S3Store
 from trainyard.gateways.s3.uploads import BODY_BYTES
@@ -52,7 +52,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
-    monkeypatch.setattr("trainyard.gateways.s3.bucket.wait_before_retry", lambda _attempt: None)
+    monkeypatch.setattr("trainyard.gateways.s3.bucket_requests.wait_before_retry", lambda _attempt: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from awscrt import checksums
 
 from trainyard.errors import ServiceError
-from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.parts import PartBody, Parts, as_text
 from trainyard.gateways.s3.uploads import BODY_BYTES
 

@@ -21,6 +21,7 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import (
     MANIFEST_NAME,
     ManifestFile,
+    is_complete,
     missing_files,
     read_described_manifest,
     regular_file_size,
@@ -150,7 +151,7 @@ def _checkpoint_groups(directory: RunDirectory, run_number: int) -> tuple[list[G
         try:
             if (link := link_within(directory.path, path / MANIFEST_NAME)) is not None:
                 raise CheckpointError(f"{link} is a symbolic link")
-            if (path / MANIFEST_NAME).exists():
+            if is_complete(path):
                 groups.append(checkpoint_group(path, run_number, step, is_part=is_part))
             else:
                 notes.append(f"{path}: skipped, because it has no {MANIFEST_NAME}: the save never ended")

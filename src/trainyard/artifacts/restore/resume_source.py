@@ -24,7 +24,7 @@ from trainyard.artifacts.store.layout import manifest_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import CheckpointError, ServiceError, VerificationError
 from trainyard.run.atomic_files import sync_directory
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, verify_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import keeps_parts
@@ -161,7 +161,7 @@ def _newest_part(directory: RunDirectory) -> int:
     if not keeps_parts(directory):
         return 0
     steps = directory.checkpoint_steps()
-    return max((step for step in steps if (directory.checkpoint(step) / MANIFEST_NAME).exists()), default=0)
+    return max((step for step in steps if is_complete(directory.checkpoint(step))), default=0)
 
 
 def _newest_stored(wanted: ResumeRequest, store: Store) -> int | None:

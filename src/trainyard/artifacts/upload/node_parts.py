@@ -20,7 +20,7 @@ from trainyard.artifacts.upload.sync import send_groups, sync_suggested
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, NumberTakenError, VerificationError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, node_file, read_node
 from trainyard.run.progress import UNSEEN, Progress
@@ -120,7 +120,7 @@ class _Parts:
         found = []
         for step in reversed(self._directory.checkpoint_steps()):
             path, name = self._directory.checkpoint(step), f"the part of checkpoint-{step}"
-            if not (path / MANIFEST_NAME).exists():
+            if not is_complete(path):
                 continue
             try:
                 digest = sha256_of_file(path / MANIFEST_NAME)

@@ -25,7 +25,7 @@ from trainyard.artifacts.upload.sync import retry_suggested, store_contents
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.errors import CheckpointError, ConfigError, DamagedFileError, TrainyardError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
+from trainyard.run.checkpoint_manifest import is_complete, read_manifest
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.records import Row
@@ -180,7 +180,7 @@ def _contents(
 
 
 def _checkpoint(path: Path, number: int) -> Group:
-    if (path / MANIFEST_NAME).is_file():
+    if is_complete(path):
         return checkpoint_group(path, number)
     keys = checkpoint_prefix(number, find_step(path))
     return Group("checkpoint", tuple(Item(keys + name, file) for name, file in _files_below(path).items()))
@@ -228,7 +228,7 @@ def find_step(checkpoint: Path) -> int | None:
     Names such as `step-00000500`, `checkpoint-500.pt` and `global_step500` contain a step.
     """
     folder = checkpoint.resolve().parent
-    if (folder / MANIFEST_NAME).is_file():
+    if is_complete(folder):
         try:
             return read_manifest(folder).step
         except CheckpointError:

@@ -24,7 +24,7 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import checksum_agrees, sha256_of_chunks
 from trainyard.errors import CheckpointError, DamagedFileError, TrainyardError
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_shard
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, is_shard
 from trainyard.run.directory import RunDirectory, step_of
 from trainyard.run.identity import read_run
 from trainyard.run.judged_records import RECORDS
@@ -123,7 +123,7 @@ def _unstored_checkpoints(directory: RunDirectory, manifest: RunManifest) -> Ite
     known, prefix = manifest.by_key(), run_prefix(manifest.run_number)
     for step in directory.checkpoint_steps():
         name, path = f"checkpoint-{step}", directory.checkpoint(step)
-        if f"{prefix}{name}/{MANIFEST_NAME}" in known or not (path / MANIFEST_NAME).exists():
+        if f"{prefix}{name}/{MANIFEST_NAME}" in known or not is_complete(path):
             continue
         try:
             group = checkpoint_group(path, manifest.run_number, step, is_part=keeps_parts(directory))

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.errors import VerificationError
 from trainyard.gateways import GatewayObject
-from trainyard.gateways.s3.bucket import Bucket
+from trainyard.gateways.s3.bucket_requests import Bucket
 
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20

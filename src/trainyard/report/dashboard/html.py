@@ -20,7 +20,6 @@ from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import changes_from_defaults, config_changes, format_setting
 from trainyard.report.facts.event_words import event_lines
 from trainyard.report.facts.figures import figure_tiles
-from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.history import AXES, finite_or_none
 from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
@@ -35,6 +34,7 @@ from trainyard.report.facts.quantities import (
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
+from trainyard.report.facts.verdict_line import RunVerdict, run_headline
 from trainyard.run.suggested_commands import is_command
 
 if TYPE_CHECKING:

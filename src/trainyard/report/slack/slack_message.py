@@ -13,13 +13,13 @@ from typing import Any
 
 from trainyard.proof import PARTS
 from trainyard.report.facts.figures import brief_figures
-from trainyard.report.facts.headline import Headline, RunVerdict, position, run_headline
 from trainyard.report.facts.history import finite_or_none
 from trainyard.report.facts.log_tail import lines_around_error
 from trainyard.report.facts.proof_record import ProofRecord
 from trainyard.report.facts.quantities import format_duration, format_loss, format_money
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import degradation
+from trainyard.report.facts.verdict_line import Headline, RunVerdict, position, run_headline
 from trainyard.report.slack.slack_events import SlackEvent
 from trainyard.run.identity import run_address
 from trainyard.run.run_settings import setting

@@ -15,7 +15,7 @@ from trainyard.config.load import dump_yaml
 from trainyard.config.schema import Config, DataConfig
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
+from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, verify_checkpoint
 from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, set_aside_after
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -110,7 +110,7 @@ def _checkpoint_at(path: Path) -> Path:
         exists = path.exists()
         what = "is a file, not a checkpoint's directory" if exists else "there is no such directory"
         raise ConfigError(f"--resume {path}: {what}; {checkpoint_advice(path)}. Nothing was started.")
-    if not (path / MANIFEST_NAME).is_file() and (meant := checkpoint_meant(path)):
+    if not is_complete(path) and (meant := checkpoint_meant(path)):
         raise ConfigError(f"--resume {path}: is not a checkpoint; {meant}. Nothing was started.")
     try:
         verify_checkpoint(path)

@@ -15,7 +15,7 @@ from typing import Any
 from trainyard.config.load import config_sha256, load_config, values_sha256
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainyardError
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import is_complete
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.node_folder import read_node
@@ -132,7 +132,7 @@ def has_changed_since(run_directory: Path, processes: int) -> bool:
     if run.get("hardware", {}).get("world_size", processes) != processes:
         return True
     newest = directory.checkpoint(int(run.get("outcome", {}).get("steps", 0)))
-    if not (newest / MANIFEST_NAME).is_file():
+    if not is_complete(newest):
         return True
     is_text = config.recipe == "pretrain" and not config.data.hugging_face.dataset
     recorded = run.get("data", {}).get("fingerprint")

@@ -38,9 +38,7 @@ def summed_loss(logits: Tensor, targets: Tensor, kernels: LossKernels | None = N
 
     Targets below zero do not count. Without `kernels` it takes a few rows at a time, uncompiled.
     """
-    result: Tensor = _SummedLoss.apply(
-        logits.flatten(0, 1), targets.flatten(), kernels or _BY_ROWS
-    )
+    result: Tensor = _SummedLoss.apply(logits.flatten(0, 1), targets.flatten(), kernels or _BY_ROWS)
     return result
 
 

@@ -16,7 +16,7 @@ from trainyard.config.from_weights import NAME, TOKENIZER, DeclaredShape
 from trainyard.config.load import LoadedConfig, load_config
 from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError
-from trainyard.run.checkpoint_manifest import MANIFEST_NAME
+from trainyard.run.checkpoint_manifest import is_complete
 from trainyard.run.directory import RunDirectory
 from trainyard.training.weights.hub_model import HubModel, description_of, hub_model, weights_of
 from trainyard.training.weights.hugging_face_config import CONFIG_NAME, architecture_of, read_config
@@ -108,7 +108,7 @@ def missing_error(path: str | Path) -> ConfigError:
 
 
 def is_checkpoint(path: Path) -> bool:
-    return (path / MANIFEST_NAME).exists() or (path / ".metadata").exists()
+    return is_complete(path) or (path / ".metadata").exists()
 
 
 def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> DeclaredShape | None:

@@ -16,9 +16,9 @@ from trainyard.report.dashboard.html import html_report
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
-from trainyard.report.facts.headline import RunVerdict, run_headline
 from trainyard.report.facts.run_facts import read_facts, seconds_to_cost_limit
 from trainyard.report.facts.troubles import degradation
+from trainyard.report.facts.verdict_line import RunVerdict, run_headline
 from trainyard.report.slack.slack_events import SUCCEEDED
 from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.run.atomic_files import write_json_atomically
