@@ -22,7 +22,6 @@ from trainyard.run.checkpoint_manifest import MANIFEST_NAME
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_identity, write_outcome
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
-from trainyard.run.records import append_event
 from trainyard.run_choice import trainer_facts
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_been_trained, has_changed_since
@@ -223,24 +222,19 @@ def test_a_pod_that_was_killed_too_often_without_a_checkpoint_is_not_started_aga
 ) -> None:
     """The operator creates a Master again after 128 and more: after an eviction, a kill, a requested end."""
     pod = make_pod("evictable", "smoke")
-    directory = RunDirectory(pod.run_dir)
-    directory.create()
-    monkeypatch.setattr(pod, "train", lambda: append_event(directory.events_file, "started"))
+    monkeypatch.setattr(pod, "train", lambda: None)
     for code, shown in {1: 1, 2: 2, 6: 6, 75: 143, 130: 143, 143: 143, 139: 1}.items():
         pod.answers = {"train": code}
         assert pod.start() == shown
-        append_event(directory.events_file, "finished")
     pod.answers = {"train": None}
-    for event in ("checkpoint_saved", "gave_up"):
+    for step in (0, 7):
+        RunDirectory(pod.run_dir).checkpoint(step).mkdir(parents=True)
         for _ in range(3):
             with pytest.raises(KilledError):
                 pod.start()
-        if event == "gave_up":
-            assert (pod.start(), pod.ran) == (1, []), "two restarts are spent"
-            with pytest.raises(KilledError):
-                pod.start()  # another deployment has its own restarts
-        else:
-            append_event(directory.events_file, event)
+    assert (pod.start(), pod.ran) == (1, []), "two restarts are spent"
+    with pytest.raises(KilledError):
+        pod.start()  # another deployment has its own restarts
 
 
 def finish(run_dir: Path, config: Config, processes: int = 2, **facts: Any) -> None:

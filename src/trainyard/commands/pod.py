@@ -26,10 +26,12 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +43,12 @@ from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.ray_nodes import place_files
 from trainyard.jobs.pod_exit_codes import (
-    GAVE_UP,
     REQUESTED_END_CODES,
+    add_start,
     code_for_operator,
     describe_not_proven,
+    is_final,
     restart_in_place,
-    starts_without_end,
 )
 from trainyard.jobs.recipes.pod_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
@@ -162,10 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             plan["beside_training"] = beside.record()
         output.print_json(plan)
         return ExitCode.DONE
-    directory = RunDirectory(args.run_dir)
-    if args.evictable and (killed := starts_without_end(directory)) > args.restarts:
-        append_event(directory.events_file, GAVE_UP)
-        text = f"it was killed {killed} times without a new checkpoint (cluster.pod.restarts)"
+    newest = partial(newest_step, RunDirectory(args.run_dir))
+    starts = args.run_dir.with_name(
+        f".{args.run_dir.name}.{os.environ.get('TRAINYARD_POD', 'pod')}.starts.json"
+    )
+    if args.evictable and (number := add_start(starts, newest())) > args.restarts + 1:
+        starts.unlink()
+        text = f"it was killed {number - 1} times without a new checkpoint (cluster.pod.restarts)"
         output.announce("pod", text, "failed")
         return ExitCode.NO
     code = restart_in_place(
@@ -173,8 +178,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.restarts,
         lambda text: output.announce("pod", text, "degraded"),
         last=REQUESTED_END_CODES,
+        progress=newest,
     )
-    return code_for_operator(code) if args.evictable else code
+    if not args.evictable:
+        return code
+    starts.unlink()
+    return code_for_operator(code)
+
+
+def newest_step(directory: RunDirectory) -> int:
+    return max(directory.checkpoint_steps(), default=0)
 
 
 def require_own_run(run_dir: Path) -> None:
@@ -220,7 +233,8 @@ def run(pod: Pod, *, apart: bool) -> int:
         if code != ExitCode.DONE:
             if not steps.passed and not apart and has_failed(pod):
                 steps.run(pod.store_run())
-            return code
+            is_asked = bool(steps.passed) and not is_final(code) and code not in REQUESTED_END_CODES
+            return 128 + signal.SIGTERM if is_asked else code  # it ended without a checkpoint when asked to
         following = after(pod, apart=apart)
         if len(following) > 1:
             wait_for_outcome(pod.run_dir)

@@ -9,18 +9,19 @@ Who distinguishes them depends on the kind of job; each module of `kinds` define
 import re
 import signal
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
-from trainyard.errors import ExitCode
-from trainyard.run.directory import RunDirectory
-from trainyard.run.records import read_rows
+from trainyard.errors import DamagedFileError, ExitCode
+from trainyard.run.atomic_files import write_json_atomically
+from trainyard.run.untrusted_files import read_json_object
 
 # The exit codes of a failure that a restart would only repeat.
 FINAL_CODES = (ExitCode.USAGE, ExitCode.BUG, ExitCode.NOT_PROVEN)
 # The exit codes of a requested end: with a checkpoint, from the keyboard, by SIGTERM.
 REQUESTED_END_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED, 143)
-GAVE_UP = "gave_up"
-"""The event of a pod that was killed too often without a new checkpoint."""
 _NOT_PROVEN = re.compile(r"\bThe run is not proven: (.+?)(?: \[failed\])?\s*$")
 _LONGEST_EVIDENCE = 300
 """Kubernetes keeps the last 2 kB of what a container printed."""
@@ -46,29 +47,40 @@ def not_proven_on_record(code: int | None, lines: Sequence[str]) -> str | None:
 
 
 def restart_in_place(
-    run: Callable[[], int], restarts: int, on_restart: Callable[[str], None], *, last: Collection[int] = ()
+    run: Callable[[], int],
+    restarts: int,
+    on_restart: Callable[[str], None],
+    *,
+    last: Collection[int] = (),
+    progress: Callable[[], int] = lambda: 0,
 ) -> int:
-    """Run until the exit code is final or in `last`, at most 1 + `restarts` times; return the last one."""
-    for number in range(1, restarts + 1):
-        code = run()
-        if is_final(code) or code in last:
-            return code
-        on_restart(f"ended with exit code {code}; restart {number} of {restarts}")
-    return run()
+    """Run until the exit code is final or in `last`; return the last one.
 
-
-def starts_without_end(directory: RunDirectory) -> int:
-    """Return how often the run was started since it last saved a checkpoint or recorded an end.
-
-    Each of these starts was killed, as with the container or the node.
+    It runs at most `restarts` times more while `progress`, the step of the newest checkpoint, stays the same.
     """
-    count = 0
-    for row in read_rows(directory.events_file):
-        if row.get("event") in ("started", "resumed"):
-            count += 1
-        elif row.get("event") in ("checkpoint_saved", "finished", "preempted", "interrupted", GAVE_UP):
-            count = 0
-    return count
+    number, reached = 0, progress()
+    while True:
+        code = run()
+        if (now := progress()) > reached:
+            number, reached = 0, now
+        if is_final(code) or code in last or number == restarts:
+            return code
+        number += 1
+        on_restart(f"ended with exit code {code}; restart {number} of {restarts}")
+
+
+def add_start(file: Path, step: int) -> int:
+    """Count one more start of a pod in `file`, and return its number since the checkpoint of `step`, from 1.
+
+    The pod removes the file when it ends by itself, so that only starts are counted that were killed.
+    """
+    before: dict[str, Any] = {}
+    with suppress(OSError, DamagedFileError):
+        before = read_json_object(file, links=False)
+    number = int(before.get("starts", 0)) + 1 if before.get("step") == step else 1
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(file, {"starts": number, "step": step})
+    return number
 
 
 def code_for_operator(code: int) -> int:

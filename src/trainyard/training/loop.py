@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from trainyard.config.load import config_sha256
-from trainyard.config.mesh import require_processes
+from trainyard.config.mesh import mesh_shape, require_processes
 from trainyard.config.schema import Config
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
@@ -532,7 +532,8 @@ def _finite(value: float) -> float | None:
 def open_batches(request: Request, processes: int) -> tuple[Batches, RunLength]:
     """Return the batches of a run by so many processes, and its planned length."""
     training, length = request.config.training, request.config.data.sequence_length
-    samples = training.batch_size * training.gradient_accumulation_steps * processes
+    groups = mesh_shape(request.config.compute, processes).data
+    samples = training.batch_size * training.gradient_accumulation_steps * groups
     batches = request.data.batches(sequence_length=length, batch_size=samples, seed=training.seed)
     return batches, plan_length(training, samples, length, steps_per_epoch=batches.steps_per_epoch)
 
