@@ -379,7 +379,8 @@ def run_pipeline(
         if steps.passed:
             return finish_unstarted(pipeline, steps, ExitCode.INTERRUPTED)
         # The training shows its own live line, which the follower's lines would break.
-        with leave_log_to_terminal(), follow_beside(started.follow() if started.follows else None):
+        shown = leave_log_to_terminal() if pipeline.prepares else nullcontext()
+        with shown, follow_beside(started.follow() if started.follows else None):
             code = steps.run(started.train())
         has_ended = code == ExitCode.DONE or has_stopped(pipeline.run_dir, code)
         if not has_ended and not (pipeline.stores_failed and is_over(pipeline.run_dir)):

@@ -198,10 +198,10 @@ def _prepare(order: ProgramOrder) -> tuple[ProgramRun, "Config"]:
 
 
 def lock_of_image(record: Path = RECORD) -> Path | None:
-    """Return the first lock that the image was made from, if it is still in the folder of its code."""
-    with suppress(OSError, ValueError, TypeError, KeyError, StopIteration):
+    """Return the last lock that the image was made from, which is its own, if it is still beside its code."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
         found = json.loads(record.read_bytes())
-        name, digest = next(iter(found["locks"].items()))
+        name, digest = list(found["locks"].items())[-1]
         lock = Path(found["code"]["directory"], name)
         return lock if sha256_of_file(lock) == digest else None
     return None

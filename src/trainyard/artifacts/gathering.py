@@ -18,10 +18,11 @@ from trainyard.run.directory import RunDirectory
 LARGEST_FILE = 32 << 20
 """A larger metrics.jsonl or events.jsonl is cut to its last rows; any other larger file is omitted."""
 LARGEST_LOG = 8 << 20
-"""A larger text file in `logs/` is cut to its last lines."""
+"""A larger text file in `logs/` is cut to its beginning and its end: the first error may be in either."""
 LARGEST_LOGS = 32 << 20
 """Total size kept of `logs/`, smallest files first."""
 _TEXTS = (".log", ".txt")
+_CUT = b"\n[... the middle of this file was left out ...]\n"
 
 
 @dataclass
@@ -63,10 +64,10 @@ def gather_records(directory: RunDirectory, target: Path) -> RecordCopy:
     for path in _files(directory.path, "run.json", "config.yaml", "report/**/*"):
         put(path, _full_content(path))
     for path in _files(directory.path, "metrics.jsonl", "events.jsonl", "evaluations.jsonl"):
-        put(path, _last_lines(path, LARGEST_FILE))
+        put(path, _last_rows(path))
     end = gathered.size + LARGEST_LOGS
     for path in sorted(_files(directory.path, "logs/*"), key=lambda path: path.stat().st_size):
-        content = _last_lines(path, LARGEST_LOG) if path.suffix in _TEXTS else _full_content(path)
+        content = _both_ends(path) if path.suffix in _TEXTS else _full_content(path)
         fits = content is not None and gathered.size + len(content) <= end
         put(path, content if fits else None)
     return gathered
@@ -81,11 +82,22 @@ def _full_content(path: Path) -> bytes | None:
     return path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
 
 
-def _last_lines(path: Path, most: int) -> bytes:
-    """Return the file, or its last complete lines, of at most `most` bytes."""
+def _last_rows(path: Path) -> bytes:
+    """Return the file, or its last complete lines."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        if size > most:
-            file.seek(size - most)
-            file.readline()  # probably the rest of a cut line
+        if size > LARGEST_FILE:
+            file.seek(size - LARGEST_FILE)
+            file.readline()  # probably the rest of a cut row
         return file.read()
+
+
+def _both_ends(path: Path) -> bytes:
+    """Return the file, or its beginning and its end."""
+    size, half = path.stat().st_size, (LARGEST_LOG - len(_CUT)) // 2
+    with path.open("rb") as file:
+        if size <= LARGEST_LOG:
+            return file.read()
+        head = file.read(half)
+        file.seek(size - half)
+        return head + _CUT + file.read(half)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
 from trainyard.command.parser import add_run, script_parser
-from trainyard.errors import ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
 from trainyard.gateways.github_api import github_from
@@ -123,6 +123,8 @@ def notify(notice: Notice, *, dry_run: bool = False, as_json: bool = False) -> P
     thread = read_thread(thread_file)
     if notice.thread and not thread.ts:
         channel, _, ts = notice.thread.partition(":")
+        if not channel or not ts:
+            raise ConfigError(f"--thread {notice.thread}: not CHANNEL:TS, the address of a Slack thread")
         thread = SlackThread(channel, ts)
     if notice.needs is not None:
         ended = add_end(notice, notice.needs)

@@ -49,7 +49,7 @@ class ClusterPodConfig(Section):
     grace_seconds: Annotated[int, Field(ge=30, le=86400)] = 300
     """Seconds from SIGTERM until a pod is killed; must be longer than the slowest step and a save."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """How often the operator restarts the complete job after failures."""
+    """How often the job is restarted after failures without a new checkpoint."""
     node_selector: Annotated[dict[Name, str], Field(max_length=64)] = Field(default_factory=dict)
     """Labels that the nodes must have."""
     hyperpodrun: bool = False

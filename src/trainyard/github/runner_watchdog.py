@@ -92,7 +92,7 @@ def find_dead_runs(api: "GitHub", workflow: str, *, now: float) -> list[DeadRun]
 def report_unresumed(dead: DeadRun) -> Outage:
     """Return the outage that is reported for a dead training run that is not resumed."""
     text = f"A training lost its runner in {dead.attempt} attempts: check the machine first"
-    return Outage(f"dead {dead.run}", text, f"gh run rerun {dead.run} --failed")
+    return Outage(f"dead {dead.run}", text, f"gh run rerun {dead.run}")
 
 
 def resume_all(api: "GitHub", found: list[DeadRun], *, dry_run: bool) -> tuple[list[DeadRun], list[Outage]]:
@@ -108,7 +108,7 @@ def resume_all(api: "GitHub", found: list[DeadRun], *, dry_run: bool) -> tuple[l
             resumed.append(dead)
         except ServiceError as error:
             text = f"A training died, and run {dead.run} could not be resumed"
-            failures.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run} --failed"))
+            failures.append(Outage(f"resume {dead.run}", text, f"{error}. gh run rerun {dead.run}"))
     return resumed, failures
 
 

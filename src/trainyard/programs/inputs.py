@@ -102,7 +102,7 @@ def _requirements(lock: Path, included_by: frozenset[Path]) -> Iterator[str]:
             other, above = (lock.parent / included[1]).resolve(), included_by | {lock.resolve()}
             if other not in above and other.is_file():
                 yield from _requirements(other, above)
-        elif words and not words.startswith("--"):
+        elif words and not words.startswith(("-", ".", "/")):  # options, and folders of the user's own
             yield words
 
 

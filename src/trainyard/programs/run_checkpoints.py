@@ -112,7 +112,6 @@ class RunCheckpoints:
         self._seen: dict[Path, str] = {}
         """The state of each checkpoint at the last search."""
         self._told: set[str] = set()
-        """The states of checkpoints that are complete only because they stayed as they were."""
         self._state: str | None = None
         self._known: dict[str, tuple[int, Source]] = {}
         """The step of each checkpoint that was copied, with its source, by its state."""

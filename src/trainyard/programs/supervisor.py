@@ -224,6 +224,7 @@ class ProgramRun:
             with describe_wait("the exit codes of the other nodes", _ENDS_SECONDS):
                 rest = range(1, self.launch.node.nodes)
                 others = wait_for_ends(self.directory, rest, seconds=_ENDS_SECONDS)
+            self.rows.close()  # the last rank, on another node, may write the files of metrics
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None

@@ -147,13 +147,15 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
 
 
 OF_TORCH = """
-import os, pathlib, threading, torch
+import os, pathlib, sys, threading, torch
 
 def train_and_fail(more):
     train(**more)
     raise ValueError("in a thread")
 
-def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1):
+def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1):
+    if groups > 1:
+        sys.modules["deepspeed"] = sys  # its ZeRO-3 steps once for each group of parameters
     net = torch.nn.Linear(2, 1)
     stepper = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(steps):
@@ -161,9 +163,9 @@ def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1):
             loss = net(torch.ones(1, 2)).square().mean() * (float("nan") if step == nan_at else 1)
             (loss / parts if divide else loss).backward()
         printed.append(loss.item())
-        if optimizer:
+        for _ in range(groups if optimizer else 0):
             stepper.step()
-            stepper.zero_grad()
+        stepper.zero_grad()
     torch.save(net.state_dict(), f"{name}.pt")
 
 torch.save({}, "given.pt")
@@ -189,6 +191,7 @@ MODES: dict[str, dict[str, object]] = {
     "divided": {"steps": 6, "parts": 4},
     "not divided": {"steps": 6, "parts": 4, "divide": False},
     "by hand": {"steps": 6, "optimizer": False},
+    "in groups": {"steps": 6, "groups": 3},
     "NaN between rows": {"steps": 1200, "nan_at": 1155},
 }
 

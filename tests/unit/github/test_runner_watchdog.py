@@ -132,7 +132,7 @@ def test_a_run_that_dies_repeatedly_is_given_up_and_named() -> None:
     [dead] = runner_watchdog.find_dead_runs(github, WORKFLOW, now=NOW)
     assert runner_watchdog.resume_all(github, [dead], dry_run=False) == ([], [])
     outage = runner_watchdog.report_unresumed(dead)
-    assert (outage.key, outage.next_step) == ("dead 7", "gh run rerun 7 --failed")
+    assert (outage.key, outage.next_step) == ("dead 7", "gh run rerun 7")
     assert "lost its runner in 3 attempts" in outage.title
 
 

@@ -898,6 +898,8 @@ class Observer:
             self._of_passes, self._steps_of = False, WeakKeyDictionary()
             self.step, self._row = 0, None
         last, steps = self._steps_of.get(owner), self._steps_of
+        if last is not None and not self._backwards and "deepspeed" in sys.modules:
+            return  # ZeRO-3 steps once for each group of parameters
         is_new = last == self.step if last is not None else self.step not in steps.values()
         self.step += more * is_new
         steps[owner] = self.step
