@@ -68,7 +68,7 @@ class CloudFormationStack:
     def discard(self, change_set: str, *, new: bool) -> None:
         """Delete a change set, and the empty stack that was made for that of a new one."""
         self._call("delete_change_set", ChangeSetName=change_set)
-        if new:
+        if new and self.find() is None:  # another set-up may have created it meanwhile
             self._call("delete_stack", StackName=self.name)
 
     def execute(self, change_set: str) -> None:
