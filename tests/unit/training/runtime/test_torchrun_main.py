@@ -1,5 +1,6 @@
 """The messages about workers that failed."""
 
+import atexit
 import gc
 import logging
 import signal
@@ -24,8 +25,9 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
 
 
 @pytest.fixture(autouse=True)
-def garbage_collection() -> Iterator[None]:
-    """Let the garbage collector see the objects of this process again after the test."""
+def garbage_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the garbage collector see the objects of this process again after the test, and at its end."""
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
     yield
     gc.unfreeze()
 
