@@ -41,11 +41,8 @@ def exit_code_of(main: Callable[[], int]) -> int:
     If the reader of our output (`| head`) has closed it, the exit code is still that of `main`; it is
     `ExitCode.NO` if the closed pipe interrupted `main`.
     """
-    # Another thread might wait for a stream here.
-    if threading.current_thread() is threading.main_thread():
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # let it encode every character
-                stream.reconfigure(errors="backslashreplace")
+    if threading.current_thread() is threading.main_thread():  # another thread might wait for a stream here
+        _have_streams()
     with _failure_as_json(sys.argv[1:]) as stdout:
         code = code_of(main)
         if stdout is not None and code and not stdout.has_written and _asks_for_json(sys.argv[1:]):
@@ -96,6 +93,21 @@ def _asks_for_json(words: Sequence[str]) -> bool:
     """Return whether the options of a command ask for JSON; the words after `--` are those of a program."""
     own = words[: words.index("--")] if "--" in words else words
     return "--json" in own or "--format=json" in own or ("--format", "json") in itertools.pairwise(own)
+
+
+def _have_streams() -> None:
+    """Open closed streams on os.devnull, and let every stream encode every character."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        while (
+            descriptor := os.open(os.devnull, os.O_RDWR)
+        ) <= 2:  # otherwise the next opened file would get the stream's descriptor
+            pass
+        os.close(descriptor)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def end_at_once(answer: Callable[[], int]) -> NoReturn:

@@ -237,6 +237,17 @@ def test_names_of_levels_keep_messages_below_each_other() -> None:
 SAY = "import sys; from trainyard.command import handler, output; sys.exit(handler.exit_code_of(lambda: {}))"
 
 
+@pytest.mark.parametrize("closed", ["", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_the_answer_holds_with_streams_that_were_closed(closed: str) -> None:
+    program = SAY.format("output.announce('a', '→') or print('×') or sys.stderr.write('x') and 1")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -c "$0" {closed}', program],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "iso8859-9", "utf-8"])
 def test_the_answer_holds_where_a_character_cannot_be_written(encoding: str) -> None:
     program = SAY.format("print('→ × \\udcff') or 1")
