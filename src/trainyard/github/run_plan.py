@@ -9,6 +9,7 @@ A run needs settings for where to train and where to store. A fresh copy of the 
 a push and the daily run train nothing and end green, and a requested training is refused.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class RunPlan:
         """The plan for the next segment and the watchdog."""
         return {
             "inputs": self.dispatch.inputs(),
-            "segment": self.segment.to_json(),
+            "segment": json.loads(self.segment.to_text()),
             "store": self.store,
             "most_segments": self.most_segments,
         }

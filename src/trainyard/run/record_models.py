@@ -24,6 +24,7 @@ _WORDS = {
     "dataclass_type": "is not an object",
     "list_type": "is not a list",
     "tuple_type": "is not a list",
+    "string_pattern_mismatch": "is not a digest: 64 hex digits in lower case",
 }
 """Messages for pydantic's types of errors, in the terms of JSON."""
 Kind = TypeVar("Kind")

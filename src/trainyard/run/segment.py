@@ -8,44 +8,45 @@ This module only describes a segment. `watch.continuation` decides whether there
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from typing import Annotated, Any
-
-from pydantic import ConfigDict, Field, Strict
-from pydantic.dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.run.record_models import validate_record
-from trainyard.run.untrusted_files import parse_json_object
+from trainyard.run.untrusted_files import parse_json, parse_json_object
 
 _THREAD = r"[A-Z0-9]{2,40}:[0-9]{1,20}\.[0-9]{1,20}"
+# The form of each text of a segment, and what it is.
+_TEXTS = {
+    "lineage": (r"[0-9]{1,18}", "the id of a workflow run"),
+    "commit": (r"[0-9a-f]{40}|[0-9a-f]{64}", "a full commit hash"),
+    "name": (r"[A-Za-z0-9._-]{0,40}", "of letters, digits, dots, - and _, at most 40"),
+    "thread": (rf"(?:{_THREAD})?", "a Slack thread (CHANNEL:TS)"),
+}
+_LEAST = {"number": 1, "run_number": 1, "step": 0, "outages": 0}
 _LARGEST = 10**15
-Counted = Annotated[int, Strict(), Field(ge=1, lt=_LARGEST)]
-Reached = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
 _MANIFEST = re.compile(
     r"(?P<store>(?:s3|file)://[^\s?#]+?)/(?P<key>manifests/run-(?P<number>[1-9]\d{0,14})-(?:manifest|open)(?:-\d+)?\.json)"
 )
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Segment:
     """The position of a workflow run in a lineage."""
 
-    lineage: Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+    lineage: str
     """The id of the lineage's first workflow run."""
-    number: Counted
+    number: int
     """Counted from 1."""
-    run_number: Counted
+    run_number: int
     """The run number in the store: that of the lineage's first workflow run."""
-    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+    commit: str
     """The full commit hash, the same for all segments."""
-    step: Reached = 0
+    step: int = 0
     """The lineage's last known step when this segment was dispatched."""
-    thread: Annotated[str, Field(pattern=rf"^({_THREAD})?$")] = ""
+    thread: str = ""
     """The lineage's Slack thread, CHANNEL:TS; empty if there is none that another machine can use."""
-    outages: Reached = 0
+    outages: int = 0
     """Number of consecutive segments before this one that ended because a service was away."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,40}$")] = ""
+    name: str = ""
     """The name that its workflow gives this call of train.yml, where it calls several."""
 
     @property
@@ -70,8 +71,9 @@ class Segment:
         """Return the same segment with the Slack thread, if it is known now."""
         return replace(self, thread=thread) if re.fullmatch(_THREAD, thread) else self
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_text(self) -> str:
+        """Return the value of the dispatch input `continues`."""
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def first_segment(environment: Mapping[str, str], name: str = "") -> Segment:
@@ -82,16 +84,26 @@ def first_segment(environment: Mapping[str, str], name: str = "") -> Segment:
         raise ConfigError(f"{missing[0]} is not set: this must run in a workflow of GitHub Actions.")
     run_id, run_number, commit = (environment[name] for name in names)
     number = int(run_number) if run_number.isascii() and run_number.isdecimal() else 0
-    values = {"lineage": run_id, "number": 1, "run_number": number, "commit": commit, "name": name}
-    return read_segment(values, what="GitHub's variables")
+    first = Segment(lineage=run_id, number=1, run_number=number, commit=commit, name=name)
+    return read_segment(first.to_text(), what="GitHub's variables")
 
 
-def read_segment(values: Mapping[str, Any], *, what: str = "continues") -> Segment:
-    """Return the segment with these values. Raises ConfigError, because people can type anything there."""
+def read_segment(text: str, *, what: str = "continues") -> Segment:
+    """Parse the text of `Segment.to_text`. Raises ConfigError, because people can type anything there."""
     try:
-        return validate_record(Segment, dict(values))
-    except ValueError as error:
-        raise ConfigError(f"{what}: {error}. Leave it empty: only the workflow itself fills it in.") from None
+        value = parse_json(text, what)
+    except DamagedFileError:
+        value = None
+    if not isinstance(value, dict) or set(value) != set(Segment.__dataclass_fields__):
+        raise _refusal(what, "is not the text that a segment passes to the next")
+    for name, (form, words) in _TEXTS.items():
+        if not (isinstance(value[name], str) and re.fullmatch(form, value[name])):
+            raise _refusal(what, f"{name} is not {words}")
+    for name, least in _LEAST.items():
+        number = value[name]
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LARGEST:
+            raise _refusal(what, f"{name} is not a whole number from {least}")
+    return Segment(**value)
 
 
 @dataclass(frozen=True)
@@ -111,20 +123,21 @@ class Handover:
         segment searches for a checkpoint: on the runner first, then in the store.
         """
         resume = f"{self.store}/manifests/{manifest}" if manifest else "auto"
-        state = {**following.to_json(), "inputs": {**self.inputs, "resume": resume}}
+        state = {**asdict(following), "inputs": {**self.inputs, "resume": resume}}
         return {"continues": json.dumps(state, separators=(",", ":"))}
 
 
 def read_continues(text: str) -> tuple[Segment, dict[str, str]]:
     """Return the segment and the inputs in the dispatch input `continues`. Raises ConfigError."""
+    what = "continues"
     try:
-        value = dict(parse_json_object(text, "continues"))
+        value = dict(parse_json_object(text, what))
     except DamagedFileError:
         value = {}
     inputs = value.pop("inputs", {})
     if not isinstance(inputs, dict):
-        raise ConfigError("continues: inputs is not an object. Leave it empty: the workflow fills it in.")
-    return read_segment(value), {str(name): str(entry) for name, entry in inputs.items()}
+        raise _refusal(what, "inputs is not an object")
+    return read_segment(json.dumps(value)), {str(name): str(entry) for name, entry in inputs.items()}
 
 
 def read_handover(text: str) -> Handover:
@@ -135,7 +148,7 @@ def read_handover(text: str) -> Handover:
             value = value["plan"]
         parts = {name: value[name] for name in ("inputs", "store", "most_segments")}
         inputs = {str(name): str(entry) for name, entry in parts.pop("inputs").items()}
-        return Handover(read_segment(value["segment"], what="plan"), inputs, **parts)
+        return Handover(read_segment(json.dumps(value["segment"]), what="plan"), inputs, **parts)
     except (DamagedFileError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"--plan is no plan of trainyard step plan ({error})") from None
 
@@ -153,3 +166,7 @@ def manifest_place(resume: str) -> ManifestPlace | None:
     """Return the manifest's place if `resume` is its address; None for any other way to resume."""
     match = _MANIFEST.fullmatch(resume)
     return ManifestPlace(match["store"], match["key"], int(match["number"])) if match else None
+
+
+def _refusal(what: str, why: str) -> ConfigError:
+    return ConfigError(f"{what}: {why}. Leave it empty: only the workflow itself fills it in.")

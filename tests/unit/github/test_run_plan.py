@@ -299,3 +299,14 @@ def test_a_container_is_an_image_or_what_github_takes(smoke: Config, text: str, 
 def test_a_hosted_machine_has_less_time(smoke: Config) -> None:
     hosted = STORE | {"TRAINYARD_RUNNER_LABELS": '["ubuntu-24.04"]'}
     assert (plan_run(smoke).job_minutes, plan_run(smoke, variables=hosted).job_minutes) == (480, 355)
+
+
+def test_a_segment_and_the_plan_within_the_output_are_read() -> None:
+    assert read_segment(FIRST.to_text()) == FIRST
+    handover = {
+        "inputs": {},
+        "segment": json.loads(FIRST.to_text()),
+        "store": "s3://ml-runs",
+        "most_segments": 20,
+    }
+    assert read_handover(json.dumps({"segment": "1", "plan": handover})).segment == FIRST

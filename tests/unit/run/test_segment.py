@@ -1,12 +1,13 @@
 """The state that one segment passes to the next, and texts that people must not type there."""
 
+import json
 from typing import Any
 
 import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
-from trainyard.run.segment import Segment, first_segment, read_continues, read_segment
+from trainyard.run.segment import Segment, first_segment, read_segment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FIRST = Segment("4711", 1, 812, COMMIT)
@@ -26,7 +27,7 @@ def test_the_next_segment_is_of_the_same_run_at_the_same_commit() -> None:
 
 def test_what_is_handed_on_is_read_back() -> None:
     following = FIRST.next(step=7)
-    assert read_segment(following.to_json()) == following
+    assert read_segment(following.to_text()) == following
 
 
 @each_case(
@@ -42,19 +43,20 @@ def test_what_is_handed_on_is_read_back() -> None:
         ({"step": -1}, "step"),
         ({"outages": 1.5}, "outages"),
         ({"name": "a b"}, "name"),
-        ({"more": 1}, "more"),
+        ({"more": 1}, "is not the text that a segment passes to the next"),
     ],
 )
 def test_anything_else_is_refused_by_name(change: dict[str, Any], named: str) -> None:
+    text = json.dumps(json.loads(FIRST.to_text()) | change)
     with pytest.raises(ConfigError, match=named) as caught:
-        read_segment(FIRST.to_json() | change)
+        read_segment(text)
     assert "Leave it empty" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", "null"])
 def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="continues"):
-        read_continues(text)
+        read_segment(text)
 
 
 def test_outside_of_a_workflow_run_there_is_no_segment() -> None:

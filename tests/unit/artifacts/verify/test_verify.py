@@ -158,7 +158,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "a digest that is none": (
         lambda store: edit(store / MANIFEST, objects=[{"key": "run-1/a", "size": 1, "sha256": "abc0"}]),
-        (f"{MANIFEST}: not a readable manifest (objects.0.sha256: String should match pattern",),
+        (f"{MANIFEST}: not a readable manifest (objects.0.sha256 is not a digest",),
     ),
     "a manifest that points outside the store": (
         lambda store: list_more(store / MANIFEST, OUTSIDE),
