@@ -57,7 +57,7 @@ def test_a_program_without_a_lock_is_named_before_it_is_sent(
     assert warning.startswith("program.lock: not set") and "repeatable" in warning
     assert lock_warnings(config(*given, "program.lock=pins.txt"), planned) == []
     assert lock_warnings(config("compute.strategy=ddp"), plan("compute.strategy=ddp")) == []
-    (tmp_path / "uv.lock").touch()
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "numpy"\nversion = "2.4.0"\n')
     assert lock_warnings(config(*given), planned) == []
 
 

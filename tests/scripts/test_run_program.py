@@ -103,7 +103,7 @@ class World:
 
     def words(self, **changes: Any) -> list[str]:
         words = ["--config", str(self.config(**changes)), "--run-dir", str(self.run_dir)]
-        return [*words, "--nodes", str(self.nodes)]
+        return [*words, "--num-nodes", str(self.nodes)]
 
     def run(self, **changes: Any) -> subprocess.CompletedProcess[str]:
         given = {"TRAINYARD_RUN_ID": "llama", **self.environment}

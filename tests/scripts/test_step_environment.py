@@ -81,7 +81,7 @@ def test_another_process_on_the_gpu_is_named_and_refuses_nothing(
     other = subprocess.Popen(["sleep", "300"], env={"PATH": os.environ["PATH"], **(job if is_job else {})})
     try:
         processes = f"echo {other.pid}, sleep, 1978, GPU-1; echo 1, another, [N/A], GPU-1"
-        gpu = f"cat {ROOT}/tests/fixtures/nvidia/h200-580.159.04/q.xml"
+        gpu = f"cat '{ROOT}/tests/fixtures/nvidia/h200-580.159.04/q.xml'"
         path = say(tmp_path, f'case "$1" in *compute-apps*) {processes} ;; *) {gpu} ;; esac')
         config = tmp_path / "config.yaml"
         config.write_text("recipe: command\nmodel: {name: a}\nprogram: {command: [sleep, '1']}\n")

@@ -155,24 +155,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 9_313),
-    "training": (9_500, 9_777),
-    "gateways": (7_500, 8_213),
-    "jobs": (6_500, 7_541),
-    "artifacts": (6_500, 6_615),
-    "programs": (5_500, 8_833),
+    "commands": (8_000, 9_329),
+    "training": (9_500, 9_778),
+    "gateways": (7_500, 8_220),
+    "jobs": (6_500, 7_553),
+    "artifacts": (6_500, 6_627),
+    "programs": (5_500, 8_835),
     "report": (4_800, 5_318),
     "image": (3_900, 4_446),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
-    "run": (2_500, 3_211),
+    "run": (2_500, 3_229),
     "plan": (2_500, 2_500),
     "watch": (2_500, 2_500),  # 1,800, and 700 for the causes of failures
     "config": (1_500, 2_301),
     "proof": (2_400, 2_815),
-    REST: (2_200, 4_547),
-    "src": (72_000, 83_395),
-    "tests": (75_000, 84_484),
+    REST: (2_200, 4_560),
+    "src": (72_000, 83_477),
+    "tests": (75_000, 84_500),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -138,7 +138,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
     )
     nodes = "nodes that another program uses, although this pod alone starts it, as on Ray"
-    parser.add_argument("--nodes", type=arguments.positive, metavar="N", help=nodes)
+    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help=nodes)
     grace = "time from SIGTERM to the end of the pod; default: 30s"
     parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
@@ -314,7 +314,7 @@ def pod_of(args: argparse.Namespace, config: "Config") -> Pod:
         may_adopt=True,
         grace=args.grace,
         processes=args.nproc_per_node,
-        nodes=args.nodes,
+        nodes=args.num_nodes,
         prepares=not config.is_program,
         tests_network=config.compute.network_test and has_several_nodes(args.nproc_per_node),
     )

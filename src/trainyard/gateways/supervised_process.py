@@ -228,14 +228,21 @@ class _Stop(SignalHandler):
     def _write_stacks(self) -> None:
         """Let each Python process end by SIGABRT, at which faulthandler writes its stacks; parents last.
 
-        A launcher that ends leaves its workers to nobody, so all are remembered until they are killed.
+        A launcher ends all workers when one has ended, so it stands still until its turn. One that ends leaves
+        its workers to nobody, so all are remembered until they are killed.
         """
         assert self._group is not None
         self._below = family(self._group)
-        for process in reversed(self._below):
-            if process.is_python() and process.environment().get("PYTHONFAULTHANDLER") == "1":
-                send([process], signal.SIGABRT)
-                time.sleep(_STACK_SECONDS)
+        pythons = [
+            process
+            for process in reversed(self._below)
+            if process.is_python() and process.environment().get("PYTHONFAULTHANDLER") == "1"
+        ]
+        send(pythons, signal.SIGSTOP)
+        for process in pythons:
+            for number in (signal.SIGABRT, signal.SIGCONT):
+                send([process], number)
+            time.sleep(_STACK_SECONDS)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         timer = threading.Timer(seconds, call)

@@ -40,7 +40,7 @@ DISK: Mapping[str, Reader] = {
 }
 STORE: Mapping[str, Reader] = {
     "list": _of_store("store_ls"),
-    "list json": _of_store("store_ls", "--json", "--depth", "listing"),
+    "list json": _of_store("store_ls", "--json"),
     "prune": _of_store("store_prune", "--all-runs", "--keep-last", "1"),
     "promote": _of_store(
         *("store_promote", "--run-number", "1", "--step", "newest", "--name", "best", "--dry-run")

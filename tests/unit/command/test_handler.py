@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -108,17 +107,3 @@ def test_the_end_at_once_is_the_answer_or_a_no_where_nothing_answers(monkeypatch
     assert codes == [1]
     os.close(writer)
     os.close(reader)
-
-
-def test_imports_are_seldom_searched_for_garbage() -> None:
-    program = "import gc; from trainyard.command.handler import exit_code_of\n"
-    program += "exit_code_of(lambda: print(gc.get_threshold()[0]) or 0)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) > 10_000
-
-
-def test_the_end_of_a_process_searches_nothing_for_garbage() -> None:
-    program = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
-    program += "from trainyard.command.handler import exit_code_of; exit_code_of(lambda: 0)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "True\n", "registered first, it runs last"

@@ -51,7 +51,7 @@ def test_no_nvidia_smi_means_no_gpu_and_no_trouble(tmp_path: Path, monkeypatch: 
 def test_the_drivers_answer_is_read_or_is_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, code: int, trouble: str | None
 ) -> None:
-    say(tmp_path, f"sed '{change}' {RECORDED / 'q.xml'}; exit {code}", monkeypatch)
+    say(tmp_path, f"sed '{change}' '{RECORDED / 'q.xml'}'; exit {code}", monkeypatch)
     answer = query_gpus()
     assert (answer.trouble or "").startswith(trouble or "") and bool(answer.trouble) == bool(trouble)
     found = [(gpu.name, gpu.driver, gpu.memory_total_bytes) for gpu in answer.gpus]
@@ -90,7 +90,7 @@ def test_without_nvidia_smi_the_device_files_count(tmp_path: Path, monkeypatch: 
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert visible_gpus({}, devices=tmp_path) == 3
-    say(tmp_path, f"cat {RECORDED / 'q.xml'}", monkeypatch)
+    say(tmp_path, f"cat '{RECORDED / 'q.xml'}'", monkeypatch)
     assert visible_gpus({}, devices=tmp_path) == 1
 
 

@@ -14,7 +14,7 @@ from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, pla
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
-from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover
+from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover, read_segment
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -48,8 +48,9 @@ def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str,
         assert made.processes_per_node * made.nodes == 8 * nodes
         assert ("NCCL_DEBUG" in made.environment) is (nodes > 1)
         assert made.program.once is (recipe == "verl")
-        nodes_of_all = ["--nodes", str(nodes)] if recipe == "verl" and nodes > 1 else []
-        assert [word for word in made.program.command if word in ("--nodes", str(nodes))][:2] == nodes_of_all
+        nodes_of_all = ["--num-nodes", str(nodes)] if recipe == "verl" and nodes > 1 else []
+        command = made.program.command
+        assert [word for word in command if word in ("--num-nodes", str(nodes))][:2] == nodes_of_all
         assert load_config_text(made.program.files["config.yaml"])["recipe"] == recipe
         assert objects(made)
 

@@ -64,7 +64,8 @@ def test_a_command_is_named_plainly_where_the_shell_finds_it(monkeypatch: pytest
 def test_the_path_of_the_command_is_named_where_its_environment_is_not_the_active_one(
     active: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("VIRTUAL_ENV")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("MAKELEVEL", raising=False)
     if active:
         monkeypatch.setenv("VIRTUAL_ENV", active)
     monkeypatch.setattr(sys, "base_prefix", "/usr")

@@ -18,7 +18,7 @@ def pod_program(name: str, config: Config, plan: JobSpec, *, once: bool = False)
     pod, is_for_all = config.cluster.pod, once and plan.nodes > 1
     return Program(
         name,
-        run_pod_command(config, plan, *(("--nodes", str(plan.nodes)) if is_for_all else ())),
+        run_pod_command(config, plan, *(("--num-nodes", str(plan.nodes)) if is_for_all else ())),
         once=once,
         directory=pod.directory or "",
         python=pod.python,
