@@ -228,8 +228,8 @@ class _Stop(SignalHandler):
     def _write_stacks(self) -> None:
         """Let each Python process end by SIGABRT, at which faulthandler writes its stacks; parents last.
 
-        A launcher ends all workers when one has ended, so it stands still until its turn. One that ends leaves
-        its workers to nobody, so all are remembered until they are killed.
+        A launcher ends all workers when one has ended, so it stands still until its turn. One that ends
+        leaves its workers to nobody, so all are remembered until they are killed.
         """
         assert self._group is not None
         self._below = family(self._group)
