@@ -9,7 +9,7 @@ tests execute the line, and only those run, on a copy of the working tree, until
 Reads:   the working tree; --before FILE: an earlier output, whose noticed changes are repeated
 Writes:  a temporary copy; a line a change on stdout: verdict, change, test
 Exit codes: 0 done, 1 with --before: a change that was noticed no longer is
-Example: benchmarks/mutations.py > before.txt; (work); benchmarks/mutations.py --before before.txt
+Example: benchmarks/mutations.py --before benchmarks/mutations.tsv
 """
 
 import argparse
