@@ -168,7 +168,7 @@ class ProgramException(Section):
 
 
 class Observed(Section):
-    """What the observer reported from inside a program (`recipe: command` and presets)."""
+    """Facts that the observer reported from inside a program (`recipe: command` and presets)."""
 
     processes: list[Any] = []
     """The processes that trained: pid, rank, script and optimizer steps."""

@@ -121,14 +121,14 @@ class Bucket:
                     return None
                 if last or code not in _DAMAGED + _BUSY + _EXPIRED:
                     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-                    raise _refusal(code, status)(self.explained(operation, error)) from None
+                    raise _refusal(code, status)(self.refusal_text(operation, error)) from None
                 if code in _EXPIRED:
                     self._renew_credentials(client)
             except (ResponseParserError, ValueError, OverflowError) as error:  # invalid time or number
                 if last:
-                    raise ServiceError(self.explained(operation, error)) from None
+                    raise ServiceError(self.refusal_text(operation, error)) from None
             except BotoCoreError as error:
-                raise ServiceError(self.explained(operation, error)) from None
+                raise ServiceError(self.refusal_text(operation, error)) from None
             wait_before_retry(attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -146,7 +146,7 @@ class Bucket:
     def _connect(self) -> Any:
         return connect(attempts=self.attempts, call_seconds=self._call_seconds)
 
-    def explained(self, operation: str, error: Exception) -> str:
+    def refusal_text(self, operation: str, error: Exception) -> str:
         """Return an error message for the person who can fix the problem."""
         return explain_refusal(error, bucket=self.name, operation=operation, endpoint=self.endpoint)
 

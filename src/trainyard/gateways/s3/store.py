@@ -216,7 +216,7 @@ class S3Store:
                 except (BotoCoreError, OSError) as error:
                     attempt = 1 if done - before >= _CHUNK_BYTES else attempt + 1
                     if attempt >= self._bucket.attempts:
-                        raise ServiceError(self._bucket.explained("get_object", error)) from None
+                        raise ServiceError(self._bucket.refusal_text("get_object", error)) from None
             wait_before_retry(attempt)
 
     def _require_end(self, key: str, etag: str, requested: Mapping[str, str]) -> None:

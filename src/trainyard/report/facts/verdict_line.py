@@ -66,12 +66,12 @@ def _of_state(facts: RunFacts) -> Headline:
             prove = prove_command(facts.directory)
             return Headline(RunVerdict.DEGRADED, "Trained, not proven yet", reason, prove)
         case Status.STOPPED:
-            return Headline(RunVerdict.DEGRADED, f"{_ended(facts, 'Stopped')}{at}", detail, again)
+            return Headline(RunVerdict.DEGRADED, f"{_end_word(facts, 'Stopped')}{at}", detail, again)
         case Status.FAILED:
             where = where_it_ended(facts.outcome, facts.steps)
             return Headline(
                 RunVerdict.FAILED,
-                f"{_ended(facts, 'Failed')} {where}".strip(),
+                f"{_end_word(facts, 'Failed')} {where}".strip(),
                 ". ".join(filter(None, (with_advice(detail, facts.outcome), root_error(facts)))),
                 again,
             )
@@ -83,7 +83,7 @@ def _of_state(facts: RunFacts) -> Headline:
             return Headline(RunVerdict.DEGRADED, "Nothing on record yet")
 
 
-def _ended(facts: RunFacts, word: str) -> str:
+def _end_word(facts: RunFacts, word: str) -> str:
     """Return `Interrupted` for a run that Ctrl-C ended, else `word`."""
     return "Interrupted" if facts.outcome.get("exit_code") == ExitCode.INTERRUPTED else word
 
