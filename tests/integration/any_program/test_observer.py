@@ -223,8 +223,12 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
 
 
 ENDS = """
-import copy, multiprocessing, os, signal, sys, torch, torch._dynamo
+import copy, multiprocessing, os, signal, sys, torch, torch._dynamo, traceback
 from sys import exit
+
+def fail(mode, where):
+    if mode.startswith(where):
+        raise RuntimeError(where)
 
 @torch.compile(backend="eager")
 def step_of(optimizer, loss):
@@ -260,6 +264,18 @@ def train(mode, steps=30):
             type(optimizer).step.__wrapped__(optimizer)  # without its hooks, as a CUDA graph steps
         elif mode != "never stepped":
             optimizer.step()
+        if step == steps - 1:
+            try:
+                fail(mode, "caught in the loop")
+            except RuntimeError:
+                traceback.print_exc()
+            if mode.startswith("left the loop"):
+                torch.save({"model": net.state_dict(), "step": steps}, f"{mode}.pt")
+            fail(mode, "left the loop")
+    try:
+        fail(mode, "behind the loop")
+    except RuntimeError:
+        traceback.print_exc()
     saved = kept if mode in ("untrained copy", "average") else net
     saved = {"model": saved.state_dict(), "step": steps}
     if mode == "another model":
@@ -303,7 +319,14 @@ for mode in MODES:
         if mode != "worker is stopped":
             process.join()
     else:
-        train(mode)
+        try:
+            train(mode)
+        except RuntimeError:
+            traceback.print_exc()
+    if mode == "left the loop and began again":
+        train("ok")
+    if mode == "left the loop and left":
+        os._exit(0)
     if mode == "raise SystemExit":
         raise SystemExit(7)
     exit(7 if mode == "exit" else 0)
@@ -327,7 +350,12 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "program of export": (True, "trained", None, None),
     "raise SystemExit": (True, "trained", "SystemExit: 7", None),
     "exit": (True, "trained", "SystemExit: 7", None),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:61)", None),
+    "caught in the loop": (True, "trained", None, None),
+    "behind the loop": (True, "trained", None, None),
+    "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
+    "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
+    "left the loop and began again": (True, "trained", None, None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:77)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),

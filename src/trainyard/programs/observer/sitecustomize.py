@@ -262,6 +262,28 @@ def find_cause(error: Any) -> tuple[Any, str, str]:
     return error, cause, code
 
 
+def has_left_loop(trace: Any, sites: dict[Any, int], frame: Any) -> bool:
+    """Return whether an exception has ended a loop that made steps.
+
+    `sites` has the line of each function at which it was when a step was made, and `frame` is one that runs
+    now: the loop of the function that handles the exception may have the handler in it, and continue.
+    """
+    modules, first = sys.modules, trace.tb_frame
+    while frame is not None and frame is not first:
+        frame = frame.f_back
+    while trace is not None:
+        code, handler = trace.tb_frame.f_code, frame.f_lineno if trace.tb_frame is frame else 0
+        if code in sites:
+            lines = modules["linecache"].getlines(code.co_filename, trace.tb_frame.f_globals)
+            for loop in modules["ast"].walk(modules["ast"].parse("".join(lines))):
+                if type(loop).__name__ in ("For", "While", "AsyncFor"):
+                    its_lines = range(loop.lineno, loop.end_lineno + 1)
+                    if sites[code] in its_lines and trace.tb_lineno in its_lines and handler not in its_lines:
+                        return True
+        trace = trace.tb_next
+    return False
+
+
 class Weights:
     """Some numbers of the parameters that a process trains, as they were before its first step.
 
@@ -498,6 +520,7 @@ class Observer:
         self._background = 0
         self._modules: dict[str, tuple[int, int]] = {}
         self._thread = 0  # the one that steps
+        self._sites: dict[Any, int] = {}  # the line of each function that was running at a step
         self._thread_exception: dict[str, str] = {}  # which ended it
         self._code = 0  # given to os._exit
         self._stopped: set[int] = set()  # children that this process itself has sent a signal
@@ -580,6 +603,7 @@ class Observer:
         self._watch(torch.Tensor, "backward", before=self._keep_loss, after=self._sample_leaves)
         self._watch(os, "_exit", before=self._leave)
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
+        self._watch(modules["traceback"].TracebackException, "__init__", before=self._note_caught)
         self._watch(torch, "load", before=self._note_read)
         scripts = map(vars(torch.jit).get, ("ScriptModule", "RecursiveScriptModule"))
         for owner in (torch, torch.jit, vars(torch).get("export"), *scripts):
@@ -759,6 +783,15 @@ class Observer:
         if get_ident() == self._thread and not isinstance(ended.exc_value, SystemExit):
             self._thread_exception = self._describe(ended.exc_value, ended.exc_traceback)
 
+    def _note_caught(self, _text: Any, _type: Any, error: Any, trace: Any, **_options: Any) -> None:
+        """Keep an exception that ended the loop of the training, if the program prints its traceback.
+
+        It caught the exception, and may end with 0. One that it prints in the loop has not ended it.
+        """
+        is_of_training = self.step and trace is not None and get_ident() == self._thread
+        if is_of_training and has_left_loop(trace, self._sites, sys._getframe()):
+            self._thread_exception = self._describe(error, trace)
+
     def watch_run(self, module: Any) -> None:
         """Hook into what a process of multiprocessing runs, which catches every exception."""
 
@@ -920,14 +953,22 @@ class Observer:
             is_compared |= now - self._row_time >= ROW_SECONDS
             self._row_time = now
             self._begin_row()
-        if is_compared and not self._weights.have_changed:
-            self._weights.compare()
+        if is_compared:
+            self._note_sites()
+            if not self._weights.have_changed:
+                self._weights.compare()
         if self._rows:
             self._write_rows()
         if not self._has_machine:
             self._note_machine()
         if self._open:
             self._report_closed()
+
+    def _note_sites(self) -> None:
+        frame: Any = sys._getframe()
+        while frame is not None:
+            self._sites[frame.f_code] = frame.f_lineno
+            frame = frame.f_back
 
     def _note_figures(self, figures: dict[str, float]) -> None:
         """Take what a library says of the last step; a loss that was observed in it is better."""
