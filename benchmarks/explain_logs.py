@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compare `trainyard explain` with labels: class, retry, and whether the deciding fact is shown.
 
-FOLDER has one file a log, and labels.tsv with the columns file, class, retry (yes, no, or other: on another
-node only), and optionally exit (1 if absent), origin (`single`: one machine, where `other` means no) and fact
-(words that the shown lines must have). Excerpts of other people's logs are not part of this repository.
+FOLDER has one file a log, and labels.tsv with the columns file, class, retry (yes, no, unknown, or other: on
+another node only), and optionally exit (1 if absent), origin (`single`: one machine, where `other` means no)
+and fact (words that the shown lines must have). Excerpts of other people's logs are not part of this
+repository; explained_threads.tsv has addresses, labels and answers of the last set.
 
 Reads:      FOLDER
 Writes:     a line for each wrong answer, and the figures
@@ -43,10 +44,9 @@ def judge(label: dict[str, str], text: str) -> list[str]:
     """Return what is right about a log, and print what is wrong."""
     found = explain_logs([log_of(label["file"], text)], int(label.get("exit") or 1))
     klass, fact, is_cluster = str(found.klass), label.get("fact") or "", label.get("origin") != "single"
-    means_yes = {"yes": True, "other": is_cluster}
-    is_right = means_yes.get(found.retry, False) == means_yes.get(label["retry"], False)
-    if found.retry == "unknown":
-        is_right = label["retry"] != "no"
+    means_yes = {"yes": True, "no": False, "other": is_cluster}  # unknown: once, so only a no contradicts it
+    got, wanted_yes = means_yes.get(found.retry), means_yes.get(label["retry"])
+    is_right = got == wanted_yes or (None in (got, wanted_yes) and False not in (got, wanted_yes))
     verdict = "right" if klass == label["class"] else "unsaid" if klass == "unknown" else "wrong"
     if verdict == "wrong" or not is_right:
         wanted = f"{label['class']} {label['retry']}"

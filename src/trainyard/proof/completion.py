@@ -26,10 +26,7 @@ _FIGURES = ("first_loss", "final_loss", "validation_loss", "bits_per_byte")
 def completion_problem(
     run: RecordedFacts, rows: Iterable[RecordedFacts | None], course: Course, *, settings: Mapping[str, Any]
 ) -> str | None:
-    """Return why the run does not count as trained.
-
-    None when it does. `settings` come from its `config.yaml`.
-    """
+    """Return why the run does not count as trained; `settings` come from its `config.yaml`."""
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if not outcome:
         return f"no outcome on record, so the run was cut off; {_last_row(rows)}"
@@ -50,9 +47,7 @@ def completion_problem(
 
 
 def is_unfinished(run: RecordedFacts) -> bool:
-    """Return whether the run's own record says that it did not succeed or has steps left, so it can be
-    resumed.
-    """
+    """Return whether the run's own record says that it can be resumed: it failed, or has steps left."""
     outcome, plan = section_or_empty(run, "outcome"), section_or_empty(run, "plan")
     if is_program_run(run):
         return _short_of(outcome, integer_or_none(plan.get("steps"))) is not None
@@ -68,9 +63,7 @@ def _last_row(rows: Iterable[RecordedFacts | None]) -> str:
 
 
 def _short_of(outcome: RecordedFacts, planned: int | None) -> str | None:
-    """Return why the outcome of a program does not show that it ended well, with all steps if a number was
-    requested.
-    """
+    """Return why the outcome of a program does not show that it ended well, with all requested steps."""
     done = integer_or_none(outcome.get("steps"))
     if (problem := _bad_end(outcome, planned)) is not None:
         return problem
@@ -101,10 +94,8 @@ def steps_of_program(outcome: RecordedFacts) -> int:
 
 def _other_length(plan: RecordedFacts, settings: Mapping[str, Any]) -> str | None:
     """Return how the steps requested differ from those of the configuration."""
-    planned, requested = (
-        integer_or_none(plan.get("steps")),
-        integer_or_none(setting(settings, "program.steps")),
-    )
+    planned = integer_or_none(plan.get("steps"))
+    requested = integer_or_none(setting(settings, "program.steps"))
     if requested is None and setting(settings, "recipe") != COMMAND:  # a preset uses training.max_steps
         requested = integer_or_none(setting(settings, "training.max_steps"))
     if planned == requested:
@@ -121,25 +112,14 @@ def _program_records_problem(
     The program decides which steps it logs, and whether it logs the last one.
     """
     done = integer_or_none(outcome.get("steps")) or 0
-    cadence = Cadence(
-        last=done,
-        begins_after=course.begins_after,
-        free_until=0,
-        log_steps=None,
-        validation_steps=None,
-        validates=False,
-        logs_last=False,
-    )
-    read = judge_rows(rows, cadence)
+    read = judge_rows(rows, Cadence(done, course.begins_after, logs_last=False))
     from_zero = read.counts_from_zero and read.last_step == done
     if read.problem is None and outcome.get("counts_from_zero") is True and not from_zero:
         return f"the outcome says that the steps are 0 to {done:,}, the rows differ"
     tensors = course.tensors.get(str(section_or_empty(outcome, "checkpoint").get("manifest_sha256")), {})
     if read.problem is None and tensors.get("nan"):
         return "the last checkpoint has NaN in its tensors"
-    return read.problem or _other_figures(
-        outcome, read.figures, ("first_loss", "final_loss", "validation_loss")
-    )
+    return read.problem or _other_figures(outcome, read.figures, _FIGURES[:3])
 
 
 def _unfinished(outcome: RecordedFacts, planned: int | None) -> str | None:

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trainyard.proof.recorded_events import STARTS
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
 from trainyard.watch.network_record import EVENT, judge_event
 from trainyard.watch.network_verdict import Network, NetworkVerdict
 
-_STARTS = ("started", "resumed")
 _NO_LOG = (
     "run it with this version of Trainyard, and leave NCCL_DEBUG and NCCL_DEBUG_FILE unset; "
     "compute.network=tcp trains over TCP, which is slower and needs no proof"
@@ -76,7 +76,7 @@ def _starts(run: RecordedFacts, events: Sequence[RecordedFacts]) -> list[_Start]
     A run that was ended before its first step still shows the network of that start.
     """
     done = integer_or_none(section_or_empty(run, "outcome").get("steps"))
-    places = [index for index, event in enumerate(events) if event.get("event") in _STARTS]
+    places = [index for index, event in enumerate(events) if event.get("event") in STARTS]
     found: list[_Start] = []
     until: float = math.inf if done is None else max(done, 1)
     for index, end in zip(reversed(places), [len(events), *reversed(places)], strict=False):

@@ -424,23 +424,23 @@ def _repeatable_part(
         text = "config.yaml is missing or no longer the run's: its SHA-256 is not the one in run.json"
         step = f"restore {place.run_directory}/config.yaml, for example from the store"
         return Part("repeatable", False, text, step)
-    if (mixture := mixed_origin(run)) is not None:
-        return Part("repeatable", False, mixture, f"train it in one piece: {place.again}")
-    if (changed := changed_inputs(run)) is not None:
-        return Part("repeatable", False, changed, f"train it again without changing them: {place.again}")
-    if (seed := changed_seed(run, configuration.settings)) is not None:
-        return Part("repeatable", False, seed, f"train it again: {place.again}")
     fingerprint = section_or_empty(run, "data").get("fingerprint")
-    if again.data not in (None, fingerprint):
-        text = f"the prepared data has the fingerprint {again.data}, run.json has {fingerprint}"
-        step = f"prepare the run's own data again, or train with these: {place.again}"
-        return Part("repeatable", False, text, step)
-    if again.data_problem is not None:
-        step = f"train it again, which also prepares the data again: {place.again}"
-        return Part("repeatable", False, again.data_problem, step)
-    if again.image_problem is not None:
-        step = f"push that image again, or train in one that its registry keeps: {place.again}"
-        return Part("repeatable", False, again.image_problem, step)
+    other_data = f"the prepared data has the fingerprint {again.data}, run.json has {fingerprint}"
+    # What changed, and what to do about it.
+    changes = (
+        (mixed_origin(run), "train it in one piece"),
+        (changed_inputs(run), "train it again without changing them"),
+        (changed_seed(run, configuration.settings), "train it again"),
+        (
+            None if again.data in (None, fingerprint) else other_data,
+            "prepare the run's own data again, or train with these",
+        ),
+        (again.data_problem, "train it again, which also prepares the data again"),
+        (again.image_problem, "push that image again, or train in one that its registry keeps"),
+    )
+    for problem, step in changes:
+        if problem is not None:
+            return Part("repeatable", False, problem, f"{step}: {place.again}")
     note = f"; {again.image_note}" if again.image_note else ""
     return Part("repeatable", True, f"{provenance_line(run)}{note}")
 

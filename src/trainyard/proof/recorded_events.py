@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.proof.recorded_facts import RecordedFacts, integer_or_none, section_or_empty
 
 _NAMED_RETRIES = 3
-_STARTS = ("started", "resumed")
+STARTS = ("started", "resumed")
 _ENDS = ("finished", "preempted", "interrupted")
 _SPOILS_THE_END = ("started", "resumed", "failed", "checkpoint_failed")
 
@@ -59,7 +59,7 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
 
 
 def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
-    last = max((at for at, event in enumerate(events) if event.get("event") in _STARTS), default=0)
+    last = max((at for at, event in enumerate(events) if event.get("event") in STARTS), default=0)
     reasons = (each.get("reason") for each in events[last:] if each.get("event") == "checkpoint_rejected")
     return tuple(reason for reason in reasons if isinstance(reason, str))
 
@@ -73,7 +73,7 @@ def _unreadable(lines: Sequence[RecordedFacts | None]) -> str | None:
 
 
 def _start_problem(events: list[RecordedFacts], parent: object) -> str | None:
-    first = next((event for event in events if event.get("event") in _STARTS), None)
+    first = next((event for event in events if event.get("event") in STARTS), None)
     if first is None:
         return "events.jsonl does not say that the run started"
     if first.get("event") == "resumed" and (parent is None or first.get("manifest_sha256") != parent):
@@ -87,7 +87,7 @@ def _hang_problem(events: list[RecordedFacts]) -> str | None:
         if event.get("event") != "hang_suspected":
             continue
         later = [after for after in events[index + 1 :] if after.get("status") != "failed"]
-        if not later or later[0].get("event") not in _STARTS:
+        if not later or later[0].get("event") not in STARTS:
             return f"a hang was suspected{_at(event)}"
     return None
 
@@ -119,14 +119,14 @@ def _at(event: RecordedFacts) -> str:
 
 def _begins_after(events: list[RecordedFacts]) -> int:
     """Return the step before the run's first one: 0, unless every start of the run was a resumption."""
-    starts = [event for event in events if event.get("event") in _STARTS]
+    starts = [event for event in events if event.get("event") in STARTS]
     if not starts or any(event["event"] == "started" for event in starts) or _not_resumed(events):
         return 0
     return integer_or_none(starts[0].get("step")) or 0
 
 
 def _retries(events: list[RecordedFacts], parent: object) -> str:
-    starts = [event for event in events if event.get("event") in _STARTS]
+    starts = [event for event in events if event.get("event") in STARTS]
     again = [event for event in starts[1:] if event["event"] == "resumed"]
     if starts and starts[0]["event"] == "resumed" and starts[0].get("manifest_sha256") != parent:
         again.insert(0, starts[0])
@@ -159,7 +159,7 @@ def _not_resumed(events: list[RecordedFacts]) -> list[tuple[RecordedFacts, int]]
     start = None
     for event in events:
         name, step = event.get("event"), integer_or_none(event.get("step"))
-        if name in _STARTS:
+        if name in STARTS:
             start = event if name == "resumed" else None
         elif name == "not_resumed" and step is not None and start is not None:
             found.append((start, step))
@@ -186,7 +186,7 @@ def _skipped_steps(events: list[RecordedFacts]) -> frozenset[int]:
     skipped: set[int] = set()
     for event in events:
         step = integer_or_none(event.get("step"))
-        if event.get("event") in _STARTS:
+        if event.get("event") in STARTS:
             skipped = {each for each in skipped if each <= (step or 0)}
         elif event.get("event") == "step_skipped" and step is not None:
             skipped.add(step)

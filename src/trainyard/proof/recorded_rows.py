@@ -22,12 +22,12 @@ class Cadence:
     """The step of the last row."""
     begins_after: int
     """The step the run started from."""
-    free_until: int
+    free_until: int = 0
     """Up to this step, another configuration decided which steps were logged."""
-    log_steps: int | None
+    log_steps: int | None = None
     """Steps between two rows; None when not known, and then the steps only have to increase."""
-    validation_steps: int | None
-    validates: bool
+    validation_steps: int | None = None
+    validates: bool = False
     logs_last: bool = True
     """Whether the last step and a loss are due in a row; another program decides what it logs."""
     skipped: frozenset[int] = frozenset()

@@ -117,25 +117,7 @@ def _divided(before: RecordedFacts, after: RecordedFacts) -> list[str]:
 
 
 def _named(keys: list[str]) -> str:
-    names = {
-        "commit": "another commit",
-        "diff_sha256": "another working tree",
-        "lock_sha256": "another lock",
-        "config_sha256": "another config",
-        "image_digest": "another image",
-        "program_sha256": "another command",
-        "data_sha256": "other data",
-        "device": "another device",
-        "device_name": "another device",
-        "threads": "other threads",
-        "simd_bits": "another vector width",
-        "torch": "another torch",
-        "world_size": "another world size",
-        "local_world_size": "other processes per machine",
-        "nccl": "another NCCL",
-        "nccl_algorithm": "another NCCL algorithm",
-        "nccl_protocol": "another NCCL protocol",
-    }
+    names = ORIGIN_KEYS | TOPOLOGY_KEYS
     return " and ".join(dict.fromkeys(names[key] for key in keys))
 
 

@@ -33,53 +33,34 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+class _Place:
+    """A file or a folder of a run directory, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunDirectory", _: type) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """A run's directory. Nothing is created until `create`."""
 
     path: Path
 
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events_file(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def evaluations_file(self) -> Path:
-        """Missing if no checkpoint of the run was evaluated."""
-        return self.path / "evaluations.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def output(self) -> Path:
-        """The folder for what another program writes itself; nothing else does."""
-        return self.path / "output"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report"
+    run_file = _Place("run.json")
+    config_file = _Place("config.yaml")
+    metrics_file = _Place("metrics.jsonl")
+    events_file = _Place("events.jsonl")
+    # Missing if no checkpoint of the run was evaluated.
+    evaluations_file = _Place("evaluations.jsonl")
+    checkpoints = _Place("checkpoints")
+    logs = _Place("logs")
+    # For what another program writes itself; nothing else does.
+    output = _Place("output")
+    tensorboard = _Place("tensorboard")
+    report = _Place("report")
 
     @property
     def own_paths(self) -> tuple[Path, ...]:

@@ -68,6 +68,10 @@ _ADVICE = {
 """Text before the command that resumes, if the failure itself has no advice."""
 
 
+_KEYS = {"kind": "class", "changes": "set"}
+"""The keys of a record whose names differ from the fields."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """A failure as recorded in `run.json`."""
@@ -87,16 +91,8 @@ class Failure:
     """Whether a retry recovers from it: `yes`, `no`, `other` (on another node) or `unknown`."""
 
     def to_json(self) -> dict[str, Any]:
-        facts = {
-            "class": self.kind,
-            "step": self.step,
-            "fix": self.fix or None,
-            "set": dict(self.changes) or None,
-            "from_step": self.from_step,
-            "error": self.error or None,
-            "retry": self.retry or None,
-        }
-        return {key: value for key, value in facts.items() if value is not None}
+        facts = {_KEYS.get(name, name): value for name, value in vars(self).items()}
+        return {key: value for key, value in facts.items() if value not in (None, "", {})}
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -28,21 +28,30 @@ from trainyard.run.suggested_commands import made_by
 from trainyard.run.untrusted_files import parse_json_object, read_bytes
 
 SCHEMA = 1
-ORIGIN_KEYS = (
-    *(
-        "commit",
-        "diff_sha256",
-        "lock_sha256",
-        "config_sha256",
-        "image_digest",
-        "program_sha256",
-        "data_sha256",
-    ),
-    *("device", "device_name", "threads", "simd_bits", "torch", "world_size"),
-)
-"""Besides the seed, these facts decide a segment's numeric results: code, settings, hardware."""
-TOPOLOGY_KEYS = ("local_world_size", "nccl", "nccl_algorithm", "nccl_protocol")
-"""The placement and the network of the processes."""
+# These facts, besides the seed, decide a segment's numeric results: code, settings, hardware. Each has the
+# words for another one.
+ORIGIN_KEYS = {
+    "commit": "another commit",
+    "diff_sha256": "another working tree",
+    "lock_sha256": "another lock",
+    "config_sha256": "another config",
+    "image_digest": "another image",
+    "program_sha256": "another command",
+    "data_sha256": "other data",
+    "device": "another device",
+    "device_name": "another device",
+    "threads": "other threads",
+    "simd_bits": "another vector width",
+    "torch": "another torch",
+    "world_size": "another world size",
+}
+# The placement and the network of the processes.
+TOPOLOGY_KEYS = {
+    "local_world_size": "other processes per machine",
+    "nccl": "another NCCL",
+    "nccl_algorithm": "another NCCL algorithm",
+    "nccl_protocol": "another NCCL protocol",
+}
 _SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _INSTANCE_TYPE = re.compile(r"(ml\.)?[a-z]\w*(-\w+)?\.[0-9a-z-]+")

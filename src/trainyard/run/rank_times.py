@@ -9,27 +9,29 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic.dataclasses import dataclass
+
 from trainyard.errors import DamagedFileError
+from trainyard.run.record_models import OF_A_FILE, Count, Number, Text, validate_record
 from trainyard.run.untrusted_files import read_json_object
 
 _OWN_PARTS = ("data_seconds", "forward_seconds")
 """The parts of a step before a process waits for the others' gradients."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=OF_A_FILE)
 class RankTime:
     """One process at its last logged step."""
 
-    rank: int
-    step: int
-    time: float
+    rank: Count
+    step: Count
+    time: Number
     """Unix seconds."""
-    seconds: float | None
+    seconds: Number | None = None
     """Time for its own part of a step; None if it does not measure that."""
-    host: str = ""
+    host: Text = ""
 
 
 def write_rank_time(logs: Path, rank: int, row: Mapping[str, object]) -> None:
@@ -48,16 +50,6 @@ def read_rank_times(logs: Path, *, since: float) -> list[RankTime]:
     """Return the times that were written after `since`, by rank; damaged files are skipped."""
     found = []
     for path in sorted(logs.glob("rank-*.json")):
-        with suppress(OSError, DamagedFileError, KeyError, TypeError, ValueError):
-            record = read_json_object(path)
-            seconds = record.get("seconds")
-            one = RankTime(
-                int(record["rank"]),
-                int(record["step"]),
-                float(record["time"]),
-                None if seconds is None else float(seconds),
-                str(record.get("host", "")),
-            )
-            if one.time >= since:
-                found.append(one)
-    return found
+        with suppress(OSError, DamagedFileError, ValueError):
+            found.append(validate_record(RankTime, read_json_object(path)))
+    return [each for each in found if each.time >= since]

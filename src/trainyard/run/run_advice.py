@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from trainyard.errors import ConfigError
-from trainyard.run.checkpoint_manifest import is_complete
+from trainyard.run.checkpoint_retention import complete_steps
 from trainyard.run.directory import RunDirectory
 from trainyard.run.suggested_commands import from_here
 
@@ -72,8 +72,7 @@ def checkpoint_meant(path: Path) -> str | None:
 
 def _complete_steps(directory: RunDirectory) -> list[int]:
     with suppress(OSError):
-        steps = directory.checkpoint_steps()
-        return [step for step in steps if is_complete(directory.checkpoint(step))]
+        return complete_steps(directory)
     return []
 
 

@@ -809,40 +809,29 @@ def test_a_run_with_a_segment_of_another_origin_is_not_repeatable() -> None:
     assert part(judge(run), "repeatable").evidence == "not on record: history of the segments"
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
+@each_case(
+    ("segment", "words"),
     [
-        (("lock_sha256",), "f" * 64, "another lock"),
-        (("git", "diff_sha256"), "f" * 64, "another working tree"),
-        (("image_digest",), "sha256:" + "f" * 64, "another image"),
-        (("hardware", "device"), "cuda:0", "another device"),
-        (("hardware", "device_name"), "NVIDIA H200", "another device"),
-        (("hardware", "simd_bits"), 128, "another vector width"),
-        (("hardware", "torch"), "2.13.0+cpu", "another torch"),
+        ({"lock_sha256": "f" * 64}, "another lock"),
+        ({"diff_sha256": "f" * 64}, "another working tree"),
+        ({"image_digest": "sha256:" + "f" * 64}, "another image"),
+        ({"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}, "another device"),
+        ({"simd_bits": 128}, "another vector width"),
+        ({"torch": "2.13.0+cpu"}, "another torch"),
     ],
 )
-def test_a_segment_with_another_rounding_is_named(path: tuple[str, ...], value: Any, words: str) -> None:
+def test_a_segment_with_another_rounding_is_named_once(segment: dict[str, Any], words: str) -> None:
     run = proven_run()
-    run["history"] = [{"until": 100, **read_origin(changed(*path, to=value))}]
+    run["history"] = [{"until": 100, **read_origin(run), **segment}]
     repeatable = part(judge(run), "repeatable")
-    assert not repeatable.passed
-    assert repeatable.evidence == f"until step 100 it ran with {words}"
-
-
-def test_a_segment_on_another_gpu_is_named_once() -> None:
-    run = proven_run()
-    run["hardware"] |= {"device": "cpu", "threads": 4}
-    gpu = {"device": "cuda:0", "device_name": "NVIDIA H200", "threads": 8}
-    run["history"] = [{"until": 100, **read_origin(run), **gpu}]
-    evidence = part(judge(run), "repeatable").evidence
-    assert evidence == "until step 100 it ran with another device"
+    assert (repeatable.passed, repeatable.evidence) == (False, f"until step 100 it ran with {words}")
 
 
 TOPOLOGY = {"threads": 4, "world_size": 4, "local_world_size": 4, "nccl": "2.29.7"}
 TOPOLOGY |= {"nccl_algorithm": "Ring", "nccl_protocol": "Simple"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value", "words"),
     [
         ("threads", 2, "other threads"),

@@ -27,6 +27,7 @@ from trainyard.watch.failure_logs.log_text import (
     LogText,
     has_words,
     last_sign_of_life,
+    shows_steps,
     split_prefix,
     stamp_of,
 )
@@ -50,7 +51,8 @@ _NEXT_FIELD = re.compile(
     r"^\s*\"?([Ss]tate|[Rr]eady|name|Restart Count|restartCount|Limits|Requests|Environment|Mounts)\"?:"
 )
 _ENDED_BY = re.compile(
-    r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? )(?P<number>\d{1,2})\b"
+    r"(?:(?:exit|return) ?code\s*[:=]?\s*-|\b(?:got|terminated by) signal:? |\bReceived (?=\d+ death))"
+    r"(?P<number>\d{1,2})\b"
     r"|\bexit(?:ed with)? (?:code|status)? ?(?P<code>1[345]\d)\b|\bwas (?P<cancelled>cancell?ed)\b"
     r"|(?:\(|was killed by )(?P<name>SIG(?:KILL|TERM|ABRT|SEGV|BUS|FPE|ILL))\b"
     r"|^\s*(?:\S+: line \d+: +\d+ )?(?P<killed>Killed)\b"
@@ -90,7 +92,7 @@ class FailureFacts:
     memory_kills: int | None = None
     """Processes that the kernel ended for memory, by the counter of their cgroup; None if it is not known."""
     steps: int | None = None
-    """Steps that were made since the last start; None if that is not known."""
+    """Steps that were made since the last start; None if that is not known, then the logs may show it."""
 
     @staticmethod
     def of_exception(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +265,10 @@ def explain_logs(
     logs: Sequence[LogText], exit_code: int | None = None, *, facts: FailureFacts | None = None
 ) -> LogExplanation:
     """Return the cause of a failure, the root error, and whether a retry recovers from it."""
-    found = _explain(logs, facts or FailureFacts(exit_code))
+    facts = facts or FailureFacts(exit_code)
+    if facts.steps is None and any(map(shows_steps, logs)):
+        facts = replace(facts, steps=1)
+    found = _explain(logs, facts)
     cut = tuple(f"{log.name}: the beginning of this log is missing" for log in logs if log.is_cut)
     return replace(found, evidence=(*found.evidence, *cut))
 
@@ -501,7 +506,8 @@ def _explain_exit_code(
 ) -> LogExplanation:
     """Explain an end that no line explains: 137 may be a lack of memory, an eviction or a person.
 
-    A program that ended by itself before a step was made ends in the same way again.
+    A program that ended by itself before a step was made ends in the same way again. A signal and a report of
+    another process do not say that it did: only a record of no step does.
     """
     code, by_code = facts.exit_code or 0, signal_of(facts.exit_code)
     number, line = (by_code, None) if by_code else find_signal(logs)
@@ -523,7 +529,8 @@ def _explain_exit_code(
         klass = FailureClass.CONFIGURATION
     elif number == signal.SIGBUS:
         klass = FailureClass.DATA_LOADER
-    is_own = (number in _OWN or (code > 0 and not number)) and not facts.steps
+    has_no_step = facts.steps == 0 or (root is None and not number and not facts.steps)
+    is_own = has_no_step and (number in _OWN or (code > 0 and not number))
     text = f"{_rank_of(shown)}{_shown(shown.error.text)}" if shown else ""
     level = "fact" if is_sent or is_own or klass is not FailureClass.UNKNOWN else ""
     fix, responsible = _advice(why)

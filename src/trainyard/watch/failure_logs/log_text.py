@@ -140,6 +140,11 @@ def last_sign_of_life(log: LogText) -> int:
     return 0
 
 
+def shows_steps(log: LogText) -> bool:
+    """Return whether a log shows that a step was made."""
+    return any(_step_on(line) for line in log.lines)
+
+
 def _step_on(line: str) -> float | None:
     found = _STEP.search(line)
     return float(found[found.lastindex or 0]) if found and not has_words("no_training", line) else None
