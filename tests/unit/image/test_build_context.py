@@ -79,10 +79,17 @@ HARMLESS = (
 def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name() -> None:
     """Every known name, alone and in a folder; with a letter before or behind it, it is another name."""
     names = (
-        ".env .env.prod .netrc .git-credentials .pypirc id_rsa id_dsa id_ecdsa id_ed25519 kubeconfig kaggle.json "
-        ".aws/credentials .docker/config.json .kube/config .huggingface/token .cache/huggingface/token "
-        "a.P12 a.PFX a.KDBX a.TFSTATE"
-    ).split()
+        *(".env", ".env.prod", ".netrc", ".git-credentials", ".pypirc", "id_rsa", "id_dsa", "id_ecdsa"),
+        *(
+            "id_ed25519",
+            "kubeconfig",
+            "kaggle.json",
+            ".aws/credentials",
+            ".docker/config.json",
+            ".kube/config",
+        ),
+        *(".huggingface/token", ".cache/huggingface/token", "a.P12", "a.PFX", "a.KDBX", "a.TFSTATE"),
+    )
     for name in names:
         assert secret_by_name(name) and secret_by_name(f"a\n/b/{name}") == secret_by_name(name)
         if not name.startswith("a."):

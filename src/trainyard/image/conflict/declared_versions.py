@@ -69,7 +69,9 @@ class DeclaredVersions:
         return self.packages.get("torch")
 
     def version_of(self, name: str) -> Version:
-        """Return the version of a package, of torch also the base's; () if unknown."""
+        """Return the version of a package, of torch also the base's, of `cuda` torch's; () if unknown."""
+        if name == "cuda":
+            return self.cuda
         if package := self.packages.get(name):
             return package.version
         return self.base.torch if name == "torch" and self.base_is_used else ()

@@ -105,6 +105,9 @@ class InstalledPackages:
             return
         found = resolve(request, resolver)
         self.pythons.add(found.python)
+        if found.without:
+            left = ", ".join(found.without)
+            self._leave_unchecked(step, f"the index has no wheel of {left}: what it requires is not read")
         if found.unchecked:
             self._leave_unchecked(step, found.unchecked)
         elif found.conflict:

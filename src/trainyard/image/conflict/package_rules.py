@@ -215,10 +215,15 @@ def _differences(
     if python and (python < wanted if built["stable"] else python != wanted):
         yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
     name, _, rest = built.string.partition("-")
-    release = (one for one in rows_with("pairs", "wheel") if one["wheel"] == name.replace("_", "-"))
-    needed = next((one["glibc"] for one in release if version(rest) >= version(one["from"])), "")
-    if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(needed):
-        yield f"glibc {needed} and newer", f"glibc {step.base.glibc}"
+    for row in rows_with("pairs", "wheel"):
+        is_release = version(row["from"]) <= version(rest) <= version(row.get("until", "99"))
+        if row["wheel"] != name.replace("_", "-") or not is_release:
+            continue
+        glibc = row.get("glibc", "")
+        if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(glibc):
+            yield f"glibc {glibc} and newer", f"glibc {step.base.glibc}"
+        if row.get("torch") == built["torch"] and cuda and cuda < version(row["cuda"]):
+            yield f"torch {row['torch']} of CUDA {row['cuda']}", f"that of CUDA {version_text(cuda)}"
     abi = _abi(own, declared)
     if abi and built["abi"] and abi != built["abi"]:
         yield f"cxx11abi{built['abi']}", f"cxx11abi{abi}"
@@ -239,23 +244,16 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
 
 def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     reported = set[str]()
-    for row in rows_with("pairs", "package"):
-        name, other = row["package"], row["with"]
+    pairs = ((row, *pair) for row in rows_with("pairs", "below") for pair in row["below"].items())
+    for row, name, below in pairs:
+        other = row["with"]
         found, beside = declared.version_of(name), declared.version_of(other)
-        if name in reported or not found or not version(row["from"]) <= beside:
-            continue
-        if found < version(row["below"]):
+        if name not in reported and found and found < version(below) and version(row["from"]) <= beside:
             reported.add(name)
             # A program that never converts a tensor may run: an error needs a version that was chosen.
             is_soft = row.get("soft") and declared.packages[other].is_resolved
-            names: dict[str, Any] = {
-                "name": name,
-                "found": found,
-                "other": other,
-                "beside": beside,
-                "reason": row["why"],
-            }
-            names |= {"below": row["below"], "start": row["from"]}
+            names: dict[str, Any] = {"name": name, "found": found, "other": other, "beside": beside}
+            names |= {"reason": row["why"], "below": below, "start": row["from"]}
             place = declared.packages.get(name, declared.base)
             yield answer("pair", place, severity=WARNING if is_soft else ERROR, **names)
 

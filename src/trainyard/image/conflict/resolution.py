@@ -74,6 +74,8 @@ class ResolverAnswer:
     """Why the requirements cannot be installed together."""
     unchecked: str = ""
     """Why there is no answer."""
+    without: tuple[str, ...] = ()
+    """Packages that have no wheel, or are in no index, so that it is not known what they require."""
     python: str = ""
     """The Python version that it is for."""
 
@@ -147,12 +149,14 @@ def resolve(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
 
 def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     """Resolve; repeat without each package that has no wheel, or is in none of the indexes."""
+    without = set[str]()
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
         if code == 0:
             lines = (line.partition(";")[0].strip() for line in chosen.splitlines())
             pins = (line.partition("==") for line in lines if "==" in line)
-            return ResolverAnswer({canonicalize_name(name): text.strip() for name, _, text in pins})
+            versions = {str(canonicalize_name(name)): text.strip() for name, _, text in pins}
+            return ResolverAnswer(versions, without=tuple(sorted(without)))
         if "No solution found" not in messages or "network was disabled" in messages:
             return ResolverAnswer(unchecked=_reason(messages))
         # uv wraps its messages at the width of the terminal.
@@ -160,6 +164,7 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
             canonicalize_name(one or other) for one, other in _MISSING.findall(" ".join(messages.split()))
         }
         if missing - request.dropped:
+            without |= missing
             request = replace(request, dropped=request.dropped | missing)
         elif "pre-release" in messages and "--prerelease" not in request.flags:  # pip would take it
             request = replace(request, flags=(*request.flags, "--prerelease", "allow"))

@@ -19,7 +19,7 @@ MOST_DAYS = 180
 # Families of rows that new releases make old: the table, and a key that only they have.
 RENEWED = (
     *(("torch", "pypi_cuda"), ("torch", "cuda"), ("containers", "cuda"), ("containers", "dlc")),
-    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "package")),
+    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "below")),
     ("published_files", "key"),
 )
 
