@@ -111,7 +111,7 @@ class InstalledPackages:
         if found.unchecked:
             self._leave_unchecked(step, found.unchecked)
         elif found.conflict:
-            self.findings.append(refuse(step, self.dockerfile, found, request, resolver))
+            self.findings.append(refuse(step, self.dockerfile, found, request=request, resolver=resolver))
         elif step.is_last:
             names = {one.name for one in step.stated if one.written}
             self._take_versions(step, names, before, found.versions)

@@ -190,7 +190,7 @@ def _reason(messages: str) -> str:
 
 
 def refuse(
-    step: InstallStep, dockerfile: str, found: ResolverAnswer, request: ResolverRequest, resolver: Resolver
+    step: InstallStep, dockerfile: str, found: ResolverAnswer, *, request: ResolverRequest, resolver: Resolver
 ) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
     stated = [one for one in step.stated if one.written]
