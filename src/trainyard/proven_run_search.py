@@ -16,8 +16,8 @@ from trainyard.artifacts.record.run_numbers import used_numbers
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.config.kind import is_program_run
 from trainyard.config.load import config_sha256
+from trainyard.config.registries import is_program_run
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ServiceError, TrainyardError
 from trainyard.gateways.git import git_facts, repository_facts

@@ -24,7 +24,7 @@ from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import add_run, script_parser
 from trainyard.commands.job import open_jobs
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from

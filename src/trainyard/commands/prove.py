@@ -22,7 +22,7 @@ from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import add_run, script_parser
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
 from trainyard.gateways.images.held_image import find_held_image

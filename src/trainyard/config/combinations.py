@@ -20,12 +20,6 @@ _Found = Iterator[tuple[str, str]]
 
 def impossible_combinations(config: Config) -> _Found:
     """Yield every combination of values in `config` that are valid alone and cannot be trained together."""
-    yield from _find(config)
-    for place, reason in find_schema_problems(config.cluster.pod.template):
-        yield f"cluster.pod.template.{place}".rstrip("."), reason
-
-
-def _find(config: Config) -> _Found:
     shape, training, compute = config.model.architecture, config.training, config.compute
     yield from _find_in_architecture(shape)
     if config.data.sequence_length > shape.max_position_embeddings:
@@ -39,11 +33,9 @@ def _find(config: Config) -> _Found:
             "model.architecture.vocab_size model.tokenizer",
             f"{shape.vocab_size} is too small for bytes, which need 256",
         )
+    needs = "{} needs the strategy {}, not {}".format
     if compute.cpu_offload and compute.strategy not in ("fsdp", "hsdp"):
-        yield (
-            "compute.cpu_offload compute.strategy",
-            f"offloading needs the strategy fsdp or hsdp, not {compute.strategy}",
-        )
+        yield "compute.cpu_offload compute.strategy", needs("offloading", "fsdp or hsdp", compute.strategy)
     yield from _find_in_data(config)
     learned = config.proof.learned
     usual = ("auto", "none", "reward", "val_loss", "loss")
@@ -64,7 +56,7 @@ def _find(config: Config) -> _Found:
     if compute.gradient_compression != "none" and compute.strategy != "ddp":
         yield (
             "compute.gradient_compression compute.strategy",
-            f"compressing gradients needs the strategy ddp, not {compute.strategy}",
+            needs("compressing gradients", "ddp", compute.strategy),
         )
     if training.decay_steps is not None and training.lr_scheduler != "warmup_stable_decay":
         yield (
@@ -86,6 +78,8 @@ def _find(config: Config) -> _Found:
             "training.max_steps training.epochs",
             "neither max_steps nor epochs is set, so the run would never end: set one",
         )
+    for place, reason in find_schema_problems(config.cluster.pod.template):
+        yield f"cluster.pod.template.{place}".rstrip("."), reason
 
 
 def _find_in_command(config: Config) -> _Found:

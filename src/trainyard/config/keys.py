@@ -14,12 +14,13 @@ from trainyard.config.yaml_reader import KeyPath
 
 def section_at(path: KeyPath) -> type[Section] | None:
     """Return the section at `path`; None if there is a single value or nothing."""
-    section: type[Section] | None = Config
-    for name in path:
-        field = section.model_fields.get(name) if section else None
-        below = field.annotation if field else None
-        section = below if isinstance(below, type) and issubclass(below, Section) else None
-    return section
+    below: Any = getattr(_field_at(path), "annotation", None) if path else Config
+    return below if isinstance(below, type) and issubclass(below, Section) else None
+
+
+def _field_at(path: KeyPath) -> FieldInfo | None:
+    section = section_at(path[:-1])
+    return section.model_fields.get(path[-1]) if section else None
 
 
 @cache
@@ -33,15 +34,13 @@ def leaf_keys(path: KeyPath = ()) -> tuple[str, ...]:
 
 def takes_collection(path: KeyPath) -> bool:
     """Return whether the value at `path` is a list or a mapping."""
-    section = section_at(path[:-1])
-    field = section.model_fields.get(path[-1]) if section else None
-    return field is not None and any(kind in str(field.annotation) for kind in ("tuple[", "dict["))
+    kind = str(getattr(_field_at(path), "annotation", ""))
+    return "tuple[" in kind or "dict[" in kind
 
 
 def examples_of(path: KeyPath) -> list[str]:
     """Return the examples of the text at `path`; empty if it has none."""
-    section = section_at(path[:-1])
-    parts: list[Any] = [section.model_fields.get(path[-1])] if section else []
+    parts: list[Any] = [_field_at(path)]
     while parts:
         part = parts.pop()
         if isinstance(part, FieldInfo):

@@ -50,6 +50,12 @@ EVERY_RECIPE: Mapping[str, Choice] = ChainMap({}, PRESETS, _ANY_PROGRAM, RECIPES
 """The valid values of `recipe`."""
 
 
+def is_program_run(run: Mapping[str, Any]) -> bool:
+    """Return whether a `run.json` is that of another program, which decides itself what it does and logs."""
+    recipe = run.get("recipe", DEFAULT_RECIPE)
+    return not isinstance(recipe, str) or recipe not in RECIPES
+
+
 @dataclass(frozen=True)
 class StoreScheme:
     """A kind of store, by the scheme of its address."""

@@ -30,6 +30,10 @@ class _Table(NamedTuple):
     forms: tuple[SecretForm, ...]
     entire_key: re.Pattern[bytes]
     """A private key up to its last line."""
+    files: tuple[tuple[re.Pattern[str], str], ...]
+    """Paths of files that are a secret, each with its kind."""
+    settings: tuple[tuple[re.Pattern[str], re.Pattern[bytes], str], ...]
+    """Names of files of settings, the form of a secret in them, its kind."""
     ends: tuple[tuple[str, ...], ...]
     vendors: frozenset[str]
     endings: frozenset[str]
@@ -52,6 +56,11 @@ def _table() -> _Table:
     return _Table(
         tuple(forms),
         re.compile(key.encode()),
+        tuple((re.compile(rf"(?s:.*){one['path']}"), one["kind"]) for one in read["file"]),
+        tuple(
+            (re.compile(one["names"]), re.compile(one["form"].encode(), re.MULTILINE), one["kind"])
+            for one in read["setting"]
+        ),
         tuple(tuple(words.split()) for words in names["ends"]),
         vendors,
         vendors | frozenset(names["endings"]),
@@ -103,6 +112,20 @@ def is_placeholder(content: bytes) -> bool:
 def secret_value_kind(content: bytes) -> str | None:
     """Return the kind of secret in text of any length; None if there is none."""
     return next((kind for *_, kind in find_tokens(content)), None)
+
+
+def secret_file_kind(path: str) -> str | None:
+    """Return the kind of secret that a file is by its path; None for any other path."""
+    return next((kind for files, kind in _table().files if files.fullmatch(f"/{path}")), None)
+
+
+def secret_setting_kind(name: str, content: bytes) -> str | None:
+    """Return the kind of secret in a file of settings of this name; None if there is none."""
+    for names, form, kind in _table().settings:
+        found = form.search(content) if names.fullmatch(name) else None
+        if found and not is_placeholder(found[0]):
+            return kind
+    return None
 
 
 def is_secret_name(name: str) -> bool:

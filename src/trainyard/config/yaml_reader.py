@@ -6,6 +6,7 @@ are made, so no tag runs code. It opens no file.
 """
 
 import re
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -18,13 +19,19 @@ MOST_VALUES = 100_000
 MOST_DEPTH = 100
 KeyPath = tuple[str, ...]
 _PREFIX = "tag:yaml.org,2002:"
-_PLAIN = {
-    "null": re.compile(r"~|null|Null|NULL|"),
-    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
-    "int": re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
-    "float": re.compile(
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+# A kind of value: the form of its plain words, and how their value is made.
+_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", lambda _: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (
+        r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        lambda text: int(text, 0 if text[1:2] in ("o", "x") else 10),
     ),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        lambda text: float(text.replace(".", "", 1) if text[-1:].isalpha() else text),
+    ),
+    "str": (r"(?s:.*)", str),
 }
 
 
@@ -125,22 +132,13 @@ def values_of(root: Any, lines: dict[KeyPath, int]) -> Any:
 
 def value_of(tag: str, text: str) -> Any:
     """Return the value of a scalar under `tag`. Raises ValueError with the reason if there is none."""
-    kind = tag.removeprefix(_PREFIX)
-    if kind == "str":
-        return text
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() == "true"
-    if kind == "int":
-        return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
-    if kind == "float":
-        return float(text.replace(".", "", 1) if text[-1:].isalpha() else text)
-    raise ValueError(f"the tag {tag[:80]} is not read here")
+    if tag.removeprefix(_PREFIX) not in _KINDS:
+        raise ValueError(f"the tag {tag[:80]} is not read here")
+    return _KINDS[tag.removeprefix(_PREFIX)][1](text)
 
 
 def _plain_kind(text: str) -> str:
-    return next((kind for kind, pattern in _PLAIN.items() if pattern.fullmatch(text)), "str")
+    return next(kind for kind, (form, _) in _KINDS.items() if re.fullmatch(form, text))
 
 
 def plain_value(text: str) -> Any:
@@ -176,7 +174,7 @@ class _CoreDumper(yaml.SafeDumper):
 
 
 _CoreDumper.add_representer(str, _CoreDumper.represent_str)
-_NUMBER = re.compile(f"({_PLAIN['int'].pattern}|{_PLAIN['float'].pattern})$")
+_NUMBER = re.compile(f"({_KINDS['int'][0]}|{_KINDS['float'][0]})$")
 _CoreDumper.add_implicit_resolver(_PREFIX + "float", _NUMBER, list("-+.0123456789"))
 
 

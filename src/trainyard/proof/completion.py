@@ -6,8 +6,7 @@ The outcome alone is only a claim; it counts when configuration, events and rows
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.config.kind import is_program_run
-from trainyard.config.registries import COMMAND
+from trainyard.config.registries import COMMAND, is_program_run
 from trainyard.proof.recorded_events import Course
 from trainyard.proof.recorded_facts import (
     RecordedFacts,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.proof.learning import FEWEST_ROWS, FIGURES, SIGNIFICANT, Change, Curves, change_of
 from trainyard.proof.noise import LEAST_SHARE
 from trainyard.proof.recorded_facts import (

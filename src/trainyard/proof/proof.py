@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.kind import is_program_run
-from trainyard.config.registries import COMMAND
+from trainyard.config.registries import COMMAND, is_program_run
 from trainyard.proof import PARTS
 from trainyard.proof.completion import completion_problem, is_unfinished, steps_of_program
 from trainyard.proof.gates import ComparedFigure, ComparedRun, Learned, judge_learning

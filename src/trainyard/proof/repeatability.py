@@ -5,7 +5,7 @@ A dirty working tree is accepted when the hash of its difference is recorded, an
 
 from collections.abc import Callable
 
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.proof.recorded_facts import (
     RecordedFacts,
     commit_or_none,

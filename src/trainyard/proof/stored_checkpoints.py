@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.proof.completion import unknown_step
 from trainyard.proof.learning import Curves
 from trainyard.proof.recorded_facts import RecordedFacts, digest_or_none, integer_or_none, section_or_empty

@@ -24,8 +24,8 @@ from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
-from trainyard.config.kind import is_program_run
 from trainyard.config.load import values_sha256
+from trainyard.config.registries import is_program_run
 from trainyard.errors import CheckpointError, ServiceError, TrainyardError, VerificationError
 from trainyard.proof.gates import ComparedRun, evaluated_figures
 from trainyard.proof.proof import Configuration, Proof, ProofPlace, Recomputed, prove

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.kind import is_program_run
+from trainyard.config.registries import is_program_run
 from trainyard.errors import (
     CheckpointError,
     ConfigError,

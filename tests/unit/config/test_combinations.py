@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.cases import each_case
 
 from trainyard.config.combinations import impossible_combinations
@@ -20,80 +19,38 @@ def config(**sections: dict[str, Any]) -> Config:
 SHAPE = "model.architecture."
 
 
-@each_case(
-    ("section", "values", "key", "reason"),
-    [
-        (
-            "architecture",
-            {"num_attention_heads": 3, "num_key_value_heads": 1},
-            f"{SHAPE}num_attention_heads",
-            "3 does not divide the hidden size 128",
-        ),
-        (
-            "architecture",
-            {"hidden_size": 12},
-            f"{SHAPE}num_attention_heads",
-            "the head size 3 is odd; rotary positions need an even one",
-        ),
-        (
-            "architecture",
-            {"num_key_value_heads": 8},
-            f"{SHAPE}num_key_value_heads",
-            "8 does not divide the 4 attention heads",
-        ),
-        (
-            "architecture",
-            {"vocab_size": 255},
-            f"{SHAPE}vocab_size",
-            "255 is too small for bytes, which need 256",
-        ),
-        (
-            "architecture",
-            {"rope_scaling": {"rope_type": "llama3", "high_freq_factor": 1.0}},
-            f"{SHAPE}rope_scaling.high_freq_factor",
-            f"1 is not above {SHAPE}rope_scaling.low_freq_factor, 1",
-        ),
-        (
-            "data",
-            {"sequence_length": 2049},
-            "data.sequence_length",
-            "2049 is longer than model.architecture.max_position_embeddings, 2048",
-        ),
-        (
-            "data",
-            {"hugging_face": {"dataset": "a/b"}, "train_path": "x"},
-            "data.train_path",
-            "is not read beside data.hugging_face.dataset: set one of the two to null",
-        ),
-        (
-            "data",
-            {"hugging_face": {"dataset": "a/b"}, "validation_path": "x"},
-            "data.validation_path",
-            "is not read beside data.hugging_face.dataset: set it to null, and use "
-            "data.hugging_face.validation_split",
-        ),
-        (
-            "checkpointing",
-            {"keep_every": 750},
-            "checkpointing.keep_every",
-            "750 is not a multiple of checkpointing.save_steps, 500, so most of "
-            "these steps are never saved: set a multiple",
-        ),
-        (
-            "training",
-            {"max_steps": None},
-            "training.max_steps",
-            "neither max_steps nor epochs is set, so the run would never end: set one",
-        ),
-    ],
-)
-def test_an_impossible_combination_is_named_by_key_and_reason(
-    section: str, values: dict[str, Any], key: str, reason: str
-) -> None:
-    sections = {"model": {"architecture": values}} if section == "architecture" else {section: values}
-    ((keys, found),) = impossible_combinations(config(**sections))
-    assert (keys.split()[0], found) == (key, reason)
-    assert set(keys.split()) <= set(leaf_keys())
+# The section, its values, the key that is blamed, and the reason.
+IMPOSSIBLE: list[tuple[str, dict[str, Any], str, str]] = [
+    ("model", {"num_attention_heads": 3, "num_key_value_heads": 1}, f"{SHAPE}num_attention_heads",
+     "3 does not divide the hidden size 128"),
+    ("model", {"hidden_size": 12}, f"{SHAPE}num_attention_heads",
+     "the head size 3 is odd; rotary positions need an even one"),
+    ("model", {"num_key_value_heads": 8}, f"{SHAPE}num_key_value_heads",
+     "8 does not divide the 4 attention heads"),
+    ("model", {"vocab_size": 255}, f"{SHAPE}vocab_size", "255 is too small for bytes, which need 256"),
+    ("model", {"rope_scaling": {"rope_type": "llama3", "high_freq_factor": 1.0}},
+     f"{SHAPE}rope_scaling.high_freq_factor", f"1 is not above {SHAPE}rope_scaling.low_freq_factor, 1"),
+    ("data", {"sequence_length": 2049}, "data.sequence_length",
+     "2049 is longer than model.architecture.max_position_embeddings, 2048"),
+    ("data", {"hugging_face": {"dataset": "a/b"}, "train_path": "x"}, "data.train_path",
+     "is not read beside data.hugging_face.dataset: set one of the two to null"),
+    ("data", {"hugging_face": {"dataset": "a/b"}, "validation_path": "x"}, "data.validation_path",
+     "is not read beside data.hugging_face.dataset: set it to null, and use "
+     "data.hugging_face.validation_split"),
+    ("checkpointing", {"keep_every": 750}, "checkpointing.keep_every",
+     "750 is not a multiple of checkpointing.save_steps, 500, so most of these steps are never saved: "
+     "set a multiple"),
+    ("training", {"max_steps": None}, "training.max_steps",
+     "neither max_steps nor epochs is set, so the run would never end: set one"),
+]  # fmt: skip
+
+
+def test_an_impossible_combination_is_named_by_key_and_reason() -> None:
+    for section, values, key, reason in IMPOSSIBLE:
+        given = {section: {"architecture": values} if section == "model" else values}
+        ((keys, found),) = impossible_combinations(config(**given))
+        assert (keys.split()[0], found) == (key, reason)
+        assert set(keys.split()) <= set(leaf_keys()), key
 
 
 def test_a_stream_has_no_epochs_to_count() -> None:
@@ -146,28 +103,17 @@ def test_sharded_gradients_are_not_compressed() -> None:
     assert reason == "compressing gradients needs the strategy ddp, not fsdp"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "strategy", "key", "reason"),
-    [
-        ({}, "ddp", "compute.strategy", "2 needs the strategy fsdp or hsdp, not ddp"),
-        (
-            {"num_key_value_heads": 1},
-            "fsdp",
-            f"{SHAPE}num_key_value_heads",
-            f"2 does not divide {SHAPE}num_key_value_heads, 1",
-        ),
-        ({"vocab_size": 257}, "fsdp", f"{SHAPE}vocab_size", f"2 does not divide {SHAPE}vocab_size, 257"),
-        (
-            {"intermediate_size": 351},
-            "hsdp",
-            f"{SHAPE}intermediate_size",
-            f"2 does not divide {SHAPE}intermediate_size, 351",
-        ),
-    ],
-)
-def test_matrices_are_cut_into_equal_parts_only(
-    architecture: dict[str, Any], strategy: str, key: str, reason: str
-) -> None:
-    compute = {"strategy": strategy, "tensor_parallel": 2}
-    given = config(model={"name": "x", "architecture": architecture}, compute=compute)
-    assert list(impossible_combinations(given)) == [(f"compute.tensor_parallel {key}", reason)]
+def test_matrices_are_cut_into_equal_parts_only() -> None:
+    size = "2 does not divide {}, {}"
+    cases: dict[tuple[str, str], dict[str, Any]] = {
+        ("ddp", "compute.strategy"): {},
+        ("fsdp", f"{SHAPE}num_key_value_heads"): {"num_key_value_heads": 1},
+        ("fsdp", f"{SHAPE}vocab_size"): {"vocab_size": 257},
+        ("hsdp", f"{SHAPE}intermediate_size"): {"intermediate_size": 351},
+    }
+    for (strategy, key), architecture in cases.items():
+        reason = size.format(key, *architecture.values()) if architecture else ""
+        compute = {"strategy": strategy, "tensor_parallel": 2}
+        given = config(model={"name": "x", "architecture": architecture}, compute=compute)
+        expected = reason or "2 needs the strategy fsdp or hsdp, not ddp"
+        assert list(impossible_combinations(given)) == [(f"compute.tensor_parallel {key}", expected)]

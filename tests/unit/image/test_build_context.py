@@ -22,7 +22,6 @@ from trainyard.gateways.images.context_files import (
     write_archive,
 )
 from trainyard.gateways.process import run_program
-from trainyard.image.context import context_secrets
 from trainyard.image.context.build_context import content_digest, require_usable
 from trainyard.image.context.context_secrets import secret_by_content, secret_by_name, secret_in
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -79,8 +78,18 @@ HARMLESS = (
 
 def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name() -> None:
     """Every known name, alone and in a folder; with a letter before or behind it, it is another name."""
-    names = [*context_secrets._NAMES, *context_secrets._PATHS]
-    names += [f"a{suffix.upper()}" for suffix in context_secrets._SUFFIXES] + [".env.prod"]
+    names = (
+        *(".env", ".env.prod", ".netrc", ".git-credentials", ".pypirc", "id_rsa", "id_dsa", "id_ecdsa"),
+        *(
+            "id_ed25519",
+            "kubeconfig",
+            "kaggle.json",
+            ".aws/credentials",
+            ".docker/config.json",
+            ".kube/config",
+        ),
+        *(".huggingface/token", ".cache/huggingface/token", "a.P12", "a.PFX", "a.KDBX", "a.TFSTATE"),
+    )
     for name in names:
         assert secret_by_name(name) and secret_by_name(f"a\n/b/{name}") == secret_by_name(name)
         if not name.startswith("a."):

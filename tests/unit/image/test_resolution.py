@@ -267,6 +267,7 @@ def test_a_package_without_a_wheel_or_an_index_leaves_the_rest_checked(
     words = "torch==2.6.0 not-on-any-index==1"
     code, result = lint(f"FROM python:3.11\nRUN pip install {words} torchvision==0.21.0\n")
     assert (code, errors(result)) == (0, [])
+    assert ["no wheel of not-on-any-index" in one for one in result["not_checked"]] == [True]
     code, result = lint(f"FROM python:3.11\nRUN pip install {words} torchvision==0.19.1\n")
     assert (code, errors(result)) == (1, ["resolution"])
 

@@ -6,20 +6,20 @@ Names and versions are those of the tables. It names no digest: look that up whe
 import re
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import minor, names_in, row_of, rows_with, version_text
+from trainyard.image.conflict.version_facts import fact, minor, row_of, rows_with, version_text
 
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
     """Return a kind of base image for the declared versions, and the reason; `efa`: the machine has EFA."""
     packages, base, torch = set(declared.packages), declared.base, declared.torch
-    compiled, jit = names_in("compiles"), names_in("jit")
+    compiled, jit = {*fact("pairs", "compiles")}, {*fact("pairs", "jit")}
     has_unstated = declared.is_unread or bool(declared.installed.unstated)
     is_locked = torch is not None and not torch.is_resolved
     if torch is None and (base.has_packages or has_unstated):
         return base.image, "it may include torch, and the Dockerfile states no other torch"
     if efa and (declared.has_efa or base.kind == "dlc"):
         return base.image, "it has EFA, or the Dockerfile installs it"
-    if torch is None and not (compiled | jit | names_in("needs_torch")) & packages:
+    if torch is None and not (compiled | jit | {*fact("pairs", "needs_torch")}) & packages:
         return base.image, "no stated package needs torch"
     if not is_locked and {"transformer-engine", "megatron-core"} & packages:
         tag = max(row["tag"] for row in rows_with("containers", "image", "torch"))
@@ -27,7 +27,7 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
         return f"nvcr.io/nvidia/pytorch:{tag}-py3", why
     if not is_locked and efa:
         why = "torch is not locked, and the AWS image has torch, NCCL, EFA and its plugin, tested together"
-        return next(rows_with("containers", "dlc"))["dlc"], why
+        return str(fact("containers", "dlc")), why
     release = row_of("cuda", toolkit=version_text(minor(declared.cuda))).get("release", "")
     named = ", ".join(sorted(compiled & packages))
     if named and release:

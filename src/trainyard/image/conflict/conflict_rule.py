@@ -1,9 +1,9 @@
-"""The target machine of the rules on an image, and how they make a finding."""
+"""The target machine of the rules on an image, and how they answer: a row of facts/rules.yaml, filled in."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from trainyard.image.conflict.version_facts import Version
+from trainyard.image.conflict.version_facts import Version, row_of, version_text
 from trainyard.plan.finding import Edit, Finding, Severity
 from trainyard.plan.instances import InstanceType
 
@@ -29,19 +29,23 @@ class TargetMachine:
         return "aarch64" if "gb200" in self.family or "gb300" in self.family else "x86_64"
 
 
-def image_finding(
-    line: int,
-    what: str,
-    why: str,
-    fix: str,
-    *,
-    severity: Severity = ERROR,
-    file: str = "",
-    edit: Edit | None = None,
-    rule: str = "",
+class Place(Protocol):
+    """A line of a file; what has no `file` is in the Dockerfile."""
+
+    @property
+    def line(self) -> int: ...
+
+
+def answer(
+    row: str, place: Place | None, *, severity: Severity | None = None, edit: Edit | None = None, **names: Any
 ) -> Finding:
-    """Return one problem; without a `file` it is in the Dockerfile, and `judge_versions` sets `rule`."""
-    return Finding(what, severity, why, fix, file=file, line=line, rule=rule, edit=edit)
+    """Return the finding of a row of facts/rules.yaml; `names` fill the braces of its words."""
+    words = row_of("rules", rule=row)
+    shown = {key: version_text(one) if isinstance(one, tuple) else one for key, one in names.items()}
+    what, why, fix = (words[key].format_map(shown) for key in ("what", "why", "fix"))
+    file, line = getattr(place, "file", ""), place.line if place else 0
+    kind = severity or Severity(words["severity"])
+    return Finding(what, kind, why, fix, file=file, line=line, rule=row.partition(".")[0], edit=edit)
 
 
 def finding_record(found: Finding) -> dict[str, Any]:

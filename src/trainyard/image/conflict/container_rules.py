@@ -1,7 +1,12 @@
-"""Rules on the container (EFA, variables, pins, the user, secrets), and the run of every rule."""
+"""Rules on the container (EFA, variables, loader, pins, user, secrets), and the run of all rules.
 
+Their words are rows of facts/rules.yaml.
+"""
+
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from trainyard.config.secret_forms import (
     baked_secret_kind,
@@ -10,12 +15,12 @@ from trainyard.config.secret_forms import (
     secret_kind,
     secret_value_kind,
 )
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, answer
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.package_rules import PACKAGE_RULES, Rule
-from trainyard.image.conflict.pair_rules import PAIR_RULES
 from trainyard.image.conflict.version_facts import (
     Version,
+    minor,
     row_of,
     rows_with,
     torch_row,
@@ -43,61 +48,77 @@ def _efa_versions(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     for name, found, key in wanted:
         oldest = _oldest(machine, key)
         if machine.efa and found and found < oldest:
-            yield image_finding(
-                0,
-                f"{name} {version_text(found)} is too old for {machine.family}",
-                "NCCL falls back to TCP there, without an error",
-                f"take {name} {version_text(oldest)} or newer",
-            )
+            yield answer("efa-versions", None, name=name, found=found, family=machine.family, oldest=oldest)
 
 
 def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     if machine.efa and not declared.has_efa and declared.base.kind not in ("dlc", "other"):
-        yield image_finding(
-            declared.base.line,
-            "the machine has EFA, but neither the EFA installer nor aws-ofi-nccl is installed",
-            "NCCL finds no plugin and uses TCP, several times slower, without an error",
-            "install both as docker/fsdp/Dockerfile does",
-            severity=WARNING,
-        )
+        yield answer("efa-missing", declared.base)
 
 
 def _efa_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     row, torch = next(rows_with("efa", "oldest_installer")), declared.torch
     own = torch_row(torch.version).get("nccl", "") if torch and torch.build != "cpu" else ""
-    nccl = declared.nccl or version(own)
-    name, _, value = row["unless"].partition("=")
-    without = any((one.name, one.value) == (name, value) for one in declared.variables)
-    needed = version(row["oldest_installer"])
-    if (
-        declared.efa_installer
-        and declared.efa_installer < needed
-        and nccl >= version(row["nccl"])
-        and not without
-    ):
-        yield image_finding(
-            0,
-            f"NCCL {version_text(nccl)} does not run with EFA installer "
-            f"{version_text(declared.efa_installer)}",
-            "with GPUDirect RDMA it ends with 'Unable to register memory (type = 2) … Invalid argument'",
-            f"take installer {version_text(needed)} or newer, or set {row['unless']}",
-            severity=ERROR if machine.rdma else WARNING,
-        )
+    nccl, installer, needed = (
+        declared.nccl or version(own),
+        declared.efa_installer,
+        version(row["oldest_installer"]),
+    )
+    without = any(f"{one.name}={one.value}" == row["unless"] for one in declared.variables)
+    if installer and installer < needed and nccl >= version(row["nccl"]) and not without:
+        names: dict[str, Any] = {
+            "nccl": nccl,
+            "installer": installer,
+            "needed": needed,
+            "unless": row["unless"],
+        }
+        yield answer("efa-nccl", None, severity=ERROR if machine.rdma else WARNING, **names)
 
 
 def _two_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    torch = declared.torch
-    own = version(torch_row(torch.version).get("nccl", "")) if torch else ()
+    own = version(torch_row(declared.torch.version).get("nccl", "")) if declared.torch else ()
     paths = [one for one in declared.variables if one.name in ("LD_LIBRARY_PATH", "LD_PRELOAD")]
     first = next((one for one in paths if "nccl" in one.value.replace("ofi-nccl", "")), None)
-    if first and own and declared.nccl and declared.nccl < own:
-        yield image_finding(
-            first.line,
-            f"{first.name} puts NCCL {version_text(declared.nccl)} before torch's own {version_text(own)}",
-            "the loader takes the first; a function that the older one lacks is an undefined symbol",
-            "leave NCCL to torch, or install the newer one",
-            severity=ERROR if machine.efa and declared.nccl < _oldest(machine, "nccl") else WARNING,
-        )
+    found = declared.nccl
+    if first and own and found and found < own:
+        severity = ERROR if machine.efa and found < _oldest(machine, "nccl") else WARNING
+        yield answer("two-nccl", first, severity=severity, name=first.name, found=found, own=own)
+
+
+_REMOVED_LOADER_FILES = re.compile(r"\brm\b[^;&|\n]*(?:ofi-?nccl[^;&|\n]*\.conf|ld\.so\.conf\.d/\*)")
+
+
+def _library_path(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+    """Judge the folders that LD_LIBRARY_PATH names: they come before those of torch and of the driver."""
+    path, base, torch = declared.variable("LD_LIBRARY_PATH"), declared.base, declared.torch
+    folders = path.value.split(":") if path else []
+    own = version(row_of("cuda", toolkit=version_text(minor(base.cuda))).get("bundled_driver", ""))
+    has_compat = any(re.fullmatch(r"/usr/local/cuda[\d.-]*/compat/?", folder) for folder in folders)
+    if has_compat and own and machine.driver[:1] > own[:1]:
+        yield answer("library-path.compat", path, cuda=base.cuda, own=own)
+    cudnn = next(rows_with("pairs", "cudnn"))
+    is_old = re.search(r"cudnn8(?!\d)", base.image)
+    is_first = any("/lib/x86_64-linux-gnu" in folder for folder in folders)
+    if torch and is_old and is_first and torch.version >= version(cudnn["torch"]) and torch.build != "base":
+        severity = WARNING if declared.base_is_used else ERROR
+        names: dict[str, Any] = {"cudnn": cudnn["cudnn"], "torch": torch.text}
+        yield answer("library-path.cudnn", path, severity=severity, **names)
+    row, installer = next(rows_with("pairs", "absent")), declared.efa_installer
+    dead = [one for one in folders if one.startswith(tuple(row["absent"]))]
+    made = any(f"={folder}" in declared.commands for folder in row["absent"])
+    found = any(one.startswith(row["folder"]) for one in folders)
+    is_hidden = installer >= version(row["installer"]) and _REMOVED_LOADER_FILES.search(declared.commands)
+    if dead and machine.efa and is_hidden and not made and not found:
+        yield answer("library-path.absent", path, dead=dead[0], installer=installer, folder=row["folder"])
+
+
+def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+    row = next(rows_with("pairs", "net_plugin"))
+    known = declared.efa_plugin >= version(row["plugin"]) or declared.efa_installer
+    for one in (one for one in declared.variables if one.name == "NCCL_NET_PLUGIN" and machine.efa):
+        is_file = "/" in one.value or one.value.endswith(".so")
+        if one.value not in ("", row["net_plugin"]) and not is_file and (known or one.value == "none"):
+            yield answer("net-plugin", one, value=one.value, right=row["net_plugin"])
 
 
 _JUDGED = frozenset(
@@ -114,62 +135,42 @@ _JUDGED = frozenset(
 
 def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
-    for variable in declared.variables:
-        name, value = variable.name, variable.value
-        severity, why, fix = Severity.INFO, "", "remove it"
-        if name == "RDMAV_FORK_SAFE":
+    for one in declared.variables:
+        severity, reason, fix = Severity.INFO, "", "remove it"
+        if one.name == "RDMAV_FORK_SAFE":
             # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
-            severity, why = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
-        elif name in _JUDGED and (found := judge_variable(name, value, place)):
-            severity, why, fix = found.severity, found.evidence, found.fix
+            severity, reason = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
+        elif one.name in _JUDGED and (found := judge_variable(one.name, one.value, place)):
+            severity, reason, fix = found.severity, found.evidence, found.fix
         if severity is not Severity.INFO:
-            yield image_finding(variable.line, f"ENV {name}={value}", why, fix, severity=severity)
+            names: dict[str, Any] = {"name": one.name, "value": one.value, "reason": reason, "remedy": fix}
+            yield answer("environment", one, severity=severity, **names)
 
 
 def _unpinned(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for stage in (one for one in declared.parsed.unpinned if is_stated(one.image)):
-        yield image_finding(
-            stage.line,
-            f"{stage.image} is a tag, which can move",
-            "two builds of one commit may differ, and a build of the same content is never skipped",
-            f"add its digest: {stage.image}@sha256:…",
-            severity=WARNING,
-        )
+        yield answer("unpinned", stage, image=stage.image)
 
 
 def _user(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     user = declared.parsed.last("USER")
     if user is None or user.text.split(":")[0] in ("root", "0"):
-        yield image_finding(
-            user.line if user else declared.parsed.stages[-1].line,
-            "the image runs as root",
-            "the restricted Pod Security Standard refuses it, and root owns what it writes to shared volumes",
-            "end the last stage with USER and a number, such as USER 1000",
-            severity=WARNING,
-        )
+        yield answer("user", user or declared.parsed.stages[-1])
 
 
 def _secret(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    for instruction in declared.parsed.instructions:
+    for one in declared.parsed.instructions:
         severities = dict[str, Severity | None]()
-        if instruction.name == "ENV":
-            found = (
-                key for key, value in pairs_of(instruction.text).items() if baked_secret_kind(key, value)
-            )
-            severities = dict.fromkeys(found, ERROR)
-        elif instruction.name == "ARG":
-            values = arguments_of(instruction.text, {}, {})
+        if one.name == "ENV":
+            pairs = pairs_of(one.text).items()
+            severities = {key: ERROR for key, value in pairs if baked_secret_kind(key, value)}
+        elif one.name == "ARG":
+            values = arguments_of(one.text, {}, {})
             severities = {key: _severity_of_argument(key, value or "") for key, value in values.items()}
         for name, severity in severities.items():
             if severity:
-                yield image_finding(
-                    instruction.line,
-                    f"{instruction.name} {name} keeps a secret in the image",
-                    "build arguments and variables stay readable in its history, for all who can pull it",
-                    "use RUN --mount=type=secret, or hand it to the job as a Secret",
-                    severity=severity,
-                )
+                yield answer("secret", one, severity=severity, instruction=one.name, name=name)
 
 
 def _severity_of_argument(name: str, value: str) -> Severity | None:
@@ -182,20 +183,13 @@ def _severity_of_argument(name: str, value: str) -> Severity | None:
 
 RULES: tuple[Rule, ...] = (
     *PACKAGE_RULES,
-    *PAIR_RULES,
-    *(_efa_versions, _efa_missing, _efa_nccl, _two_nccl, _environment, _unpinned, _user, _secret),
+    *(_efa_versions, _efa_missing, _efa_nccl, _two_nccl, _library_path, _net_plugin),
+    *(_environment, _unpinned, _user, _secret),
 )
-"""Each gives its findings its name, such as `efa-missing`."""
 
 
 def judge_versions(declared: DeclaredVersions, machine: TargetMachine) -> list[Finding]:
     """Run all rules; the worst findings come first, then they are sorted by place."""
-    found = [
-        *declared.installed.findings,
-        *(
-            replace(one, rule=rule.__name__[1:].replace("_", "-"), file=one.file or declared.dockerfile)
-            for rule in RULES
-            for one in rule(declared, machine)
-        ),
-    ]
-    return sorted(found, key=lambda f: ((ERROR, WARNING).index(f.severity), f.file, f.line, f.rule))
+    found = [*declared.installed.findings, *(one for rule in RULES for one in rule(declared, machine))]
+    placed = (replace(one, file=one.file or declared.dockerfile) for one in found)
+    return sorted(placed, key=lambda f: ((ERROR, WARNING).index(f.severity), f.file, f.line, f.rule))

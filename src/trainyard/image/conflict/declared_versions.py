@@ -68,6 +68,18 @@ class DeclaredVersions:
     def torch(self) -> Package | None:
         return self.packages.get("torch")
 
+    def version_of(self, name: str) -> Version:
+        """Return the version of a package, of torch also the base's, of `cuda` torch's; () if unknown."""
+        if name == "cuda":
+            return self.cuda
+        if package := self.packages.get(name):
+            return package.version
+        return self.base.torch if name == "torch" and self.base_is_used else ()
+
+    def variable(self, name: str) -> Variable | None:
+        """Return the last of the variables of this name."""
+        return next((one for one in reversed(self.variables) if one.name == name), None)
+
     @property
     def is_unread(self) -> bool:
         """Whether something is installed that is not read."""

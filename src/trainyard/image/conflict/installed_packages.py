@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from packaging.version import InvalidVersion
 from packaging.version import Version as PackageVersion
 
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, answer
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.resolution import (
     BUILD_PARTS,
@@ -103,17 +103,18 @@ class InstalledPackages:
         if isinstance(request, str):
             self._leave_unchecked(step, request)
             return
-        answer = resolve(request, resolver)
-        self.pythons.add(answer.python)
-        if answer.unchecked:
-            self._leave_unchecked(step, answer.unchecked)
-        elif answer.conflict:
-            self.findings.append(
-                refuse(step, self.dockerfile, answer=answer, request=request, resolver=resolver)
-            )
+        found = resolve(request, resolver)
+        self.pythons.add(found.python)
+        if found.without:
+            left = ", ".join(found.without)
+            self._leave_unchecked(step, f"the index has no wheel of {left}: what it requires is not read")
+        if found.unchecked:
+            self._leave_unchecked(step, found.unchecked)
+        elif found.conflict:
+            self.findings.append(refuse(step, self.dockerfile, found, request=request, resolver=resolver))
         elif step.is_last:
             names = {one.name for one in step.stated if one.written}
-            self._take_versions(step, names, before, answer.versions)
+            self._take_versions(step, names, before, found.versions)
             # No release is equal to the torch of NGC (a development version) and of AMD's images.
             has_own_build = step.base.kind in ("ngc", "rocm") and "torch" not in names
             if has_own_build and (torch := required_torch(request, resolver)):
@@ -140,19 +141,11 @@ class InstalledPackages:
                 self._add(step, name, text, is_resolved=known is None or known.is_resolved)
                 self.unstated.discard(name)
 
-    def _replacement(self, step: InstallStep, known: Package, text: str) -> Iterator[Finding]:
+    def _replacement(self, step: InstallStep, known: Package, now: str) -> Iterator[Finding]:
         # What an unknown base holds may keep the package; the rule torch-twice judges the torch of a base.
         is_certain = step.base.kind != "other" or known.name in OF_TORCH
         if known.step >= 0 and not known.is_resolved and is_certain:
-            yield image_finding(
-                step.line,
-                f"{known.name} {known.text} of line {known.line} is replaced by {text}",
-                "a package of this command requires that version, and pip changes it without asking",
-                f"install both with one command, or take {known.name} {text} in line {known.line}",
-                severity=WARNING,
-                file=self.dockerfile,
-                rule="replaced",
-            )
+            yield answer("replaced", step, name=known.name, found=known.text, before=known.line, now=now)
 
     def _judge_end(self, resolver: Resolver, steps: Sequence[InstallStep]) -> Iterator[Finding]:
         """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
@@ -170,18 +163,13 @@ class InstalledPackages:
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
         flags = platform_flags(steps[-1].base, self.machine)
         request = ResolverRequest(kept, dropped=dropped, flags=flags, pythons=tuple(self.pythons))
-        answer = resolve(request, resolver)
-        if answer.conflict:
-            named = [one.line for one in packages.values() if f"{one.name}==" in answer.conflict]
-            yield image_finding(
-                max(named, default=steps[-1].line),
-                "the packages that are installed in the end are not compatible",
-                answer.conflict,
-                "install these packages with one command, so that pip chooses compatible versions",
-                severity=ERROR if re.search(r"depends? on torch[=<>]", answer.conflict) else WARNING,
-                file=self.dockerfile,
-                rule="resolution",
-            )
+        conflict = resolve(request, resolver).conflict
+        if conflict:
+            named = [one for one in packages.values() if f"{one.name}==" in conflict]
+            place = max(named, key=lambda one: one.line, default=steps[-1])
+            severity = ERROR if re.search(r"depends? on torch[=<>]", conflict) else WARNING
+            one = answer("resolution.end", place, severity=severity, conflict=conflict)
+            yield replace(one, file=self.dockerfile)
 
 
 def _is_kept(one: StatedRequirement, step: InstallStep, before: Package | None) -> bool:

@@ -1,19 +1,21 @@
-"""Rules for packages: torch, CUDA, Python, drivers, GPUs, and packages compiled against torch.
+"""Rules for packages: torch, CUDA, Python, drivers, GPUs, compiled packages, and pairs that fail.
 
-A rule that does not know a version reports nothing.
+A rule that does not know a version answers nothing. Its words are rows of facts/rules.yaml; pairs of packages
+that no resolver knows are rows of facts/pairs.yaml.
 """
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, image_finding
+from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, answer
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
 from trainyard.image.conflict.version_facts import (
     Version,
+    fact,
     minor,
-    names_in,
     oldest_cuda,
     oldest_driver,
     rows_with,
@@ -43,38 +45,19 @@ def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Find
     python = minor(base.python)
     oldest, newest = map(version, torch_row(torch.version).get("python", ("", ""))) if torch else ((), ())
     if torch and oldest and python and not oldest <= python <= newest:
-        span = f"{version_text(oldest)} to {version_text(newest)}"
-        yield image_finding(
-            base.line,
-            f"torch {torch.text} has no wheel for Python {version_text(python)}",
-            f"its wheels are built for Python {span}; the installation ends with 'no matching distribution'",
-            f"take a base image with Python {version_text(newest)}, or another torch",
-        )
+        yield answer("torch-python", base, torch=torch.text, python=python, oldest=oldest, newest=newest)
 
 
 def _torch_twice(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     torch, base = declared.torch, declared.base_of(declared.torch)
-    if "torch" in declared.installed.removed:
-        return  # what was compiled against the base's torch may be removed, too
-    compiled = base.kind == "ngc"
-    # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.
-    if (
-        not torch
-        or not base.torch
-        or (same_prefix(torch.version, base.torch) and not (compiled and torch.build != "base"))
-    ):
+    # If torch is removed, what was compiled against the base's torch may be removed, too.
+    if not torch or not base.torch or "torch" in declared.installed.removed:
         return
-    yield image_finding(
-        torch.line,
-        f"torch {torch.text} replaces torch {version_text(base.torch)} of {base.image}",
-        "Transformer Engine, flash-attn and apex of the NGC image are compiled against its own torch and "
-        "fail to import with undefined symbols"
-        if compiled
-        else "the image contains both, some 5 GB too much, and the loader may mix their CUDA libraries",
-        "start from nvidia/cuda or python, or omit torch from the lock and take the base's",
-        severity=ERROR if compiled else WARNING,
-        file=torch.file,
-    )
+    is_ngc = base.kind == "ngc"
+    # NGC's torch is a development version, such as 2.6.0a0, which no release is equal to.
+    if not same_prefix(torch.version, base.torch) or (is_ngc and torch.build != "base"):
+        row = "torch-twice.ngc" if is_ngc else "torch-twice"
+        yield answer(row, torch, torch=torch.text, own=base.torch, image=base.image)
 
 
 def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
@@ -87,22 +70,26 @@ def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findin
         for row in rows_with("torch", "beside_cuda")
     )
     if torch.cuda not in builds and not beside:
-        wheels = ", ".join(f"cu{a}{b}" for a, b in builds)
         base = declared.base_of(torch).cuda
         right = base if base in builds else version(torch_row(torch.version)["pypi_cuda"])
-        yield image_finding(
-            torch.line,
-            f"there is no torch {torch.text}",
-            f"torch {version_text(minor(torch.version))} is built with {wheels}",
-            f"take +cu{right[0]}{right[1]}, or another torch",
-            file=torch.file,
-            edit=_other_build(declared, torch, right) if not base or base[0] == right[0] else None,
-        )
+        edit = _other_build(declared, torch, right) if not base or base[0] == right[0] else None
+        wheels, release = ", ".join(map(_suffix, builds)), minor(torch.version)
+        names: dict[str, Any] = {
+            "torch": torch.text,
+            "release": release,
+            "wheels": wheels,
+            "right": _suffix(right),
+        }
+        yield answer("torch-cuda", torch, edit=edit, **names)
+
+
+def _suffix(cuda: Version) -> str:
+    return f"cu{cuda[0]}{cuda[1]}"
 
 
 def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> Edit | None:
     """Return the edit that takes another build of torch; None if other packages name the same build."""
-    suffix, right = f"cu{torch.cuda[0]}{torch.cuda[1]}", f"cu{cuda[0]}{cuda[1]}"
+    suffix, right = _suffix(torch.cuda), _suffix(cuda)
     others = (one for one in declared.packages.values() if one.name != "torch")
     if torch.file != declared.dockerfile or any(one.text.endswith(f"+{suffix}") for one in others):
         return None
@@ -116,122 +103,73 @@ def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding
     # What is compiled before torch is replaced was compiled with another torch.
     last = declared.torch.step if declared.torch else -1
     # deepspeed compiles its kernels at the first use, and without nvcc of another CUDA.
-    found = (declared.packages.get(name) for name in names_in("compiles") - {"deepspeed"})
+    found = (declared.packages.get(name) for name in {*fact("pairs", "compiles")} - {"deepspeed"})
     compiled = sorted(one.name for one in found if one and one.step >= last)
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
-    if not cuda or not base.cuda or declared.base_is_used or base.cuda[0] == cuda[0]:
-        return
-    if compiled and base.has_compiler:
-        yield image_finding(
-            base.line,
-            f"{base.image} has CUDA {version_text(base.cuda)}, torch is built with {version_text(cuda)}",
-            f"{', '.join(compiled)} compiled here would end with 'The detected CUDA version mismatches the "
-            "version that was used to compile PyTorch'",
-            f"take a base image with CUDA {version_text(cuda)}",
-        )
+    differs = cuda and base.cuda and not declared.base_is_used and base.cuda[0] != cuda[0]
+    if differs and compiled and base.has_compiler:
+        names: dict[str, Any] = {
+            "image": base.image,
+            "own": base.cuda,
+            "cuda": cuda,
+            "compiled": ", ".join(compiled),
+        }
+        yield answer("base-cuda", base, **names)
 
 
 def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     cuda, needed = declared.cuda, oldest_cuda(machine.architecture)
-    if not cuda or not needed or cuda >= needed:
-        return
-    torch = declared.torch
-    file, line = (torch.file, torch.line) if torch else (declared.dockerfile, declared.base.line)
-    # Code for sm_100 runs on sm_103, which has the same major architecture.
-    runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
-    yield image_finding(
-        line,
-        f"CUDA {version_text(cuda)} does not support {machine.architecture}",
-        "code for sm_100 runs there, but nothing can be compiled for it"
-        if runs
-        else "the first kernel ends with 'no kernel image is available for execution on the device'",
-        f"take a torch that is built with CUDA {version_text(needed)} or newer",
-        severity=WARNING if runs else ERROR,
-        file=file,
-    )
+    if cuda and needed and cuda < needed:
+        # Code for sm_100 runs on sm_103, which has the same major architecture.
+        runs = machine.architecture == "sm_103" and cuda >= oldest_cuda("sm_100")
+        row, place = "architecture.family" if runs else "architecture", declared.torch or declared.base
+        yield answer(row, place, cuda=cuda, architecture=machine.architecture, needed=needed)
 
 
 def _arch_list(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    if not declared.architectures or not machine.architecture:
-        return
-    number = machine.architecture.removeprefix("sm_")
-    major = number[:-1]
-    wanted = f"{major}.{number[-1]}"
-    listed = re.findall(r"\d+\.\d", declared.architectures)
-    runs = any(one.startswith(f"{major}.") and one <= wanted for one in listed)
-    if runs or not listed or "+PTX" in declared.architectures:
-        return
-    yield image_finding(
-        next((v.line for v in declared.variables if v.name == "TORCH_CUDA_ARCH_LIST"), 0),
-        f"TORCH_CUDA_ARCH_LIST={declared.architectures} omits {wanted} ({machine.architecture})",
-        "extensions that are compiled here have no kernel for this GPU",
-        f"add {wanted}",
-    )
+    number, text = machine.architecture.removeprefix("sm_"), declared.architectures
+    major, wanted = f"{number[:-1]}.", f"{number[:-1]}.{number[-1:]}"
+    listed = re.findall(r"\d+\.\d", text) if number else []
+    runs = any(one.startswith(major) and one <= wanted for one in listed)
+    if listed and not runs and "+PTX" not in text:
+        place = declared.variable("TORCH_CUDA_ARCH_LIST")
+        yield answer("arch-list", place, listed=text, wanted=wanted, architecture=machine.architecture)
 
 
 def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
-    cuda = declared.cuda
-    needed = oldest_driver(cuda)
-    if machine.driver and needed and machine.driver < needed:
-        yield image_finding(
-            declared.base.line,
-            f"CUDA {version_text(cuda)} needs driver {version_text(needed)} or newer, the machine has "
-            f"{version_text(machine.driver)}",
-            "torch.cuda.is_available() is False there: 'The NVIDIA driver on your system is too old'",
-            "update the AMI of the nodes, or take a torch that is built with an older CUDA",
-        )
+    cuda, driver, needed = declared.cuda, machine.driver, oldest_driver(declared.cuda)
+    if driver and needed and driver < needed:
+        yield answer("driver", declared.base, cuda=cuda, needed=needed, driver=driver)
 
 
 def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     cuda = declared.cuda
     for name, package in sorted(declared.packages.items()):
-        match = re.search(r"-cu(1[1-9])$", name)
-        if cuda and match and int(match[1]) != cuda[0] and name[: match.start()] not in _FOR_EACH_CUDA:
-            yield image_finding(
-                package.line,
-                f"{name} is for CUDA {match[1]}, torch is built with {version_text(cuda)}",
-                "two CUDA runtimes in one process end in undefined symbols or a crash at the first kernel",
-                f"take {name[: match.start()]}-cu{cuda[0]}",
-                file=package.file,
+        stem, _cu, suffix = name.rpartition("-cu")
+        if cuda and re.fullmatch(r"1[1-9]", suffix) and int(suffix) != cuda[0] and stem not in _FOR_EACH_CUDA:
+            yield answer(
+                "cuda-suffix", package, name=name, suffix=suffix, cuda=cuda, stem=stem, major=cuda[0]
             )
 
 
 def _flash_attn(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     third = declared.packages.get("flash-attn-3")
     if third and machine.architecture and machine.architecture != "sm_90":
-        yield image_finding(
-            third.line,
-            f"flash-attn-3 has kernels for sm_90 only, not for {machine.architecture}",
-            "it imports, and the first forward pass fails",
-            "take flash-attn 2, or PyTorch's own scaled_dot_product_attention",
-            file=third.file,
-        )
+        yield answer("flash-attn", third, architecture=machine.architecture)
 
 
 def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there, compiled = False, names_in("needs_nvcc")
+    torch_is_there, compiled = False, fact("pairs", "needs_nvcc")
     for step in declared.steps:
-        stated = step.stated
+        stated, base, install = step.stated, step.base, step.install
         source = next((one for one in stated if one.name in compiled and one.written), None)
-        base, install = step.base, step.install
         if source and not install.removes and not install.other_indexes:
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
-                yield image_finding(
-                    step.line,
-                    f"{source.written} is compiled where there is no nvcc ({base.image})",
-                    "PyPI has only its source, whose setup ends with 'CUDA_HOME environment variable is not "
-                    "set' or 'nvcc was not found'",
-                    "install a wheel from its release page for this torch, CUDA and Python, or build it in a "
-                    "stage that starts from a -devel image",
-                    severity=WARNING if _may_have_cuda(declared, step) else ERROR,
-                )
+                severity = WARNING if _may_have_cuda(declared, step) else ERROR
+                names: dict[str, Any] = {"package": source.written, "image": base.image}
+                yield answer("compiled.nvcc", step, severity=severity, **names)
             elif not torch_is_there and base.kind in ("cuda", "python", "system"):
-                yield image_finding(
-                    step.line,
-                    f"{source.written} is installed before torch",
-                    "its setup imports torch and ends with \"No module named 'torch'\"",
-                    f"install torch first, and {source.name} after it with --no-build-isolation",
-                )
+                yield answer("compiled.torch", step, package=source.written, name=source.name)
         if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
             torch_is_there = True  # more than build tools may include torch
 
@@ -253,17 +191,9 @@ def _wheel(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
     for step in declared.steps:
         for one in step.stated:
             built = _BUILT_FOR.search(one.wheel)
-            differs = list(_differences(declared, step, built)) if built else []
-            if differs:
-                yield image_finding(
-                    one.line,
-                    f"{one.wheel} is for {', '.join(want for want, _ in differs)}, not for "
-                    f"{', '.join(found for _, found in differs)}",
-                    "pip refuses a wheel of another Python; one of another torch, CUDA or C++ ABI fails to "
-                    "import with an undefined symbol",
-                    f"take the wheel of {one.name} whose name has {', '.join(found for _, found in differs)}",
-                    file=one.file,
-                )
+            if differs := list(_differences(declared, step, built)) if built else []:
+                wanted, found = (", ".join(words) for words in zip(*differs, strict=True))
+                yield answer("wheel", one, wheel=one.wheel, wanted=wanted, found=found, name=one.name)
 
 
 _BUILT_FOR = re.compile(
@@ -276,22 +206,24 @@ def _differences(
     declared: DeclaredVersions, step: InstallStep, built: re.Match[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield what a wheel is for and what the image has instead."""
-    torch = declared.torch
-    own = torch.version if torch else declared.base.torch if declared.base_is_used else ()
-    if own and not same_prefix(minor(own), version(built["torch"])):
-        yield f"torch {built['torch']}", f"torch {version_text(minor(own))}"
-    cuda = declared.cuda
+    own, cuda = minor(declared.version_of("torch")), declared.cuda
+    if own and not same_prefix(own, version(built["torch"])):
+        yield f"torch {built['torch']}", f"torch {version_text(own)}"
     if cuda and built["cuda"] and int(built["cuda"][:2]) != cuda[0]:
         yield f"CUDA {built['cuda'][:2]}", f"CUDA {cuda[0]}"
     python, wanted = minor(step.base.python), (3, int(built["python"][1:]))
     if python and (python < wanted if built["stable"] else python != wanted):
         yield f"Python {version_text(wanted)}", f"Python {version_text(python)}"
     name, _, rest = built.string.partition("-")
-    listed = rows_with("pairs", "wheel")
-    release = (one for one in listed if one["wheel"] == name.replace("_", "-"))
-    needed = next((one["glibc"] for one in release if version(rest) >= version(one["from"])), "")
-    if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(needed):
-        yield f"glibc {needed} and newer", f"glibc {step.base.glibc}"
+    for row in rows_with("pairs", "wheel"):
+        is_release = version(row["from"]) <= version(rest) <= version(row.get("until", "99"))
+        if row["wheel"] != name.replace("_", "-") or not is_release:
+            continue
+        glibc = row.get("glibc", "")
+        if step.base.glibc[:1].isdigit() and version(step.base.glibc) < version(glibc):
+            yield f"glibc {glibc} and newer", f"glibc {step.base.glibc}"
+        if row.get("torch") == built["torch"] and cuda and cuda < version(row["cuda"]):
+            yield f"torch {row['torch']} of CUDA {row['cuda']}", f"that of CUDA {version_text(cuda)}"
     abi = _abi(own, declared)
     if abi and built["abi"] and abi != built["abi"]:
         yield f"cxx11abi{built['abi']}", f"cxx11abi{abi}"
@@ -305,12 +237,95 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     if not torch or (build not in ("pypi", "named") and declared.base.kind != "pytorch"):
         return ""
     old, new = next(rows_with("torch", "abi_until")), next(rows_with("torch", "abi_from"))
-    if minor(torch) <= version(old["abi_until"]):
+    if torch <= version(old["abi_until"]):
         return str(old["cxx11abi"])
-    return str(new["cxx11abi"]) if minor(torch) >= version(new["abi_from"]) else ""
+    return str(new["cxx11abi"]) if torch >= version(new["abi_from"]) else ""
+
+
+def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    reported = set[str]()
+    pairs = ((row, *pair) for row in rows_with("pairs", "below") for pair in row["below"].items())
+    for row, name, below in pairs:
+        other = row["with"]
+        found, beside = declared.version_of(name), declared.version_of(other)
+        if name not in reported and found and found < version(below) and version(row["from"]) <= beside:
+            reported.add(name)
+            # A program that never converts a tensor may run: an error needs a version that was chosen.
+            is_soft = row.get("soft") and declared.packages[other].is_resolved
+            names: dict[str, Any] = {"name": name, "found": found, "other": other, "beside": beside}
+            names |= {"reason": row["why"], "below": below, "start": row["from"]}
+            place = declared.packages.get(name, declared.base)
+            yield answer("pair", place, severity=WARNING if is_soft else ERROR, **names)
+
+
+def _build_isolation(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    names, newest = fact("pairs", "builds_with_torch"), fact("pairs", "builds_with_newest")
+    found = declared.version_of("torch")
+    last = max(version(row["torch"]) for row in rows_with("torch", "nccl"))
+    for step in declared.steps if "NO_BUILD_ISOLATION" not in str(declared.variables) else ():
+        install = step.install
+        isolated = install.is_isolated and not install.other_indexes and not install.removes
+        for one in (one for one in step.stated if isolated and one.written):
+            if one.name in names and install.is_uv:
+                yield answer("build-isolation.torch", step, package=one.written)
+            elif one.name in newest and found and minor(found) < last:
+                yield answer("build-isolation.newest", step, package=one.written, torch=found)
+
+
+_APEX = re.compile(r"github\.com/NVIDIA/apex|\bapex\b.*--cuda_ext", re.IGNORECASE)
+_CUDA_EXTENSION = re.compile(r"--cuda_ext|APEX_CUDA_EXT")
+
+
+def _apex(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
+    cuda, base = declared.cuda, declared.base_of(declared.torch)
+    is_built = _APEX.search(declared.commands) and _CUDA_EXTENSION.search(declared.commands)
+    is_patched = re.search(r"\bsed\b[^\n]*setup\.py|check_cuda_torch", declared.commands)
+    lines = [one.line for one in declared.parsed.instructions if "apex" in one.text.lower()]
+    if declared.torch and lines and declared.torch.line > lines[0]:
+        return  # apex is built with an earlier torch
+    differs = bool(base.cuda and cuda) and minor(base.cuda) != minor(cuda)
+    if is_built and not is_patched and base.has_compiler and differs:
+        yield answer("apex", base, own=base.cuda, image=base.image, cuda=cuda)
+
+
+def _origin(declared: DeclaredVersions, machine: TargetMachine, package: Package | None) -> str:
+    """Return what a build of torch or a companion is for: CPU, ROCm or a CUDA; empty if unknown."""
+    torch = declared.torch
+    if package is None or torch is None:
+        return ""
+    if package.build in ("cpu", "rocm"):
+        return {"cpu": "CPU", "rocm": "ROCm"}[package.build]
+    cuda = package.cuda if package.build == "named" else ()
+    if package.build == "pypi":
+        if machine.processor == "aarch64" and torch.version < version(fact("pairs", "aarch64_cuda")):
+            return "CPU"
+        cuda = version(torch_row(torch.version).get("pypi_cuda", ""))
+    return f"CUDA {cuda[0]}" if cuda else ""
+
+
+def _mixed_builds(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
+    torch = declared.torch
+    own, base = _origin(declared, machine, torch), declared.base_of(torch)
+    if not torch or not own:
+        return
+    for package in (declared.packages.get(name) for name in ("torchvision", "torchaudio")):
+        other = _origin(declared, machine, package)
+        if package and other and other != own:
+            names: dict[str, Any] = {
+                "name": package.name,
+                "found": package.text,
+                "other": other,
+                "torch": torch.text,
+            }
+            yield answer("mixed-builds", package, own=own, **names)
+    if base.kind == "rocm" and own != "ROCm":
+        yield answer("mixed-builds.rocm", torch, torch=torch.text, own=own, image=base.image)
+    if machine.processor == "aarch64" and own == "CPU" and torch.build == "pypi":
+        yield answer("mixed-builds.aarch64", torch, torch=torch.text, family=machine.family)
 
 
 PACKAGE_RULES: tuple[Rule, ...] = (
     *(_torch_python, _torch_twice, _torch_cuda, _base_cuda, _architecture),
     *(_arch_list, _driver, _cuda_suffix, _flash_attn, _compiled, _wheel),
+    *(_pair, _build_isolation, _apex, _mixed_builds),
 )

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.base_images import BaseImage
-from trainyard.image.conflict.conflict_rule import image_finding
+from trainyard.image.conflict.conflict_rule import answer
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
 from trainyard.image.conflict.version_facts import minor, version, version_text
@@ -74,6 +74,8 @@ class ResolverAnswer:
     """Why the requirements cannot be installed together."""
     unchecked: str = ""
     """Why there is no answer."""
+    without: tuple[str, ...] = ()
+    """Packages that have no wheel, or are in no index, so that it is not known what they require."""
     python: str = ""
     """The Python version that it is for."""
 
@@ -147,12 +149,14 @@ def resolve(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
 
 def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     """Resolve; repeat without each package that has no wheel, or is in none of the indexes."""
+    without = set[str]()
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
         if code == 0:
             lines = (line.partition(";")[0].strip() for line in chosen.splitlines())
             pins = (line.partition("==") for line in lines if "==" in line)
-            return ResolverAnswer({canonicalize_name(name): text.strip() for name, _, text in pins})
+            versions = {str(canonicalize_name(name)): text.strip() for name, _, text in pins}
+            return ResolverAnswer(versions, without=tuple(sorted(without)))
         if "No solution found" not in messages or "network was disabled" in messages:
             return ResolverAnswer(unchecked=_reason(messages))
         # uv wraps its messages at the width of the terminal.
@@ -160,6 +164,7 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
             canonicalize_name(one or other) for one, other in _MISSING.findall(" ".join(messages.split()))
         }
         if missing - request.dropped:
+            without |= missing
             request = replace(request, dropped=request.dropped | missing)
         elif "pre-release" in messages and "--prerelease" not in request.flags:  # pip would take it
             request = replace(request, flags=(*request.flags, "--prerelease", "allow"))
@@ -185,42 +190,27 @@ def _reason(messages: str) -> str:
 
 
 def refuse(
-    step: InstallStep,
-    dockerfile: str,
-    *,
-    answer: ResolverAnswer,
-    request: ResolverRequest,
-    resolver: Resolver,
+    step: InstallStep, dockerfile: str, found: ResolverAnswer, *, request: ResolverRequest, resolver: Resolver
 ) -> Finding:
     """Return the finding for a command that pip refuses, with the edit of one pin if that is enough."""
     stated = [one for one in step.stated if one.written]
-    involved = [one for one in stated if re.search(rf"(?<![\w.-]){one.name}(?![\w-])", answer.conflict)]
-    place, named = (involved or stated)[0], dict.fromkeys(one.written for one in involved or stated[:1])
-    finding = image_finding(
-        place.line,
-        f"pip cannot install {', '.join(named)}",
-        answer.conflict,
-        "change one of these versions (uv pip compile shows which); another torch may need a newer driver",
-        file=place.file,
-        rule="resolution",
-    )
+    involved = [one for one in stated if re.search(rf"(?<![\w.-]){one.name}(?![\w-])", found.conflict)]
+    named = dict.fromkeys(one.written for one in involved or stated[:1])
+    place, edit = (involved or stated)[0], None
+    fix = "change one of these versions (uv pip compile shows which); another torch may need a newer driver"
     # Change torch last: the other packages were chosen for it.
     for one in sorted(involved, key=lambda one: one.name == "torch"):
         loose = tuple(text for text in request.requirements if text != without_build(one.written))
         if not one.pin or len(loose) == len(request.requirements):
             continue
-        tried = replace(request, requirements=loose, pythons=(answer.python,))
+        tried = replace(request, requirements=loose, pythons=(found.python,))
         if new := _other_version(one, tried, resolver):
-            edit = Edit(step.line, one.written, one.written.replace(one.pin.partition("+")[0], new))
-            fix = f"take {one.name} {new}, which is compatible with the rest"
-            return replace(
-                finding,
-                file=one.file,
-                line=one.line,
-                fix=fix,
-                edit=edit if one.file == dockerfile else None,
-            )
-    return finding
+            place, fix = one, f"take {one.name} {new}, which is compatible with the rest"
+            if one.file == dockerfile:
+                text = one.written.replace(one.pin.partition("+")[0], new)
+                edit = Edit(step.line, one.written, text)
+            break
+    return answer("resolution", place, edit=edit, named=", ".join(named), conflict=found.conflict, fix=fix)
 
 
 def _other_version(one: StatedRequirement, request: ResolverRequest, resolver: Resolver) -> str:

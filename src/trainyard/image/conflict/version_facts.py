@@ -19,7 +19,7 @@ MOST_DAYS = 180
 # Families of rows that new releases make old: the table, and a key that only they have.
 RENEWED = (
     *(("torch", "pypi_cuda"), ("torch", "cuda"), ("containers", "cuda"), ("containers", "dlc")),
-    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "package")),
+    *(("cuda", "architecture"), ("cuda", "toolkit"), ("efa", "libfabric"), ("pairs", "below")),
     ("published_files", "key"),
 )
 
@@ -36,9 +36,9 @@ def rows_with(table: str, *keys: str) -> Iterator[dict[str, Any]]:
     return (row for row in rows(table) if all(key in row for key in keys))
 
 
-def names_in(key: str) -> set[str]:
-    """Return the packages that the row of pairs with this key lists."""
-    return set(next(rows_with("pairs", key))[key])
+def fact(table: str, key: str) -> Any:
+    """Return what the first row of a table that has this key states for it."""
+    return next(rows_with(table, key))[key]
 
 
 def row_of(table: str, **facts: str) -> dict[str, Any]:
