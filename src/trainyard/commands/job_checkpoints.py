@@ -22,7 +22,7 @@ from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.command.parser import add_option, refuse_options_of_other_commands, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
@@ -66,29 +66,22 @@ NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, only_for=ONLY_FOR)
+    parser = script_parser(
+        __doc__, only_for=ONLY_FOR, dry_run="with copy, create-volume: change nothing", json="data"
+    )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     where = parser.add_mutually_exclusive_group(required=True)
     name = arguments.object_name_if_given
     for flag, metavar, meaning in PLACES:
         where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
-    usual = "default: the context's, else `default`"
-    parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
+    add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", name, default="")
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    newest = "with copy: a step, or newest; default: newest"
-    parser.add_argument("--step", default="", metavar="S|newest", help=newest)
-    to = "with copy: a folder of this machine"
-    parser.add_argument("--to", type=arguments.path, metavar="DIR", help=to)
-    parser.add_argument(
-        "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
-    )
+    add_option(parser, "--step", "S|newest", "with copy: a step, or newest; default: newest", default="")
+    add_option(parser, "--to", "DIR", "with copy: a folder of this machine", arguments.path)
+    add_option(parser, "--python", "NAME", "Python in the pod; default: python3", default="python3")
     start = "time limit for the start of the small pod; default: 5m"
-    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=start)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print data as JSON")
+    add_option(parser, "--timeout", "DURATION", start, arguments.duration, default="5m")
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check(parser, args)

@@ -49,7 +49,7 @@ from trainyard.command.cluster_options import (
     cluster_target,
     job_values,
 )
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_option, script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND
@@ -142,20 +142,17 @@ def make_parser() -> CommandParser:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     processes = "processes per pod; default: one per GPU"
-    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    add_option(parser, "--nproc-per-node", "N", processes, arguments.processes)
     again = "how often the job may be sent again; default: 0"
-    parser.add_argument("--auto-retry", type=arguments.natural_number, default=0, metavar="N", help=again)
+    add_option(parser, "--auto-retry", "N", again, arguments.natural_number, default=0)
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
-    parser.add_argument(
-        "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
-    )
-    parser.add_argument(
-        "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
-    )
+    add_option(parser, "--timeout", "DURATION", "time limit of --wait", arguments.duration, default="7d")
+    own = "after --: a program of your own"
+    parser.add_argument("own", nargs="*", default=[], metavar="COMMAND", help=own)
     parser.check = check_options
     return parser
 

@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.plan.environment.environment_lint import lint, lint_record
@@ -28,11 +28,10 @@ from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the findings")
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
-    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge or ml.p5.48xlarge")
-    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_option(parser, "--instance-type", "TYPE", "such as p5.48xlarge or ml.p5.48xlarge")
+    add_option(parser, "--num-nodes", "N", "machines of the run", arguments.positive)
     return parser.parse_args(argv)
 
 

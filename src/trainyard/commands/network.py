@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.plan.instances import find_instance
 from trainyard.run.untrusted_files import open_regular
@@ -28,19 +28,11 @@ from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs of all ranks"
-    )
-    parser.add_argument(
-        "--instance-type",
-        metavar="TYPE",
-        help="type of the machines, such as p5.48xlarge; its network is expected",
-    )
-    parser.add_argument(
-        "--num-nodes", type=arguments.positive, metavar="N", help="number of machines of the job, if known"
-    )
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser = script_parser(__doc__, json="the verdict")
+    add_option(parser, "--log", "FILE", "the logs of all ranks", arguments.path, nargs="+", required=True)
+    instance_type = "type of the machines, such as p5.48xlarge; its network is expected"
+    add_option(parser, "--instance-type", "TYPE", instance_type)
+    add_option(parser, "--num-nodes", "N", "number of machines of the job, if known", arguments.positive)
     return parser.parse_args(argv)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
@@ -58,15 +58,13 @@ _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the message, send nothing", json="the message")
     parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
     add_run(parser, required=True, text="the run's directory; need not exist")
-    parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
-    parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
+    add_option(parser, "--lineage", "NAME", "the run's name; default: its number")
+    add_option(parser, "--segment", "K/N", "this segment, and how many there are", default="")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")
-    parser.add_argument("--fix", default="", metavar="TEXT", help="what to do next; default: as recorded")
-    parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
-    parser.add_argument("--json", action="store_true", help="print the message as JSON")
+    add_option(parser, "--fix", "TEXT", "what to do next; default: as recorded", default="")
     return parser.parse_args(argv)
 
 

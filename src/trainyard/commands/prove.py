@@ -21,7 +21,7 @@ from trainyard.artifacts.store.store_address import open_store, store_settings
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.config.kind import is_program_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
@@ -53,16 +53,14 @@ def part_names(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="report the verdict, write nothing", json="the proof")
     add_run(parser, required=True)
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
+    add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
     only = "the exit code covers only these parts, such as trained,stored; default: all five"
-    parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
-    parser.add_argument("--dry-run", action="store_true", help="report the verdict, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the proof as JSON")
+    add_option(parser, "--only", "PARTS", only, part_names, default=PARTS)
     return parser.parse_args(argv)
 
 

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import LOCAL_STORE, local_store, require_address
 from trainyard.command import arguments, output
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_flag, add_option, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
@@ -71,35 +71,30 @@ _SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the steps, run nothing", json="the outcome and the proof")
     own = "default: the one in --run-dir"
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    add_option(parser, "--config", "FILE", f"the configuration; {own}", arguments.path)
+    add_option(parser, "--set", "KEY=VALUE", "change one value; may be repeated", action="append", default=[])
     several = "change values: KEY=VALUE words, quoted as in a shell"
-    parser.add_argument("--settings", default="", metavar="WORDS", help=several)
+    add_option(parser, "--settings", "WORDS", several, default="")
     directory = "the run; newest: the one that was written to last; default: a new one in --runs"
-    parser.add_argument("--run-dir", type=arguments.path, metavar=f"DIR|{NEWEST}", help=directory)
+    add_option(parser, "--run-dir", f"DIR|{NEWEST}", directory, arguments.path)
     runs = "the folder of the runs; default: runs"
-    parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
+    add_option(parser, "--runs", "DIR", runs, arguments.path, default=Path("runs"))
     store = f"s3://bucket/prefix or file:///folder; default: artifacts.store, else the folder {LOCAL_STORE}"
-    parser.add_argument("--store", default="", metavar="URL", help=store)
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    add_option(parser, "--store", "URL", store, default="")
+    add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     resume = "default: auto; given, the run may be one of another machine, in the store"
-    parser.add_argument("--resume", default="", metavar="none|auto|CHECKPOINT", help=resume)
+    add_option(parser, "--resume", "none|auto|CHECKPOINT", resume, default="")
     lineage = "the run's name in Slack; with a name, a failure to start is posted too"
-    parser.add_argument("--lineage", default="", metavar="NAME", help=lineage)
+    add_option(parser, "--lineage", "NAME", lineage, default="")
     segment = "number of the segment in its lineage, from 1; default: 1"
-    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
+    add_option(parser, "--segment", "N", segment, arguments.positive, default=1)
     begin = "let a later segment start if the earlier ones stored nothing"
     parser.add_argument("--allow-missing-checkpoint", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
-    parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
-    takeover = "stop what still trains in --run-dir, on this host, before the start"
-    parser.add_argument("--takeover", action="store_true", help=takeover)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
-    parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
+    add_option(parser, "--deadline", "DURATION", deadline, arguments.duration)
+    add_flag(parser, "--takeover", "stop what still trains in --run-dir, on this host, before the start")
     own_words = "the program and all of its words, such as python train.py; -- may stand before it"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=own_words)
     parser.usage = f"{parser.prog} [options] [KEY=VALUE ...] [COMMAND ... | RUN]"

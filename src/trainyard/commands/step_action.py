@@ -75,8 +75,7 @@ Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
+    parser = script_parser(__doc__, dry_run="print the steps, run nothing")
     return parser.parse_args(argv)
 
 

@@ -71,8 +71,7 @@ BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAI
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser = script_parser(__doc__, json="everything")
     return parser.parse_args(argv)
 
 

@@ -41,8 +41,7 @@ CAUSES = {
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="report on stdout only")
+    parser = script_parser(__doc__, dry_run="report on stdout only")
     return parser.parse_args(argv)
 
 

@@ -25,7 +25,7 @@ from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run, script_parser, take_run_number
+from trainyard.command.parser import add_option, add_run, script_parser, take_run_number
 from trainyard.errors import ExitCode
 from trainyard.gateways.model_signing import KeyVerifier
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -37,16 +37,13 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True, needs_store=False)
-    number = "the run's number, or auto to look up the run in --run-dir"
-    parser.add_argument("--run-number", metavar="N|auto", help=number)
+    parser = script_parser(__doc__, reads_store=True, needs_store=False, json="the result")
+    add_option(parser, "--run-number", "N|auto", "the run's number, or auto to look up the run in --run-dir")
     add_run(parser, text="the run's directory, or its number in --store")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument(
-        "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    public_key = "PEM file; the run must be signed with its private key"
+    parser.add_argument("--public-key", type=arguments.path, help=public_key)
     args = parser.parse_args(argv)
     take_run_number(args)
     if args.store is None and args.run_dir is None:
