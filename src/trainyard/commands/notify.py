@@ -70,15 +70,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    notice = Notice(
-        event=args.event,
-        run_dir=args.run_dir,
-        lineage=args.lineage,
-        segment=args.segment,
-        reason=args.reason,
-        next_step=args.fix,
-    )
-    notify(notice, dry_run=args.dry_run, as_json=args.json)
+    known = {name: getattr(args, name) for name in ("event", "run_dir", "lineage", "segment", "reason")}
+    notify(Notice(**known, next_step=args.fix), dry_run=args.dry_run, as_json=args.json)
     return ExitCode.DONE
 
 
@@ -101,6 +94,13 @@ class Notice:
     """What a run is expected to take, as JSON (`report.plan.run_plan_summary`)."""
     thread: str = ""
     """`CHANNEL:TS` of the thread, if another machine started it."""
+
+
+def notice_of_plan(plan: Mapping[str, Any], event: str, run_dir: Path, **values: Any) -> Notice:
+    """Return a notice about the run of a workflow's plan (`RunPlan.job_plan`)."""
+    known: dict[str, Any] = {"lineage": str(plan["title"]), "thread": str(plan["thread"]), **values}
+    segment = f"{plan['segment']}/{plan['most_segments']}"
+    return Notice(event=event, run_dir=run_dir, segment=segment, **known)
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,8 @@ def post(
             output.announce("slack", PostResult.SWITCHED_OFF)
         return PostResult.SWITCHED_OFF, event.thread
     channel = setting(settings, "notifications.slack.channel")
-    result, thread = post_once(
-        event, slack, thread_file, channel=channel if isinstance(channel, str) else None
-    )
+    named = channel if isinstance(channel, str) else None
+    result, thread = post_once(event, slack, thread_file, channel=named)
     if result is PostResult.POSTED:
         set_output("slack_thread", thread.address)
         output.announce("slack", event.message.text, "ok")
