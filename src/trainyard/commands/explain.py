@@ -119,10 +119,7 @@ def exit_code(value: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     found = failure_evidence(args).explain()
-    if args.json:
-        output.print_json(found.record())
-    else:
-        print("\n".join(explanation_lines(found)))
+    output.print_result(found.record(), lambda *_: explanation_lines(found), as_json=args.json)
     return ExitCode.DONE
 
 

@@ -194,25 +194,20 @@ def check_in_aws(args: argparse.Namespace) -> int:
     buildspec = (SHIPPED_FILES / "buildspec.yml").read_bytes()
     answers = exported_answers(ended, args.image, args.level, buildspec)
     unknown = [name for name, ok in answers.items() if ok is None]
-    data: dict[str, Any] = {
-        "image": args.image,
-        "level": args.level,
-        "ok": True,
-        "build_id": ended.build_id,
-    }
-    data |= {"answers": answers}
     says = f"no check fails; not known: {', '.join(unknown)}" if unknown else "every check holds"
-    if args.output:
-        write_json_atomically(args.output, data)
-    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: {says}")
-    return ExitCode.DONE
+    more = {"ok": True, "build_id": ended.build_id, "answers": answers}
+    return show(args, more, [f"  {args.image}: {args.level}: {says}"])
 
 
 def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     ok = all(answer.ok is not False for answer in answers)
-    data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
-    data["checks"] = [answer.record() for answer in answers]
+    checks = [answer.record() for answer in answers]
+    return show(args, {"ok": ok, "checks": checks}, check_lines(args.image, args.level, answers))
+
+
+def show(args: argparse.Namespace, facts: dict[str, Any], lines: list[str]) -> int:
+    data = {"image": args.image, "level": args.level, **facts}
     if args.output:
         write_json_atomically(args.output, data)
-    output.print_json(data) if args.json else print("\n".join(check_lines(args.image, args.level, answers)))
-    return ExitCode.DONE if ok else ExitCode.NO
+    output.print_json(data) if args.json else print("\n".join(lines))
+    return ExitCode.DONE if data["ok"] else ExitCode.NO

@@ -79,14 +79,8 @@ def driver(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    request = LintRequest(
-        args.dockerfile,
-        context=args.context,
-        instance_type=args.instance_type,
-        driver=args.driver or "",
-        build_args=args.build_arg,
-        index=args.index,
-    )
+    known = {name: getattr(args, name) for name in ("dockerfile", "context", "instance_type", "index")}
+    request = LintRequest(**known, driver=args.driver or "", build_args=args.build_arg)
     return lint_dockerfile(request, fixes=args.fix, dry_run=args.dry_run, as_json=args.json)
 
 

@@ -126,18 +126,9 @@ def open_checkpoints(
     args: argparse.Namespace, api: Api
 ) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    where = Where(
-        namespace=args.namespace,
-        pod=args.pod,
-        claim=args.claim,
-        job=args.job,
-        kind=args.kind,
-        path=args.path,
-        image=args.image,
-        python=args.python,
-        seconds=args.timeout,
-    )
-    with open_found_folder(api, where) as source:
+    names = ("namespace", "pod", "claim", "job", "kind", "path", "image", "python")
+    where = {name: getattr(args, name) for name in names}
+    with open_found_folder(api, Where(**where, seconds=args.timeout)) as source:
         yield source, find_checkpoints(source.listing())
 
 
@@ -176,12 +167,8 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def create_volume(args: argparse.Namespace, api: Api) -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
-    wanted = claim_body(
-        args.claim,
-        args.namespace,
-        storage_class=args.storage_class,
-        size=require_size(args.size),
-    )
+    size = require_size(args.size)
+    wanted = claim_body(args.claim, args.namespace, storage_class=args.storage_class, size=size)
     space = f"/api/v1/namespaces/{path_part(args.namespace)}"
     path = f"{space}/persistentvolumeclaims/{path_part(args.claim)}"
     there = volume_of(api.get(path), lambda _path: None)
@@ -193,10 +180,7 @@ def create_volume(args: argparse.Namespace, api: Api) -> int:
         apply_all(api, [wanted])
     changed = there is None and not args.dry_run
     what = "is there already" if there else "created" if changed else "would be created"
-    if args.json:
-        output.print_json(
-            {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
-        )
-    else:
-        print(f"{kubernetes_yaml([wanted])}# {args.claim} {what}")
+    data = {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
+    text = f"{kubernetes_yaml([wanted])}# {args.claim} {what}"
+    output.print_result(data, lambda *_: [text], as_json=args.json)
     return ExitCode.DONE

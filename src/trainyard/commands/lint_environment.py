@@ -50,11 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = lint(files)
     counts = {file.name: sum(len(group.settings) for group in file.groups) for file in files}
     bad = any(finding.severity is Severity.ERROR for finding in findings)
-    if args.json:
-        found = [*map(lint_record, findings)]
-        output.print_json({"ok": not bad, "files": counts, "findings": found})
-    else:
-        print("\n".join(lines_of(findings, counts)))
+    data = {"ok": not bad, "files": counts, "findings": [*map(lint_record, findings)]}
+    output.print_result(data, lambda *_: lines_of(findings, counts), as_json=args.json)
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")

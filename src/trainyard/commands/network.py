@@ -52,16 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (OSError, DamagedFileError) as error:
             raise ConfigError(f"{error}; name the logs of the ranks") from None
     found = log.judge(expected)
-    if args.json:
-        output.print_json(found.to_json())
-    else:
-        names = ", ".join(map(str, args.log[:3])) + (" …" if len(args.log) > 3 else "")
-        lines = [
-            f"{found.verdict}: {found.evidence[0]} ({names})",
-            *(f"  {line}" for line in found.evidence[1:]),
-        ]
-        lines += [f"  cause: {found.cause}", f"  fix:   {found.fix}"] if found.cause else []
-        output.print_text("\n".join(lines))
+    names = ", ".join(map(str, args.log[:3])) + (" …" if len(args.log) > 3 else "")
+    lines = [f"{found.verdict}: {found.evidence[0]} ({names})"]
+    lines += [f"  {line}" for line in found.evidence[1:]]
+    lines += [f"  cause: {found.cause}", f"  fix:   {found.fix}"] if found.cause else []
+    output.print_result(found.to_json(), lambda *_: lines, as_json=args.json)
     good = {Network.EFA_GPUDIRECT, Network.TCP, Network.INFINIBAND, Network.SINGLE_NODE}
     good |= set() if expected.rdma else {Network.EFA_NO_GPUDIRECT}
     return ExitCode.DONE if found.verdict in good else ExitCode.NO

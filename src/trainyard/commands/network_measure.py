@@ -59,15 +59,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    test = NetworkTest(
-        processes=args.nproc_per_node,
-        instance_type=args.instance_type,
-        device=args.device,
-        size_mib=args.size_mib,
-        repetitions=args.repetitions,
-        seconds=args.timeout,
-        floor=args.min_bandwidth,
-    )
+    known = {name: getattr(args, name) for name in ("instance_type", "device", "size_mib", "repetitions")}
+    limits = {"seconds": args.timeout, "floor": args.min_bandwidth}
+    test = NetworkTest(processes=args.nproc_per_node, **known, **limits)
     return measure_network(test, file=args.output, as_json=args.json)
 
 

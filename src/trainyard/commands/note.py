@@ -49,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = arguments.run_directory(args.run)
         require_run(directory)
         notes = change_directory(directory, change, dry_run=args.dry_run)
-    if args.json:
-        output.print_json({"run": args.run, "notes": notes.notes, "tags": notes.tags})
-    else:
-        output.print_text("\n".join([f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]))
+    data = {"run": args.run, "notes": notes.notes, "tags": notes.tags}
+    lines = [f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]
+    output.print_result(data, lambda *_: lines, as_json=args.json)
     return ExitCode.DONE
 
 

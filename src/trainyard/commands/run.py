@@ -131,20 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def request_of(args: argparse.Namespace, command: Sequence[str] = ()) -> "RunRequest":
+    names = ("config", "run_dir", "runs", "store", "resume", "deadline", "lineage", "segment", "takeover")
     return RunRequest(
-        config=args.config,
+        **{name: getattr(args, name) for name in names},
         changes=[*args.set, *settings(args.settings)],
         command=command,
-        run_dir=args.run_dir,
-        runs=args.runs,
-        store=args.store,
         run_number=parse_run_number(args.run_number),
-        resume=args.resume,
-        deadline=args.deadline,
-        lineage=args.lineage,
-        segment=args.segment,
         allow_missing_checkpoint=args.allow_missing_checkpoint == "true",
-        takeover=args.takeover,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.command import arguments, output, terminal
+from trainyard.command import arguments, output
 from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
@@ -50,17 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = args.folder or Path("runs")
     entries = sort_entries(store_entries(args.store) if args.store else folder_entries(folder), args.sort)
     kept = [entry for entry in entries if args.tag is None or args.tag in entry.tags][: args.limit]
-    if args.json:
-        output.print_json(index_record(args.store or str(folder), kept))
-    else:
-        output.print_text("\n".join(entry_lines(kept, width=terminal.width())))
+    data = index_record(args.store or str(folder), kept)
+    output.print_result(data, lambda _, width: entry_lines(kept, width=width), as_json=args.json)
     return ExitCode.DONE
 
 
 def index_record(place: str, entries: Sequence[ListedEntry]) -> dict[str, Any]:
     """Return the list as data."""
-    runs = [entry.to_json() for entry in entries]
-    return {"place": place, "runs": runs}
+    return {"place": place, "runs": [entry.to_json() for entry in entries]}
 
 
 def folder_entries(folder: Path) -> list[ListedEntry]:

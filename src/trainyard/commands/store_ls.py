@@ -31,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     store = open_store(args.store, call_seconds=args.call_seconds)
     runs = inventory.list_runs(store, runs_in_question(store, args.run_number), judge=failing_parts)
-    if args.json:
-        output.print_json({"store": store.url, "runs": [run.to_json() for run in runs]})
-    else:
-        output.print_text(inventory.inventory_table(runs))
+    data = {"store": store.url, "runs": [run.to_json() for run in runs]}
+    output.print_result(data, lambda *_: [inventory.inventory_table(runs)], as_json=args.json)
     output.print_remarks(problem for run in runs for problem in run.problems)
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO

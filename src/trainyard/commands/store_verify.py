@@ -60,13 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result["local"] = _verify_directory(args.run_dir)
     if args.store is not None:
         store = open_store(args.store, call_seconds=args.call_seconds)
-        result |= _verify_store(
-            store,
-            args.run_number,
-            args.run_dir,
-            depth=Depth(args.depth),
-            public_key=args.public_key,
-        )
+        result |= _verify_store(args, store)
     if args.json:
         output.print_json(result)
     return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
@@ -83,33 +77,19 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     return found.to_json()
 
 
-def _verify_store(
-    store: "Store",
-    run_number: str | None,
-    run_dir: Path | None,
-    *,
-    depth: Depth,
-    public_key: Path | None,
-) -> dict[str, Any]:
+def _verify_store(args: argparse.Namespace, store: "Store") -> dict[str, Any]:
     with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
-        directory = RunDirectory(run_dir) if run_dir is not None else None
-        number = find_run_number(store, run_number, run_dir)
-        found = verify_run(store, number, depth=depth, run_directory=directory, progress=display)
+        directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
+        number = find_run_number(store, args.run_number, args.run_dir)
+        found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory, progress=display)
     how = f" ({found.depth})" if found.depth else ""
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{how}"
     words = found.compared if found.ok else "not equal"
-    signature = _verify_signature(public_key, store, number)
-    _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
-    return {"stored": found.to_json(), "signature": signature}
-
-
-def _verify_signature(public_key: Path | None, store: "Store", number: int) -> dict[str, Any]:
-    verifier = None
-    if public_key is not None:
-        verifier = KeyVerifier(public_key)
+    verifier = None if args.public_key is None else KeyVerifier(args.public_key)
     signature = check_signature(store, number, verifier)
     _announce("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
-    return signature.to_json()
+    _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
+    return {"stored": found.to_json(), "signature": signature.to_json()}
 
 
 def _announce(

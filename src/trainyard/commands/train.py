@@ -141,15 +141,8 @@ def is_of_another_program(args: argparse.Namespace) -> bool:
 
 def run_program(args: argparse.Namespace) -> int:
     """Train with the program of the configuration, and return the exit code."""
-    order = ProgramOrder(
-        config=args.config,
-        changes=args.set,
-        run_dir=args.run_dir,
-        resume=args.resume,
-        processes=args.nproc_per_node,
-        grace=args.grace,
-        deadline=args.deadline,
-    )
+    known = {name: getattr(args, name) for name in ("config", "run_dir", "resume", "grace", "deadline")}
+    order = ProgramOrder(changes=args.set, processes=args.nproc_per_node, **known)
     if args.dry_run:
         output.print_json(describe_start(order))
         return 0
