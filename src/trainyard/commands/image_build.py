@@ -175,19 +175,10 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     if args.commit and git.get("commit") not in (None, args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
     git = git or ({"commit": args.commit, "dirty": False} if args.commit else {})
+    known = {"build_args": args.build_arg, "most_bytes": args.max_context * 1000**2, "git": git}
+    known |= {name: getattr(args, name) for name in ("platform", "target", "base_image")}
     requests = [
-        plan_build(
-            args.context,
-            file,
-            files=context_files,
-            git=git,
-            image=args.image or "",
-            platform=args.platform,
-            target=args.target,
-            build_args=args.build_arg,
-            base_image=args.base_image,
-            most_bytes=args.max_context * 1000**2,
-        )
+        plan_build(args.context, file, files=context_files, image=args.image or "", **known)
         for file in args.dockerfile or [args.context / "Dockerfile"]
     ]
     require_different_names([request.image for request in requests])
@@ -219,11 +210,8 @@ def lint(
 ) -> int:
     """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
     name, _, _ = find_dockerfile(args.context, dockerfile)
-    given = LintRequest(
-        args.context / name,
-        context=args.context,
-        build_args=[f"{name}={value}" for name, value in build_args.items()],
-    )
+    words = [f"{name}={value}" for name, value in build_args.items()]
+    given = LintRequest(args.context / name, context=args.context, build_args=words)
     with contextlib.redirect_stdout(sys.stderr):
         return lint_dockerfile(given, fixes=fixes, dry_run=args.dry_run)
 
@@ -260,14 +248,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
         versions = version_tags(args.version, request) if args.version else []
         for tag in (*versions, *args.image_tag):
             builder.tag(name, f"{request.image}:{tag}")
-        facts = {
-            "uri": name,
-            "digest": "",
-            "built": built,
-            "seconds": round(time.monotonic() - started, 1),
-            "tags": [*versions, *args.image_tag],
-        }
-        results.append(request.record() | facts)
+        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - started, 1)}
+        results.append(request.record() | facts | {"tags": [*versions, *args.image_tag]})
     return results
 
 
@@ -326,13 +308,9 @@ def cache_of(account: AwsAccount, named: str, request: "BuildRequest") -> str:
     if named:
         return "" if named == "none" else named
     repository = f"{request.image}-cache"
-    answer = account.call(
-        "ecr",
-        "describe_repositories",
-        what=f"find the layer cache {repository}",
-        absent=("RepositoryNotFoundException",),
-        repositoryNames=[repository],
-    )
+    what, absent = f"find the layer cache {repository}", ("RepositoryNotFoundException",)
+    call = partial(account.call, "ecr", "describe_repositories", what=what, absent=absent)
+    answer = call(repositoryNames=[repository])
     found = (answer or {}).get("repositories") or ()
     return f"{found[0]['repositoryUri']}:latest" if found else ""
 

@@ -368,11 +368,9 @@ def wrap_manifest(
     if problems := [*find_storage_problems(config, plan)]:
         raise ConfigError("\n".join([*problems, "Nothing was sent."]))
     check_provable(config, plan, args.accept)
-    source = (
-        f"an init container copies Trainyard from {args.prove_from}"
-        if args.prove_from
-        else (f"Trainyard must be in the image {plan.image}")
-    )
+    source = f"Trainyard must be in the image {plan.image}"
+    if args.prove_from:
+        source = f"an init container copies Trainyard from {args.prove_from}"
     output.announce("prove", f"the command is wrapped by trainyard pod; {source}")
     return sent, plan
 
@@ -449,17 +447,10 @@ def check_provable(config: "Config", plan: JobSpec, accept: Sequence[str]) -> No
 def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, ...]":
     # Every process must write a log of NCCL that shows its channels.
     is_kept = not plan.program.once or bool(plan.program.nccl_log)
-    is_logged = bool(nccl_log_variables("log", plan.environment))
-    return unreachable_parts(
-        PlannedRun(
-            nodes=plan.nodes,
-            processes=plan.processes_per_node,
-            network=config_in_pods(config, efa=plan.resources.efa > 0).compute.network,
-            store=config.artifacts.store or "",
-            is_recorded=plan.program.keeps_run,
-            keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
-        )
-    )
+    is_logged = plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
+    network = config_in_pods(config, efa=plan.resources.efa > 0).compute.network
+    where = (plan.nodes, plan.processes_per_node, network, config.artifacts.store or "")
+    return unreachable_parts(PlannedRun(*where, plan.program.keeps_run, is_logged))
 
 
 def show(plan: JobSpec, manifests: "Manifests", *, api: Api | None) -> tuple[Json, int]:

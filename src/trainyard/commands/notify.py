@@ -199,16 +199,9 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
 
 def surroundings_of(notice: Notice) -> Surroundings:
-    return Surroundings(
-        notice.run_dir.name,
-        ci_facts(),
-        os.environ.get("RUNNER_NAME"),
-        plan=read_plan(notice.plan) if notice.plan else {},
-        lineage=notice.lineage,
-        segment=notice.segment,
-        reason=notice.reason,
-        next_step=notice.next_step,
-    )
+    known = {name: getattr(notice, name) for name in ("lineage", "segment", "reason", "next_step")}
+    known["plan"] = read_plan(notice.plan) if notice.plan else {}
+    return Surroundings(notice.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), **known)
 
 
 def post(

@@ -69,13 +69,8 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = network_in_pods(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
-    run = PlannedRun(
-        nodes,
-        rented.devices,
-        network,
-        config.artifacts.store or "file:///store",
-        keeps_network_log=config.model.device != "cpu",
-    )
+    store, is_logged = config.artifacts.store or "file:///store", config.model.device != "cpu"
+    run = PlannedRun(nodes, rented.devices, network, store, keeps_network_log=is_logged)
     return [part.to_json() for part in unreachable_parts(run)]
 
 

@@ -66,15 +66,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    return prove_run(
-        args.run_dir,
-        store=args.store,
-        run_number=parse_run_number(args.run_number),
-        depth=Depth(args.depth) if args.depth else None,
-        only=args.only,
-        dry_run=args.dry_run,
-        as_json=args.json,
-    )
+    number, depth = parse_run_number(args.run_number), Depth(args.depth) if args.depth else None
+    known = {"store": args.store, "only": args.only, "dry_run": args.dry_run, "as_json": args.json}
+    return prove_run(args.run_dir, run_number=number, depth=depth, **known)
 
 
 def prove_run(
@@ -97,28 +91,20 @@ def prove_run(
     found, display = Inspection(run_number), PhaseDisplay("proof", "looking up the run")
     with terminal.show_live(display):
         if store is not None:
-            found = inspect_run(
-                open_store(store),
-                str(run["run_id"]),
-                directory=directory,
-                run_number=run_number,
-                depth=depth,
-                progress=display,
-            )
+            how: dict[str, Any] = {"run_number": run_number, "depth": depth, "progress": display}
+            found = inspect_run(open_store(store), str(run["run_id"]), directory=directory, **how)
         state = final_state(run, directory, found, store, read_digests=read_digests, progress=display)
+    settings = settings_of_config(records.config)
     proof = judge_records(
         records,
         found,
         place=ProofPlace(str(run_dir), store, found.run_number),
         recomputed=Recomputed(records.digests, *state, *data(run, directory), *image(run)),
-        compared=compared_run(
-            run, store, setting(settings_of_config(records.config), "proof.learned.compare_with")
-        ),
+        compared=compared_run(run, store, setting(settings, "proof.learned.compare_with")),
     )
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
-    record = proof.to_json(now=time.time()) | {
-        key: value for key, value in where.items() if value is not None
-    }
+    known = {key: value for key, value in where.items() if value is not None}
+    record = proof.to_json(now=time.time()) | known
     if not dry_run:
         save(record, directory)
     report(proof, directory)

@@ -311,23 +311,18 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
     notifies = wants_slack and (bool(request.lineage) or has_slack)
     if wants_slack and not notifies and config.recipe in RECIPES:
         output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
+    same = ("run_number", "deadline", "lineage", "segment", "allow_missing_checkpoint", "notice", "start")
     pipeline = Pipeline(
+        **{name: getattr(request, name) for name in same},
         run_dir=run_dir,
         config=file,
         changes=tuple(changes),
         store=store or local_store(),
-        run_number=request.run_number,
         run_id=request.run_id or id_of(request, run_dir),
         may_adopt=request.resume not in ("", "none") or request.segment > 1 or request.is_again,
         resume=request.resume or "auto",
-        deadline=request.deadline,
-        lineage=request.lineage,
-        segment=request.segment,
-        allow_missing_checkpoint=request.allow_missing_checkpoint,
         notifies=notifies,
         prepares=config.recipe in RECIPES,
-        notice=request.notice,
-        start=request.start,
         is_retried=request.segment > 1 and in_actions(),
     )
 

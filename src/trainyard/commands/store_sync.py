@@ -19,6 +19,7 @@ import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import SyncReport
@@ -115,26 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     number = parse_run_number(args.run_number)
     options: StoreOptions = {"call_seconds": args.call_seconds}
     options |= {"encryption": args.encryption} if args.encryption else {}
+    known: dict[str, Any] = {"store": args.store, "run_number": number, "others": args.node_timeout}
+    known |= {"options": options, "as_json": args.json}
     if args.follow:
-        return follow_run(
-            args.run_dir,
-            store=args.store,
-            run_number=number,
-            patience=args.idle_timeout,
-            others=args.node_timeout,
-            options=options,
-            as_json=args.json,
-        )
+        return follow_run(args.run_dir, patience=args.idle_timeout, **known)
     if args.run_dir:
-        return store_run(
-            args.run_dir,
-            store=args.store,
-            run_number=number,
-            others=args.node_timeout,
-            options=options,
-            dry_run=args.dry_run,
-            as_json=args.json,
-        )
+        return store_run(args.run_dir, dry_run=args.dry_run, **known)
 
     signer = None if args.dry_run else signer_from()
     with terminal.show_live(_display()) as display:

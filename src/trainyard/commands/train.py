@@ -106,7 +106,7 @@ def run(argv: Sequence[str] | None) -> int:
     output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine reports what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
-    if not is_worker and is_of_another_program(args):
+    if not is_worker and load_config(args.config, args.set).config.is_program:
         return run_program(args)
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -132,11 +132,6 @@ def run(argv: Sequence[str] | None) -> int:
         line = summary_line(outcome, done_before=display.was_done_before)
         output.announce("training", line, "ok")
     return 0
-
-
-def is_of_another_program(args: argparse.Namespace) -> bool:
-    """Return whether the configuration names another program than the trainer of this repository."""
-    return load_config(args.config, args.set).config.is_program
 
 
 def run_program(args: argparse.Namespace) -> int:
