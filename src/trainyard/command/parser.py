@@ -213,11 +213,9 @@ def add_flag(place: argparse._ActionsContainer, name: str, text: str) -> None:
     place.add_argument(name, action="store_true", help=text)
 
 
-def add_option(
-    place: argparse._ActionsContainer, name: str, metavar: str, text: str, read: Any = None, **more: Any
-) -> None:
-    """Add an option with a value, which `read` parses; `more` is as in argparse."""
-    place.add_argument(name, metavar=metavar, help=text, type=read, **more)
+def add_option(place: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any) -> None:
+    """Add an option with a value; `more` is as in argparse."""
+    place.add_argument(name, metavar=metavar, help=text, **more)
 
 
 class _Position(argparse.Action):

@@ -67,7 +67,7 @@ RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.js
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("name", metavar="RUN|JOB", help="the directory of a run, or the name of a job")
-    add_option(parser, "--output", "FILE", "default: debug-NAME.tar.gz", arguments.path)
+    add_option(parser, "--output", "FILE", "default: debug-NAME.tar.gz", type=arguments.path)
     add_job_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)

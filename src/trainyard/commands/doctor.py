@@ -66,10 +66,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     add_run(parser, text="the run's directory; need not exist")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
-    add_option(parser, "--timeout", "DURATION", limit, arguments.duration, default=SECONDS)
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default=SECONDS)
     everything = parser.add_argument_group("the checklist")
     add_flag(everything, "--all", "check all that a deployment needs")
-    add_option(everything, "--sign-off", "FILE", "write the checklist as a page to sign", arguments.path)
+    add_option(everything, "--sign-off", "FILE", "write the checklist as a page to sign", type=arguments.path)
     skip = f"an area that is not part of this deployment; may be repeated: {', '.join(AREAS)}"
     add_option(everything, "--skip", "AREA", skip, action="append", choices=AREAS, default=[])
     args = parser.parse_args(argv)

@@ -58,7 +58,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
     add_option(parser, "--run-number", "N", "the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"
-    add_option(parser, "--step", "S|newest", which, arguments.step_or_newest)
+    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
     add_flag(parser, "--allow-command", "run the command that the store names")
     key = "PEM file; a run that is signed with its private key may run its command"
     parser.add_argument("--public-key", type=arguments.path, help=key)

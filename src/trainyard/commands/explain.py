@@ -84,10 +84,10 @@ class FailureEvidence:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, json="the explanation")
     places = parser.add_mutually_exclusive_group(required=True)
-    add_option(places, "--log", "FILE", "logs; - is stdin", arguments.path, nargs="+")
+    add_option(places, "--log", "FILE", "logs; - is stdin", type=arguments.path, nargs="+")
     add_places(places)
-    add_option(parser, "--exit-code", "N", "exit code of the process; -9 or 137 for SIGKILL", exit_code)
-    add_option(parser, "--events", "FILE", "events of Kubernetes, or events.jsonl", arguments.path)
+    add_option(parser, "--exit-code", "N", "exit code of the process; -9 or 137 for SIGKILL", type=exit_code)
+    add_option(parser, "--events", "FILE", "events of Kubernetes, or events.jsonl", type=arguments.path)
     add_job_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -97,7 +97,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def add_places(group: Any) -> None:
     """Add the options that name something that failed."""
     add_run(group)
-    add_option(group, "--job", "JOB", "a job on the cluster", arguments.object_name)
+    add_option(group, "--job", "JOB", "a job on the cluster", type=arguments.object_name)
     add_option(group, "--github-run", "ID", "a workflow run of GITHUB_REPOSITORY")
     add_option(group, "--build", "ID", "a build in CodeBuild")
 
@@ -105,7 +105,7 @@ def add_places(group: Any) -> None:
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where a job or a build is."""
     namespace = arguments.object_name_if_given
-    add_option(parser, "--namespace", "NAME", "of the job; default: the context's", namespace)
+    add_option(parser, "--namespace", "NAME", "of the job; default: the context's", type=namespace)
     add_cluster_options(parser, kind=True)
 
 

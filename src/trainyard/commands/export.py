@@ -32,8 +32,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_run(parser, required=True)
     which = "the checkpoint; newest, the default, is the newest that verifies"
-    add_option(parser, "--step", "S|newest", which, arguments.step_or_newest)
-    add_option(parser, "--to", "DIR", "a folder that does not exist yet", arguments.path, required=True)
+    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
+    add_option(parser, "--to", "DIR", "a folder that does not exist yet", type=arguments.path, required=True)
     dtype = "type of the numbers"
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help=dtype)
     return parser.parse_args(argv)

@@ -64,8 +64,8 @@ _logger = logging.getLogger("trainyard.build_image")
 def make_parser() -> CommandParser:
     parser = script_parser(__doc__, dry_run="lint, print the plan, and change nothing", json="the result")
     what, where = parser.add_argument_group("the image"), parser.add_argument_group("where to build it")
-    add_option(what, "--context", "DIR", "default: .", arguments.path, default=Path())
-    add_option(what, "--dockerfile", "FILE", "may be repeated", arguments.path, action="append")
+    add_option(what, "--context", "DIR", "default: .", type=arguments.path, default=Path())
+    add_option(what, "--dockerfile", "FILE", "may be repeated", type=arguments.path, action="append")
     image_name = "default: the folder of the Dockerfile"
     what.add_argument("--image-name", "--image", metavar="NAME", dest="image", help=image_name)
     own = "a tag of yours, or a version such as v1.2.3; may be repeated"
@@ -78,7 +78,7 @@ def make_parser() -> CommandParser:
     mounted = "id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME; may be repeated"
     add_option(what, "--secret", "SECRET", mounted, action="append", default=[])
     add_flag(what, "--auto-fix", "first correct lines of the Dockerfile, as `image lint --fix` does")
-    add_option(what, "--max-context", "MB", "default: 500", arguments.positive, default=500)
+    add_option(what, "--max-context", "MB", "default: 500", type=arguments.positive, default=500)
     add_option(what, "--commit", "SHA", "commit, if the context is in no git", default="")
     add_option(what, "--expect-content", "DIGEST", "refuse other content than this")
     builder = "default: codebuild"
@@ -96,8 +96,8 @@ def make_parser() -> CommandParser:
     add_flag(where, "--rebuild", "build even if this content is in the registry")
     add_aws_options(where, time_limit=7200.0)
     attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
-    add_option(where, "--max-attempts", "N", attempts, arguments.positive, default=3)
-    add_option(parser, "--output", "FILE", "write the result as JSON", arguments.path)
+    add_option(where, "--max-attempts", "N", attempts, type=arguments.positive, default=3)
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     parser.set_defaults(secrets=())  # --secret, once it is parsed
     parser.check = check_options
     return parser
@@ -111,8 +111,8 @@ def add_aws_options(parser: argparse._ActionsContainer, *, time_limit: float) ->
     add_option(parser, "--source-bucket", "NAME", "default: PROJECT-source-ACCOUNT-REGION", default=bucket)
     add_option(parser, "--region", "REGION", "AWS region; default: from the environment", default="")
     limit = f"default: {time_limit / 60:.0f}m"
-    add_option(parser, "--time-limit", "DURATION", limit, arguments.duration, default=time_limit)
-    add_option(parser, "--every", "DURATION", "time between two polls", arguments.duration, default=5.0)
+    add_option(parser, "--time-limit", "DURATION", limit, type=arguments.duration, default=time_limit)
+    add_option(parser, "--every", "DURATION", "time between two polls", type=arguments.duration, default=5.0)
 
 
 def send_tools(
@@ -130,7 +130,7 @@ def add_check_options(parser: argparse._ActionsContainer) -> None:
     add_flag(parser, "--cpu", "the image is for CPU: torch may lack CUDA")
     add_flag(parser, "--no-torch", "the image is not to train: it may lack torch")
     add_flag(parser, "--efa", "the image must have the EFA plugin of NCCL")
-    add_option(parser, "--max-size", "GB", "default: 25", arguments.positive)
+    add_option(parser, "--max-size", "GB", "default: 25", type=arguments.positive)
     allow = "a file that is no secret, * for any characters, and why; may be repeated"
     add_option(parser, "--allow", "PATH=REASON", allow, action="append", default=[])
 

@@ -83,14 +83,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     program = "program of --builder local"
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help=program)
     lock = "a lock that the image must hold; may be repeated; default: the locks that it was built with"
-    add_option(parser, "--lock", "FILE", lock, arguments.path, action="append")
+    add_option(parser, "--lock", "FILE", lock, type=arguments.path, action="append")
     add_check_options(parser)
     gpus = (
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
     add_flag(parser, "--gpus", gpus)
     add_aws_options(parser, time_limit=1800.0)
-    add_option(parser, "--output", "FILE", "write the result as JSON", arguments.path)
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     args = parser.parse_args(argv)
     if args.lock and args.builder == "codebuild":
         parser.error("--lock: only with --builder local; a check in AWS takes the lock that was built with")

@@ -58,11 +58,11 @@ RESOLVE_SECONDS = 240.0
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, dry_run="with --fix: only show the difference", json="the findings")
-    add_option(parser, "--dockerfile", "FILE", "file to check", arguments.path, required=True)
+    add_option(parser, "--dockerfile", "FILE", "file to check", type=arguments.path, required=True)
     context = "the folder that it is built from; default: . if the file is below it, else its own folder"
-    add_option(parser, "--context", "FOLDER", context, arguments.path)
+    add_option(parser, "--context", "FOLDER", context, type=arguments.path)
     add_option(parser, "--instance-type", "TYPE", "the instance type that it will run on", default="")
-    add_option(parser, "--driver", "VERSION", "version of the NVIDIA driver on the machine", driver)
+    add_option(parser, "--driver", "VERSION", "version of the NVIDIA driver on the machine", type=driver)
     add_option(parser, "--build-arg", "NAME=VALUE", "an ARG; may be repeated", action="append", default=[])
     index = "URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve"
     add_option(parser, "--index", "INDEX", index, default="")

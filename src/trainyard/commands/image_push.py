@@ -70,7 +70,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
-    add_option(parser, "--output", "FILE", "write the result as JSON", arguments.path)
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     parser.check = check_options
     return parser
 

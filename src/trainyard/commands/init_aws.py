@@ -50,8 +50,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     environment = "environment of these jobs; may be repeated; default: images, with --cluster also eks"
     add_option(parser, "--environment", "NAME", environment, action="append")
     form = "needed for a repository created after 15 July 2026"
-    add_option(parser, "--owner-id", "N", form, arguments.positive)
-    add_option(parser, "--repository-id", "N", form, arguments.positive)
+    add_option(parser, "--owner-id", "N", form, type=arguments.positive)
+    add_option(parser, "--repository-id", "N", form, type=arguments.positive)
     add_flag(parser, "--no-provider", "do not make GitHub's OIDC provider")
     bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
     add_option(parser, "--base-repository", "ARN", bases, action="append")

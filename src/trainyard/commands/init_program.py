@@ -45,7 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(reads, "--data", "PATTERN", data, action="append")
     add_flag(reads, "--no-data", "it reads no files")
     place = "default: trainyard.yaml"
-    add_option(parser, "--output", "FILE", place, arguments.path, default=Path("trainyard.yaml"))
+    add_option(parser, "--output", "FILE", place, type=arguments.path, default=Path("trainyard.yaml"))
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)

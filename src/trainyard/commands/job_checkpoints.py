@@ -74,14 +74,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     name = arguments.object_name_if_given
     for flag, metavar, meaning in PLACES:
         where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
-    add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", name, default="")
+    add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", type=name, default="")
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     add_option(parser, "--step", "S|newest", "with copy: a step, or newest; default: newest", default="")
-    add_option(parser, "--to", "DIR", "with copy: a folder of this machine", arguments.path)
+    add_option(parser, "--to", "DIR", "with copy: a folder of this machine", type=arguments.path)
     add_option(parser, "--python", "NAME", "Python in the pod; default: python3", default="python3")
     start = "time limit for the start of the small pod; default: 5m"
-    add_option(parser, "--timeout", "DURATION", start, arguments.duration, default="5m")
+    add_option(parser, "--timeout", "DURATION", start, type=arguments.duration, default="5m")
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check(parser, args)

@@ -142,15 +142,15 @@ def make_parser() -> CommandParser:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     processes = "processes per pod; default: one per GPU"
-    add_option(parser, "--nproc-per-node", "N", processes, arguments.processes)
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
     again = "how often the job may be sent again; default: 0"
-    add_option(parser, "--auto-retry", "N", again, arguments.natural_number, default=0)
+    add_option(parser, "--auto-retry", "N", again, type=arguments.natural_number, default=0)
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
-    add_option(parser, "--timeout", "DURATION", "time limit of --wait", arguments.duration, default="7d")
+    add_option(parser, "--timeout", "DURATION", "time limit of --wait", type=arguments.duration, default="7d")
     own = "after --: a program of your own"
     parser.add_argument("own", nargs="*", default=[], metavar="COMMAND", help=own)
     parser.check = check_options

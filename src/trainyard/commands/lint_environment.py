@@ -31,7 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, json="the findings")
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
     add_option(parser, "--instance-type", "TYPE", "such as p5.48xlarge or ml.p5.48xlarge")
-    add_option(parser, "--num-nodes", "N", "machines of the run", arguments.positive)
+    add_option(parser, "--num-nodes", "N", "machines of the run", type=arguments.positive)
     return parser.parse_args(argv)
 
 

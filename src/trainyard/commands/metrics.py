@@ -29,7 +29,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a figure, such as loss, or a pattern")
     add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
     points = "at most N points a figure: the lowest and highest of each stretch; default: every row"
-    add_option(parser, "--points", "N", points, arguments.positive)
+    add_option(parser, "--points", "N", points, type=arguments.positive)
     return parser.parse_intermixed_args(argv)
 
 

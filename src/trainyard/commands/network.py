@@ -29,10 +29,12 @@ from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, json="the verdict")
-    add_option(parser, "--log", "FILE", "the logs of all ranks", arguments.path, nargs="+", required=True)
+    add_option(
+        parser, "--log", "FILE", "the logs of all ranks", type=arguments.path, nargs="+", required=True
+    )
     instance_type = "type of the machines, such as p5.48xlarge; its network is expected"
     add_option(parser, "--instance-type", "TYPE", instance_type)
-    add_option(parser, "--num-nodes", "N", "number of machines of the job, if known", arguments.positive)
+    add_option(parser, "--num-nodes", "N", "number of machines of the job, if known", type=arguments.positive)
     return parser.parse_args(argv)
 
 

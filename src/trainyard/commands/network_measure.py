@@ -44,16 +44,20 @@ SLOW = "the network between the machines is slow"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, json="the result")
     processes = "processes of this machine; default: from the operator's variables, else one per GPU"
-    add_option(parser, "--nproc-per-node", "N", processes, arguments.processes)
-    add_option(parser, "--size-mib", "MIB", "tensor size; default: 1024", arguments.positive, default=1024)
-    add_option(parser, "--repetitions", "N", "after a warm-up; default: 10", arguments.positive, default=10)
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
+    add_option(
+        parser, "--size-mib", "MIB", "tensor size; default: 1024", type=arguments.positive, default=1024
+    )
+    add_option(
+        parser, "--repetitions", "N", "after a warm-up; default: 10", type=arguments.positive, default=10
+    )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
     add_option(parser, "--instance-type", "TYPE", "default: $TRAINYARD_INSTANCE_TYPE", default="")
     floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
-    add_option(parser, "--min-bandwidth", "GB/S", floor, arguments.amount)
+    add_option(parser, "--min-bandwidth", "GB/S", floor, type=arguments.amount)
     limit = "how long processes wait for each other; default: 5m"
-    add_option(parser, "--timeout", "DURATION", limit, arguments.duration, default="5m")
-    add_option(parser, "--output", "FILE", "write the result as JSON", arguments.path)
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default="5m")
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     return parser.parse_args(argv)
 
 

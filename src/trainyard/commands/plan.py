@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True, json="the plan")
     add_option(parser, "--instance-type", "TYPE", "for example g6.xlarge; default: this machine")
-    add_option(parser, "--num-nodes", "N", "machines; default: 1", arguments.positive, default=1)
+    add_option(parser, "--num-nodes", "N", "machines; default: 1", type=arguments.positive, default=1)
     processes = "processes per machine; default: one per GPU"
-    add_option(parser, "--nproc-per-node", "N", processes, arguments.processes)
-    add_option(parser, "--mfu", "SHARE", "share of the device's peak, such as 0.4", arguments.share)
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
+    add_option(parser, "--mfu", "SHARE", "share of the device's peak, such as 0.4", type=arguments.share)
     return parser.parse_args(argv)
 
 

@@ -131,14 +131,14 @@ class Pod(Pipeline):
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True, dry_run="print the steps, run nothing")
-    add_option(parser, "--run-dir", "DIR", "directory of the run", arguments.path, required=True)
-    add_option(parser, "--nproc-per-node", "N", "processes of this pod", arguments.processes)
+    add_option(parser, "--run-dir", "DIR", "directory of the run", type=arguments.path, required=True)
+    add_option(parser, "--nproc-per-node", "N", "processes of this pod", type=arguments.processes)
     nodes = "nodes that another program uses, although this pod alone starts it, as on Ray"
-    add_option(parser, "--num-nodes", "N", nodes, arguments.positive)
+    add_option(parser, "--num-nodes", "N", nodes, type=arguments.positive)
     grace = "time from SIGTERM to the end of the pod; default: 30s"
-    add_option(parser, "--grace", "DURATION", grace, arguments.duration, default="30s")
+    add_option(parser, "--grace", "DURATION", grace, type=arguments.duration, default="30s")
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
-    add_option(parser, "--restarts", "N", restarts, arguments.natural_number, default=0)
+    add_option(parser, "--restarts", "N", restarts, type=arguments.natural_number, default=0)
     evictable = "an operator starts this pod again after exit codes of 128 or more: end with 143 if stopped"
     add_flag(parser, "--evictable", evictable)
     return parser.parse_args(argv)

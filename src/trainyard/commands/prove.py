@@ -60,7 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
     only = "the exit code covers only these parts, such as trained,stored; default: all five"
-    add_option(parser, "--only", "PARTS", only, part_names, default=PARTS)
+    add_option(parser, "--only", "PARTS", only, type=part_names, default=PARTS)
     return parser.parse_args(argv)
 
 

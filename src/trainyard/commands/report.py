@@ -58,15 +58,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--format", choices=FORMATS, help="default: by the suffix of --output, else text")
     json = "the same as --format json"
     parser.add_argument("--json", action="store_const", const="json", dest="format", help=json)
-    add_option(parser, "--output", "FILE", "default: stdout", arguments.path)
+    add_option(parser, "--output", "FILE", "default: stdout", type=arguments.path)
     add_flag(parser, "--write", "write the reports into each run's report/")
     add_flag(parser, "--github-summary", "append Markdown to the job summary")
     add_flag(parser, "--compare", "compare runs: first the base, then the runs to compare with it")
     green = "with --compare: folder of the last green run's records, or the folder above it; may be empty"
-    add_option(parser, "--last-green", "FOLDER", green, arguments.path)
+    add_option(parser, "--last-green", "FOLDER", green, type=arguments.path)
     add_flag(parser, "--watch", "repeat the report until no run is in progress")
     every = "time between reports of --watch; default: 10s"
-    add_option(parser, "--every", "DURATION", every, arguments.duration, default=10.0)
+    add_option(parser, "--every", "DURATION", every, type=arguments.duration, default=10.0)
     args = parser.parse_args(argv)
     if bool(args.runs) == bool(args.store):
         parser.error("name run directories, or a --store")

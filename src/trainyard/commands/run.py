@@ -73,14 +73,14 @@ _SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 def make_parser() -> CommandParser:
     parser = script_parser(__doc__, dry_run="print the steps, run nothing", json="the outcome and the proof")
     own = "default: the one in --run-dir"
-    add_option(parser, "--config", "FILE", f"the configuration; {own}", arguments.path)
+    add_option(parser, "--config", "FILE", f"the configuration; {own}", type=arguments.path)
     add_option(parser, "--set", "KEY=VALUE", "change one value; may be repeated", action="append", default=[])
     several = "change values: KEY=VALUE words, quoted as in a shell"
     add_option(parser, "--settings", "WORDS", several, default="")
     directory = "the run; newest: the one that was written to last; default: a new one in --runs"
-    add_option(parser, "--run-dir", f"DIR|{NEWEST}", directory, arguments.path)
+    add_option(parser, "--run-dir", f"DIR|{NEWEST}", directory, type=arguments.path)
     runs = "the folder of the runs; default: runs"
-    add_option(parser, "--runs", "DIR", runs, arguments.path, default=Path("runs"))
+    add_option(parser, "--runs", "DIR", runs, type=arguments.path, default=Path("runs"))
     store = f"s3://bucket/prefix or file:///folder; default: artifacts.store, else the folder {LOCAL_STORE}"
     add_option(parser, "--store", "URL", store, default="")
     add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
@@ -89,11 +89,11 @@ def make_parser() -> CommandParser:
     lineage = "the run's name in Slack; with a name, a failure to start is posted too"
     add_option(parser, "--lineage", "NAME", lineage, default="")
     segment = "number of the segment in its lineage, from 1; default: 1"
-    add_option(parser, "--segment", "N", segment, arguments.positive, default=1)
+    add_option(parser, "--segment", "N", segment, type=arguments.positive, default=1)
     begin = "let a later segment start if the earlier ones stored nothing"
     parser.add_argument("--allow-missing-checkpoint", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
-    add_option(parser, "--deadline", "DURATION", deadline, arguments.duration)
+    add_option(parser, "--deadline", "DURATION", deadline, type=arguments.duration)
     add_flag(parser, "--takeover", "stop what still trains in --run-dir, on this host, before the start")
     own_words = "the program and all of its words, such as python train.py; -- may stand before it"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=own_words)

@@ -38,7 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder instead")
     parser.add_argument("--sort", choices=SORTS, default="created", help="default: created, newest first")
     add_option(parser, "--tag", "TAG", "only runs with this tag")
-    add_option(parser, "--limit", "N", "only the first N", arguments.positive)
+    add_option(parser, "--limit", "N", "only the first N", type=arguments.positive)
     args = parser.parse_args(argv)
     if args.folder and args.store:
         parser.error("name a FOLDER or a --store")

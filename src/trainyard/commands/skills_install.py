@@ -37,7 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group(required=True)
     agent = "the agent that gets them; may be repeated"
     where.add_argument("--for", action="append", choices=sorted(FOLDERS), dest="agents", help=agent)
-    add_option(where, "--to", "DIR", "another folder for the skills", arguments.path)
+    add_option(where, "--to", "DIR", "another folder for the skills", type=arguments.path)
     add_flag(parser, "--user", "with --for: in the home directory")
     add_flag(parser, "--replace", "overwrite files that differ")
     args = parser.parse_args(argv)

@@ -26,8 +26,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--tag", "TAG", "such as v1.2.3, v1.2.3rc1 or v1", required=True)
     branch = "the branch that must contain it; default: origin/main"
     parser.add_argument("--branch", default="origin/main", help=branch)
-    add_option(parser, "--root", "DIR", "default: this checkout", arguments.path, default=REPOSITORY_ROOT)
-    add_option(parser, "--notes", "FILE", "write the notes to this file", arguments.path)
+    add_option(
+        parser, "--root", "DIR", "default: this checkout", type=arguments.path, default=REPOSITORY_ROOT
+    )
+    add_option(parser, "--notes", "FILE", "write the notes to this file", type=arguments.path)
     return parser.parse_args(argv)
 
 

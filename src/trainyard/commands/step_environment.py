@@ -79,9 +79,9 @@ LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, reads_config=True, json="every finding")
     path, runs = arguments.path, Path("runs")
-    add_option(parser, "--run-dir", "DIR", "the run's directory", path, default=runs)
+    add_option(parser, "--run-dir", "DIR", "the run's directory", type=path, default=runs)
     add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
-    add_option(parser, "--lock", "FILE", "lock that must be installed", path, default=LOCK)
+    add_option(parser, "--lock", "FILE", "lock that must be installed", type=path, default=LOCK)
     return parser.parse_args(argv)
 
 

@@ -32,14 +32,14 @@ from trainyard.run.directory import RunDirectory
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, dry_run="print the request, fetch nothing", json="the answer")
     run_dir = "the run's directory; need not exist"
-    add_option(parser, "--run-dir", "DIR", run_dir, arguments.path, required=True)
+    add_option(parser, "--run-dir", "DIR", run_dir, type=arguments.path, required=True)
     resume = "auto, none, a manifest's address, or a checkpoint"
     parser.add_argument("--resume", type=str, required=True, help=resume)
     add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder", required=True)
     number = "its number in the store; auto: the number of the run that is named like --run-dir"
     add_option(parser, "--run-number", "N|auto", number, required=True)
     place = "number of the segment in its lineage, from 1; a later one needs a checkpoint"
-    add_option(parser, "--segment", "N", place, arguments.positive, default=1)
+    add_option(parser, "--segment", "N", place, type=arguments.positive, default=1)
     return parser.parse_args(argv)
 
 

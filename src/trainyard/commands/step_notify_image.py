@@ -26,7 +26,7 @@ _logger = logging.getLogger("trainyard.notify_image")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, dry_run="print the message, send nothing")
-    add_option(parser, "--dockerfile", "FILE", "Dockerfile of the image", arguments.path, required=True)
+    add_option(parser, "--dockerfile", "FILE", "Dockerfile of the image", type=arguments.path, required=True)
     add_option(parser, "--image", "NAME", "default: the folder of the Dockerfile", default="")
     steps = "GitHub's context `steps`, whose results show the image, or why it failed"
     add_option(parser, "--steps", "JSON", steps, default="{}")

@@ -32,16 +32,16 @@ HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, dry_run="print the plan, start nothing")
-    add_option(parser, "--num-nodes", "N", "default: 1", arguments.positive, default=1)
-    add_option(parser, "--nproc-per-node", "N", "processes per node", arguments.processes, default=1)
+    add_option(parser, "--num-nodes", "N", "default: 1", type=arguments.positive, default=1)
+    add_option(parser, "--nproc-per-node", "N", "processes per node", type=arguments.processes, default=1)
     gpus = "GPUs per node; default: 0"
-    add_option(parser, "--gpu-per-node", "N", gpus, arguments.natural_number, default=0)
+    add_option(parser, "--gpu-per-node", "N", gpus, type=arguments.natural_number, default=0)
     wait = "how long to wait for the nodes; default: 30m"
-    add_option(parser, "--wait-for-nodes", "DURATION", wait, arguments.duration, default="30m")
+    add_option(parser, "--wait-for-nodes", "DURATION", wait, type=arguments.duration, default="30m")
     place = "working directory of the command; default: this one"
-    add_option(parser, "--directory", "DIR", place, arguments.path)
+    add_option(parser, "--directory", "DIR", place, type=arguments.path)
     restarts = "most restarts of all nodes' commands after a failure that a restart can help; default: 0"
-    add_option(parser, "--restarts", "N", restarts, arguments.natural_number, default=0)
+    add_option(parser, "--restarts", "N", restarts, type=arguments.natural_number, default=0)
     parser.add_argument("own", nargs="+", metavar="COMMAND", help="after --: the command of each node")
     return parser.parse_args(argv)
 

@@ -44,7 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, dry_run="report the findings, change nothing", json="what was found")
     add_option(parser, "--labels", "JSON", LABELS, default="")
     add_option(parser, "--tell", "TEXT", "send this text to Slack, and do nothing else", default="")
-    add_option(parser, "--again", "SECONDS", AGAIN, arguments.pause, default=0)
+    add_option(parser, "--again", "SECONDS", AGAIN, type=arguments.pause, default=0)
     return parser.parse_args(argv)
 
 

@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     depth = "depth of the verification; default: full"
     parser.add_argument("--depth", choices=DEPTHS, default="full", help=depth)
     more = "further gates: evaluation (one that meets its thresholds), proof (all parts)"
-    add_option(parser, "--require", "NAMES", more, requirements, default=())
+    add_option(parser, "--require", "NAMES", more, type=requirements, default=())
     args = parser.parse_args(argv)
     if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
         parser.error("give the number and --step of the checkpoint that gets the name, or --withdraw alone")

@@ -40,9 +40,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     add_option(which, "--run-number", "N", "this run")
     add_flag(which, "--all-runs", "every run of the store")
-    add_option(parser, "--keep-last", "N", "keep the newest N checkpoints of each run", arguments.positive)
-    add_option(parser, "--keep-every", "STEPS", "keep those at multiples of STEPS", arguments.positive)
-    add_option(parser, "--max-age", "TIME", "remove older ones, such as 90d or 12h", arguments.duration)
+    add_option(
+        parser, "--keep-last", "N", "keep the newest N checkpoints of each run", type=arguments.positive
+    )
+    add_option(parser, "--keep-every", "STEPS", "keep those at multiples of STEPS", type=arguments.positive)
+    add_option(parser, "--max-age", "TIME", "remove older ones, such as 90d or 12h", type=arguments.duration)
     add_flag(parser, "--apply", "carry out the plan")
     args = parser.parse_args(argv)
     if args.apply and args.dry_run:

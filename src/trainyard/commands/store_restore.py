@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--run-id", "ID", "the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
     add_option(parser, "--step", "S|newest", step)
-    add_option(parser, "--to", "DIR", "the new run directory", arguments.path, required=True)
+    add_option(parser, "--to", "DIR", "the new run directory", type=arguments.path, required=True)
     public_key = "PEM file; the run must be signed with its private key"
     parser.add_argument("--public-key", type=arguments.path, help=public_key)
     return parser.parse_args(argv)

@@ -78,16 +78,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
         "unless its commit is newer than the checkpoint"
     )
-    add_option(parser, "--code", "DIR", code, arguments.path)
+    add_option(parser, "--code", "DIR", code, type=arguments.path)
     add_option(where, "--store", "URL", "s3://bucket/prefix or file:///folder")
-    add_option(where, "--s3-bucket", "NAME", "short for --store s3://NAME", "s3://{}".format, dest="store")
+    add_option(
+        where, "--s3-bucket", "NAME", "short for --store s3://NAME", type="s3://{}".format, dest="store"
+    )
     number = "N, or auto: the number of the run in the store, else a free one"
     add_option(parser, "--run-number", "N|auto", number, default="auto")
     _add_follow_options(parser)
     encryption = "the encryption requested from S3"
     parser.add_argument("--encryption", type=_encryption, choices=ENCRYPTIONS, help=encryption)
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    add_option(parser, "--call-seconds", "SECONDS", limit, arguments.seconds, default=30)
+    add_option(parser, "--call-seconds", "SECONDS", limit, type=arguments.seconds, default=30)
     args = parser.parse_args(argv)
     if args.checkpoint and not args.metrics:
         parser.error("--checkpoint needs --metrics FILE")

@@ -74,13 +74,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(
         __doc__, reads_config=True, dry_run="print the plan, change nothing", json="the outcome"
     )
-    add_option(parser, "--run-dir", "DIR", "default: runs/<run id>", arguments.path)
-    add_option(parser, "--resume", "none|auto|CHECKPOINT", "default: auto", str, default="auto")
-    add_option(parser, "--deadline", "DURATION", "when to save and stop, such as 8h", arguments.duration)
+    add_option(parser, "--run-dir", "DIR", "default: runs/<run id>", type=arguments.path)
+    add_option(parser, "--resume", "none|auto|CHECKPOINT", "default: auto", type=str, default="auto")
+    add_option(parser, "--deadline", "DURATION", "when to save and stop, such as 8h", type=arguments.duration)
     grace = "time from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
-    add_option(parser, "--grace", "DURATION", grace, arguments.duration, default="30s")
+    add_option(parser, "--grace", "DURATION", grace, type=arguments.duration, default="30s")
     processes = "processes on this machine; default: from the operator's variables, else 1"
-    add_option(parser, "--nproc-per-node", "N", processes, arguments.processes)
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
     return parser.parse_args(argv)
 
 

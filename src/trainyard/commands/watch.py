@@ -61,16 +61,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, json="each poll, in one line,")
     what = parser.add_mutually_exclusive_group(required=True)
     add_run(what)
-    add_option(what, "--job", "JOB", "a job of a cluster instead", arguments.object_name)
+    add_option(what, "--job", "JOB", "a job of a cluster instead", type=arguments.object_name)
     add_flag(parser, "--once", "poll once; the exit code is the health")
     figures = "also write health, cost and machines for Prometheus' node_exporter (*.prom)"
-    add_option(parser, "--prometheus", "FILE", figures, arguments.path)
+    add_option(parser, "--prometheus", "FILE", figures, type=arguments.path)
     every = "time between two polls; default: 5s on a terminal, else 1m"
-    add_option(parser, "--every", "DURATION", every, arguments.duration)
+    add_option(parser, "--every", "DURATION", every, type=arguments.duration)
     limit = "how long to watch a run that does not end; default: 24h"
-    add_option(parser, "--timeout", "DURATION", limit, arguments.duration, default="24h")
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default="24h")
     place = "namespace of the job; default: the context's, else `default`"
-    add_option(parser, "--namespace", "NAME", place, arguments.object_name_if_given)
+    add_option(parser, "--namespace", "NAME", place, type=arguments.object_name_if_given)
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
