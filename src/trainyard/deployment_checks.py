@@ -117,14 +117,8 @@ def query_readiness(wanted: Deployment, *, timeout: float = SECONDS) -> Answers:
 
     def query() -> "StoreAnswer":
         quick = partial(open_limited, call_seconds=CALL_SECONDS)
-        return query_store(
-            quick,
-            run_id,
-            wanted.run_number,
-            may_be_stored=may_be_stored,
-            writes=not wanted.dry_run,
-            for_files=open_limited,
-        )
+        how = {"may_be_stored": may_be_stored, "writes": not wanted.dry_run}
+        return query_store(quick, run_id, wanted.run_number, for_files=open_limited, **how)
 
     role, role_problem = _assume_role(url, timeout) if names_a_store(url) else ("", "")
     try:
@@ -255,13 +249,12 @@ def configuration_items(wanted: Deployment) -> Iterator[Finding]:
         text = "none is needed: trainyard run COMMAND; trainyard init program writes one"
         yield Finding("trainyard.yaml", Severity.UNUSED, text)
         return
-    place = os.path.relpath(wanted.config)
+    state, text = Severity.PASSED, "every key and value can be used"
     try:
         wanted.read_config()
     except ConfigError as error:
-        yield Finding(place, Severity.ERROR, str(error))
-    else:
-        yield Finding(place, Severity.PASSED, "every key and value can be used")
+        state, text = Severity.ERROR, str(error)
+    yield Finding(os.path.relpath(wanted.config), state, text)
 
 
 def code_items(folder: Path) -> Iterator[Finding]:
@@ -279,13 +272,10 @@ def code_items(folder: Path) -> Iterator[Finding]:
     else:
         yield Finding("tree", Severity.PASSED, "clean")
     ahead = run_git(folder, "rev-list", "--count", "@{upstream}..HEAD", seconds=10)
+    lacks = Finding.warning(f"{commit} is not pushed: GitHub trains an older one", "git push", "commit")
     if ahead.exit_code != 0:
-        yield Finding("commit", Severity.SKIPPED, f"{commit}; the branch has no upstream")
-    elif ahead.stdout.strip() == "0":
-        yield Finding("commit", Severity.PASSED, f"{commit}, pushed")
-    else:
-        text = f"{commit} is not pushed: GitHub trains an older one"
-        yield Finding("commit", Severity.WARNING, text, "git push")
+        lacks = Finding("commit", Severity.SKIPPED, f"{commit}; the branch has no upstream")
+    yield Finding.success(f"{commit}, pushed", "commit") if ahead.stdout.strip() == "0" else lacks
 
 
 def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
@@ -297,10 +287,8 @@ def program_items(wanted: Deployment, folder: Path) -> Iterator[Finding]:
     is_pinned = lock is not None and lock.is_file() and not lock_fault(lock)
     known = {"lock": is_pinned, "data": config.program.data is not None}
     for name, is_known in known.items():
-        if is_known:
-            yield Finding(name, Severity.PASSED, "the configuration or the repository names it")
-        else:
-            yield Finding(name, Severity.WARNING, "not on record: no run is proven", FIXES_OF_PROGRAMS[name])
+        lacks = Finding.warning("not on record: no run is proven", FIXES_OF_PROGRAMS[name], name)
+        yield Finding.success("the configuration or the repository names it", name) if is_known else lacks
 
 
 def quality_items(folder: Path) -> Iterator[Finding]:
@@ -310,11 +298,9 @@ def quality_items(folder: Path) -> Iterator[Finding]:
     if settings.is_file():
         tools = tomllib.loads(settings.read_text(encoding="utf-8")).get("tool", {})
         found += sorted({"ruff", "mypy", "pytest", "pyright", "black"} & tools.keys())
-    if found:
-        yield Finding("tools", Severity.PASSED, f"set up: {', '.join(found)}")
-    else:
-        text = "no linter, type checker or test is set up here"
-        yield Finding("tools", Severity.WARNING, text, "add one, such as ruff and pytest, to pyproject.toml")
+    fix = "add one, such as ruff and pytest, to pyproject.toml"
+    lacks = Finding.warning("no linter, type checker or test is set up here", fix, "tools")
+    yield Finding.success(f"set up: {', '.join(found)}", "tools") if found else lacks
 
 
 def documentation_items(folder: Path) -> Iterator[Finding]:

@@ -190,16 +190,8 @@ class Pipeline:
     @property
     def order(self) -> ProgramOrder:
         """The training that is requested."""
-        return ProgramOrder(
-            config=self.config,
-            changes=tuple(self.changes),
-            run_dir=self.run_dir,
-            nodes=self.nodes,
-            resume=self.resume,
-            processes=self.processes,
-            grace=self.grace,
-            deadline=self.deadline,
-        )
+        names = ("config", "run_dir", "nodes", "resume", "processes", "grace", "deadline")
+        return ProgramOrder(changes=tuple(self.changes), **{name: getattr(self, name) for name in names})
 
     def train(self) -> Step:
         """Return the step that trains: with our trainer, in a process, or with another program."""

@@ -23,7 +23,7 @@ from trainyard.command import arguments, output
 from trainyard.command.time_limits import job_seconds
 from trainyard.commands.cluster import check_cluster, open_query
 from trainyard.commands.job_deploy import deploy_job
-from trainyard.commands.notify import Notice, notify
+from trainyard.commands.notify import notice_of_plan, notify
 from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.store_restore import set_manifest_outputs
@@ -69,15 +69,7 @@ class TrainingElsewhere:
         return [*str(self.plan["overrides"]).splitlines(), f"artifacts.store={self.plan['store']}"]
 
     def notice(self, event: str, **values: Any) -> Step:
-        plan = self.plan
-        notice = Notice(
-            event=event,
-            run_dir=self.run_dir,
-            lineage=str(plan["title"]),
-            thread=str(plan["thread"]),
-            segment=f"{plan['segment']}/{plan['most_segments']}",
-        )
-        return Step("notify", notify, {"notice": replace(notice, **values)})
+        return Step("notify", notify, {"notice": notice_of_plan(self.plan, event, self.run_dir, **values)})
 
     def seconds_left(self) -> float:
         """Return how long this job may follow the training."""

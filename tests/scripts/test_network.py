@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.scripts.conftest import Call
 
-EFA, SOCKET = "NET/Libfabric/0/GDRDMA", "NET/Socket/0"
+SOCKET = "NET/Socket/0"
 
 
 def write_logs(folder: Path, by: str, *lines: str) -> list[Path]:
@@ -28,10 +28,8 @@ def write_logs(folder: Path, by: str, *lines: str) -> list[Path]:
 @pytest.mark.parametrize(
     ("by", "type_", "code", "verdict"),
     [
-        (EFA, "p5.48xlarge", 0, "efa-gpudirect"),
         ("NET/Libfabric/0", "p5.48xlarge", 1, "efa-no-gpudirect"),
         ("NET/Libfabric/0", "ml.g6.8xlarge", 0, "efa-no-gpudirect"),
-        (SOCKET, "p5.48xlarge", 1, "tcp-fallback"),
         (SOCKET, "g5.xlarge", 0, "tcp"),
     ],
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.unit.jobs.plans import plan
-from tests.unit.jobs.state.shapes import job, running, seen
 
 from trainyard.cluster.checks import CHECKS
 from trainyard.cluster.fix import plan_fix
@@ -17,7 +16,6 @@ from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.cluster.verdict import Verdict, facts_of, verdict_record
 from trainyard.command.cluster_options import cluster_target, job_values
 from trainyard.config.cluster import ClusterConfig
-from trainyard.jobs.job_object import FOLLOWED_BY
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
@@ -113,41 +111,6 @@ def test_what_to_do_about_a_job_in_every_state(given: list[str], load_script: Lo
         told(given, command, namespace="team")
         assert f"Next: `{command}`" in state_markdown(record, target)
     assert verbs == {"status", "logs", "events", "delete", "resubmit", "retry"}
-
-
-@pytest.mark.parametrize("given", GIVEN)
-def test_the_status_of_a_job_names_its_cluster(
-    given: list[str], load_script: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "500")
-    manage = load_script("job")
-    args = manage.parse_args(["status", "llama", *given])
-    args.namespace = args.namespace or "default"
-    observed = seen("pytorchjob", job("pytorchjob"), running())
-    manage.show_status(args, argparse.Namespace(observe=lambda _: observed), None)
-    last = capsys.readouterr().out.splitlines()[-1]
-    told(given, last[last.index("trainyard job") :], namespace=observed.namespace)
-
-
-@pytest.mark.parametrize("given", GIVEN)
-def test_a_retry_that_is_gone_names_the_cluster(
-    given: list[str], load_script: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainyard.errors import ConfigError
-    from trainyard.gateways.kubernetes.api import Api
-    from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-    from trainyard.jobs.follow.job_retries import RetryLoop
-
-    args = load_script("job").parse_args(["retry", "llama", *given])
-    api = Api(Access("http://127.0.0.1:1", Credentials()))
-    healing = RetryLoop(api, lambda *_, **__: None, target=cluster_target(args))
-    monkeypatch.setattr(healing, "_api", argparse.Namespace(get=lambda _: None))
-    raw = {"metadata": {"annotations": {FOLLOWED_BY: "llama-2"}}}
-    gone = argparse.Namespace(name="llama", namespace="team", raw=raw, path_of=lambda name: name)
-    with pytest.raises(ConfigError) as refusal:
-        healing.preview(gone)  # type: ignore[arg-type]
-    text = str(refusal.value)
-    told(given, text[text.index("trainyard job") :], namespace="team")
 
 
 def verdict_on(job: JobSpec, fix: str) -> Verdict:

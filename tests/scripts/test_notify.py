@@ -41,18 +41,6 @@ def loud_run(finished_run: RunDirectory) -> RunDirectory:
     return finished_run
 
 
-def test_started_works_before_there_is_a_run(called: Call, slack: Slack) -> None:
-    done = called(
-        *("notify", "started", "--run-dir", "runs/gh-99"),
-        SLACK_WEBHOOK_URL=slack.url + "/s",
-        **WORKFLOW,
-    )
-    assert done.returncode == 0
-    assert slack.bodies[0]["text"] == "Training 812 started · main@3f2c1ab by push"
-    assert "<https://github.com/me/lab/actions/runs/99|run>" in slack.bodies[0]["blocks"][0]["text"]["text"]
-    assert "slack: Training 812 started" in done.stderr
-
-
 def test_a_bot_token_posts_to_the_channel_of_the_configuration(
     called: Call, slack: Slack, loud_run: RunDirectory
 ) -> None:

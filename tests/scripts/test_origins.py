@@ -17,7 +17,7 @@ from tests.git_repository import git
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.errors import ConfigError
-from trainyard.gateways.git import git_facts, repository_facts
+from trainyard.gateways.git import git_facts
 from trainyard.run.identity import ci_facts_at, write_identity
 
 PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
@@ -182,18 +182,6 @@ def test_a_named_folder_without_committed_code_is_refused(world: World, script: 
         origin_of_checkpoint(run / "step-7.pt", world.folders["own"])
     with pytest.raises(SystemExit):
         script.parse_args(["--run-dir", str(run.parent), "--code", str(world.folders["own"])])
-
-
-@pytest.mark.parametrize(
-    ("change", "dirty"),
-    [("train.py", True), ("tools/new.py", True), ("step-8.pt", False), ("out/x.py", False)],
-)
-def test_a_changed_repository_is_recorded_as_dirty(change: str, dirty: bool, tmp_path: Path) -> None:
-    commit = repository(tmp_path / "own", "code")
-    (tmp_path / "own" / change).parent.mkdir(exist_ok=True)
-    (tmp_path / "own" / change).write_text("changed")
-    facts = repository_facts(tmp_path / "own" / "step-7.pt")
-    assert (facts["commit"], facts["dirty"], "diff_sha256" in facts) == (commit, dirty, dirty)
 
 
 def test_a_hooks_variables_do_not_change_the_commit_of_the_running_code(

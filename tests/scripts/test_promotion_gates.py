@@ -143,26 +143,24 @@ def test_the_newest_evaluation_counts_wherever_it_is(shelf: Shelf) -> None:
     assert shelf.promote()[0] == 0
 
 
-def test_a_checkpoint_is_judged_by_the_rows_up_to_its_step(shelf: Shelf) -> None:
+@pytest.mark.parametrize(
+    ("early", "late", "good", "bad", "why"),
+    [
+        (lambda step: 5.0 / step, lambda step: 6.0 + step % 3, 10, 20, "worse than it started"),
+        (lambda step: 5.0 + step % 3, lambda step: 1.0 + step % 2 / 10, 20, 10, "did not get better"),
+    ],
+)
+def test_a_checkpoint_is_judged_by_the_rows_up_to_its_step(
+    shelf: Shelf, early: Any, late: Any, good: int, bad: int, why: str
+) -> None:
     configure(shelf.run, {"accuracy": 0.7}, {})
     rows = list(read_rows(shelf.run.metrics_file))
     for row in rows:
-        row["loss"] = 5.0 / row["step"] if row["step"] <= 10 else 6.0 + row["step"] % 3
+        row["loss"] = (early if row["step"] <= 10 else late)(row["step"])
     shelf.run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shelf.store()
-    assert "worse than it started" in shelf.promote()[1]
-    assert shelf.promote(step=10)[0] == 0
-
-
-def test_a_checkpoint_before_the_run_learned_is_not_promoted(shelf: Shelf) -> None:
-    configure(shelf.run, {"accuracy": 0.7}, {})
-    rows = list(read_rows(shelf.run.metrics_file))
-    for row in rows:
-        row["loss"] = 5.0 + row["step"] % 3 if row["step"] <= 10 else 1.0 + row["step"] % 2 / 10
-    shelf.run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shelf.store()
-    assert "did not get better" in shelf.promote(step=10)[1]
-    assert shelf.promote()[0] == 0
+    assert why in shelf.promote(step=bad)[1]
+    assert shelf.promote(step=good)[0] == 0
 
 
 def test_an_evaluation_can_be_required(shelf: Shelf) -> None:

@@ -327,15 +327,3 @@ def test_every_target_runs_every_recipe(plan: Plan, target: str, recipe: str, ev
     changes = " ".join([f"recipe={recipe}", *FITTING.get(recipe, [])])
     done = plan(inputs={"set": changes, **inputs}, **variables, GITHUB_EVENT_NAME=event)
     assert done.outputs["target"] == target
-
-
-def test_a_number_of_pods_that_is_none_is_refused(plan: Plan) -> None:
-    for nodes in ("0", "-1", "two", "1.5", "9" * 9):
-        done = plan(inputs={"runner": "eks"}, **TARGETS["eks"], TRAINYARD_EKS_NODES=nodes)
-        assert (done.code, "TRAINYARD_EKS_NODES" in done.err) == (2, True)
-
-
-def test_a_repository_that_names_no_machine_yet_is_not_refused_for_its_recipe(plan: Plan) -> None:
-    """A fresh copy stays green: it may be about to name a cluster."""
-    fresh: dict[str, str | None] = {"TRAINYARD_RUNNER_LABELS": None, "GITHUB_EVENT_NAME": "push"}
-    assert plan(inputs={"set": "recipe=megatron"}, **fresh).outputs["trains"] is False

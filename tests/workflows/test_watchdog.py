@@ -7,7 +7,6 @@ import pytest
 import yaml
 from tests.cases import each_case
 
-from trainyard.github import runner_watchdog
 from trainyard.github.setup import SCHEDULE
 
 
@@ -18,12 +17,6 @@ def watching(root: Path) -> dict[str, Any]:
     text = text.replace("\n  # schedule:", SCHEDULE)
     content: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
     return content
-
-
-def test_it_knows_the_job_that_trains_by_its_name(training: Any) -> None:
-    job = training.jobs["train"]
-    assert job["name"] == runner_watchdog.TRAINING_JOB
-    assert job["timeout-minutes"] == "${{ fromJSON(needs.plan.outputs.plan).job_minutes }}"
 
 
 @each_case("fork", [False, True])

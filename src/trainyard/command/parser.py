@@ -176,12 +176,15 @@ def script_parser(
     needs_config: bool = True,
     reads_store: bool = False,
     needs_store: bool = True,
+    dry_run: str = "",
+    json: str = "",
     only_for: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> CommandParser:
     """An argument parser whose help is the script's docstring, with the options that all scripts share.
 
-    `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store.
-    `only_for` maps options to the values of the positional `command` that accept them.
+    `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store;
+    `dry_run` is the help of --dry-run, `json` what --json prints. `only_for` maps options to the values of
+    the positional `command` that accept them.
     """
     new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     new.only_for = only_for
@@ -197,8 +200,22 @@ def script_parser(
         limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
         new.add_argument("--store", required=needs_store, metavar="URL", help=url)
         new.add_argument("--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit)
+    if dry_run:
+        add_flag(new, "--dry-run", dry_run)
+    if json:
+        add_flag(new, "--json", f"print {json} as JSON")
     new.add_argument("--log-level", choices=LOG_LEVELS, help="how much to log on stderr, default info")
     return new
+
+
+def add_flag(place: argparse._ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value."""
+    place.add_argument(name, action="store_true", help=text)
+
+
+def add_option(place: argparse._ActionsContainer, name: str, metavar: str, text: str, **more: Any) -> None:
+    """Add an option with a value; `more` is as in argparse."""
+    place.add_argument(name, metavar=metavar, help=text, **more)
 
 
 class _Position(argparse.Action):

@@ -40,7 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "metrics": "Print figures of a run by name.",
         "note": "Write a note or tags on a run.",
         "explain": "Explain why a run or a job failed.",
-        "debug-dump": "Collect records, logs and stacks of a run into one archive.",
+        "debug-dump": "Collect records, logs and versions of a run or a job into one archive.",
         "notify": "Post the state of a run to Slack.",
     },
     "Prove it and keep it": {
@@ -66,7 +66,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "image push": "Push an image to ECR.",
         "network": "Judge the network that a run used, by NCCL's logs.",
         "network measure": "Measure the bandwidth between processes.",
-        "lint-environment": "Check requirements files for known conflicts.",
+        "lint-environment": "Find mistakes in the NCCL, EFA and torch variables of files.",
     },
 }
 # Families of commands, which have one line in the list of all; `trainyard store --help` lists its own.

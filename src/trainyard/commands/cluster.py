@@ -31,7 +31,7 @@ from trainyard.command.cluster_options import (
     check_cluster_options,
     job_values,
 )
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_flag, add_option, script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.errors import ExitCode
@@ -60,16 +60,15 @@ COMMANDS = ("list", "check", "capacity", "nodes", "fix")
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__, reads_config=True, needs_config=False)
+    parser = script_parser(
+        __doc__, reads_config=True, needs_config=False, dry_run="with fix: the default", json="what was found"
+    )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     add_cluster_options(parser)
     add_plan_options(parser)
-    parser.add_argument(
-        "--prometheus", metavar="URL", help="with nodes: Prometheus workspace that has the GPUs' utilisation"
-    )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.add_argument("--apply", action="store_true", help="with fix: carry out the safe fixes")
-    parser.add_argument("--dry-run", action="store_true", help="with fix: only print the plan, the default")
+    prometheus = "with nodes: Prometheus workspace that has the GPUs' utilisation"
+    add_option(parser, "--prometheus", "URL", prometheus)
+    add_flag(parser, "--apply", "with fix: carry out the safe fixes")
     parser.check = check_options
     return parser
 

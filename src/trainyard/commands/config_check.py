@@ -24,11 +24,9 @@ from trainyard.gateways.github import annotate_problems
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "files", type=arguments.path, nargs="*", metavar="FILE", help="default: all below configs/"
-    )
-    parser.add_argument("--json", action="store_true", help="print each file with its problems as JSON")
+    parser = script_parser(__doc__, json="each file with its problems")
+    files = "default: all below configs/"
+    parser.add_argument("files", type=arguments.path, nargs="*", metavar="FILE", help=files)
     return parser.parse_args(argv)
 
 

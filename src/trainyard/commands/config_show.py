@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, script_parser
 from trainyard.config import problems
 from trainyard.config.load import dump_yaml
 from trainyard.training.weights.pretrained import load_with_weights
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--explain", action="store_true", help="show the origin of each value")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = script_parser(__doc__, reads_config=True, json="the result")
+    add_flag(parser, "--explain", "show the origin of each value")
     return parser.parse_args(argv)
 
 

@@ -28,7 +28,7 @@ from trainyard import __version__
 from trainyard.cluster.server_side_apply import path_part
 from trainyard.command import arguments
 from trainyard.command.cluster_options import check_cluster_options
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.commands.explain import (
     add_job_options,
     explanation_lines,
@@ -67,7 +67,7 @@ RECORDS = ("run.json", "config.yaml", "metrics.jsonl", "events.jsonl", "proof.js
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("name", metavar="RUN|JOB", help="the directory of a run, or the name of a job")
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: debug-NAME.tar.gz")
+    add_option(parser, "--output", "FILE", "default: debug-NAME.tar.gz", type=arguments.path)
     add_job_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.command import arguments, output
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_flag, add_option, add_run, script_parser
 from trainyard.commands.step_environment import refuse_start
 from trainyard.deployment_checks import (
     AREAS,
@@ -55,22 +55,23 @@ from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True, needs_config=False)
-    parser.add_argument(
-        "--store", metavar="URL", help="s3://bucket/prefix or file:///folder; default: --config's"
+    parser = script_parser(
+        __doc__,
+        reads_config=True,
+        needs_config=False,
+        dry_run="write nothing into the store",
+        json="every finding",
     )
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder; default: --config's")
+    add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     add_run(parser, text="the run's directory; need not exist")
     limit = f"time limit of all requests to the store; default: {SECONDS:.0f}s"
-    parser.add_argument("--timeout", type=arguments.duration, default=SECONDS, metavar="DURATION", help=limit)
-    parser.add_argument("--dry-run", action="store_true", help="read the store, write nothing")
-    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default=SECONDS)
     everything = parser.add_argument_group("the checklist")
-    everything.add_argument("--all", action="store_true", help="check all that a deployment needs")
-    page = "write the checklist as a page to sign"
-    everything.add_argument("--sign-off", type=arguments.path, metavar="FILE", help=page)
+    add_flag(everything, "--all", "check all that a deployment needs")
+    add_option(everything, "--sign-off", "FILE", "write the checklist as a page to sign", type=arguments.path)
     skip = f"an area that is not part of this deployment; may be repeated: {', '.join(AREAS)}"
-    everything.add_argument("--skip", action="append", choices=AREAS, default=[], metavar="AREA", help=skip)
+    add_option(everything, "--skip", "AREA", skip, action="append", choices=AREAS, default=[])
     args = parser.parse_args(argv)
     args.all = args.all or not (args.store or args.config)
     for given, option in ((args.sign_off, "--sign-off"), (args.skip, "--skip")):

@@ -31,7 +31,7 @@ from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
-from trainyard.command.parser import add_run, script_parser, take_run_number
+from trainyard.command.parser import add_flag, add_option, add_run, script_parser, take_run_number
 from trainyard.config.load import load_config
 from trainyard.config.secret_filter import SecretFilter, restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
@@ -53,17 +53,15 @@ from trainyard.run.untrusted_files import parse_json_line, read_bytes
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the command, run nothing", json="the record")
     add_run(parser, text="the run's directory, or its number in --store")
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", metavar="N", help="the stored run to evaluate")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
+    add_option(parser, "--run-number", "N", "the stored run to evaluate")
     which = "the checkpoint; newest, the default, is the newest complete one"
-    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
-    parser.add_argument("--allow-command", action="store_true", help="run the command that the store names")
+    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
+    add_flag(parser, "--allow-command", "run the command that the store names")
     key = "PEM file; a run that is signed with its private key may run its command"
     parser.add_argument("--public-key", type=arguments.path, help=key)
-    parser.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
-    parser.add_argument("--json", action="store_true", help="print the record as JSON")
     args = parser.parse_args(argv)
     take_run_number(args)
     if (args.run_dir is None) == (args.store is None) or (args.store is None) != (args.run_number is None):

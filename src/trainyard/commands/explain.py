@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.config.registries import is_program_run
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceError
@@ -82,17 +82,12 @@ class FailureEvidence:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the explanation")
     places = parser.add_mutually_exclusive_group(required=True)
-    places.add_argument("--log", type=arguments.path, nargs="+", metavar="FILE", help="logs; - is stdin")
+    add_option(places, "--log", "FILE", "logs; - is stdin", type=arguments.path, nargs="+")
     add_places(places)
-    parser.add_argument(
-        "--exit-code", type=exit_code, metavar="N", help="exit code of the process; -9 or 137 for SIGKILL"
-    )
-    parser.add_argument(
-        "--events", type=arguments.path, metavar="FILE", help="events of Kubernetes, or events.jsonl"
-    )
-    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    add_option(parser, "--exit-code", "N", "exit code of the process; -9 or 137 for SIGKILL", type=exit_code)
+    add_option(parser, "--events", "FILE", "events of Kubernetes, or events.jsonl", type=arguments.path)
     add_job_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -102,17 +97,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def add_places(group: Any) -> None:
     """Add the options that name something that failed."""
     add_run(group)
-    group.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job on the cluster")
-    group.add_argument("--github-run", metavar="ID", help="a workflow run of GITHUB_REPOSITORY")
-    group.add_argument("--build", metavar="ID", help="a build in CodeBuild")
+    add_option(group, "--job", "JOB", "a job on the cluster", type=arguments.object_name)
+    add_option(group, "--github-run", "ID", "a workflow run of GITHUB_REPOSITORY")
+    add_option(group, "--build", "ID", "a build in CodeBuild")
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where a job or a build is."""
     namespace = arguments.object_name_if_given
-    parser.add_argument(
-        "--namespace", type=namespace, metavar="NAME", help="of the job; default: the context's"
-    )
+    add_option(parser, "--namespace", "NAME", "of the job; default: the context's", type=namespace)
     add_cluster_options(parser, kind=True)
 
 
@@ -126,10 +119,7 @@ def exit_code(value: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     found = failure_evidence(args).explain()
-    if args.json:
-        output.print_json(found.record())
-    else:
-        print("\n".join(explanation_lines(found)))
+    output.print_result(found.record(), lambda *_: explanation_lines(found), as_json=args.json)
     return ExitCode.DONE
 
 

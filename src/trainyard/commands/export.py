@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.report.facts.quantities import format_count, format_scaled, format_size
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
@@ -27,18 +27,15 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(
+        __doc__, dry_run="print the plan, write nothing", json="the contents of the folder"
+    )
     add_run(parser, required=True)
     which = "the checkpoint; newest, the default, is the newest that verifies"
-    parser.add_argument("--step", type=arguments.step_or_newest, metavar="S|newest", help=which)
-    parser.add_argument(
-        "--to", type=arguments.path, required=True, metavar="DIR", help="a folder that does not exist yet"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the numbers"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the contents of the folder as JSON")
+    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
+    add_option(parser, "--to", "DIR", "a folder that does not exist yet", type=arguments.path, required=True)
+    dtype = "type of the numbers"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help=dtype)
     return parser.parse_args(argv)
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import SHIPPED_FILES
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_flag, add_option, script_parser
 from trainyard.commands.image_lint import LintRequest, lint_dockerfile
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.aws_refusals import AwsAccount
@@ -62,54 +62,42 @@ _logger = logging.getLogger("trainyard.build_image")
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="lint, print the plan, and change nothing", json="the result")
     what, where = parser.add_argument_group("the image"), parser.add_argument_group("where to build it")
-    what.add_argument("--context", type=arguments.path, default=Path(), metavar="DIR", help="default: .")
-    what.add_argument(
-        "--dockerfile", type=arguments.path, action="append", metavar="FILE", help="may be repeated"
-    )
-    what.add_argument(
-        "--image-name", "--image", metavar="NAME", dest="image", help="default: the folder of the Dockerfile"
-    )
+    add_option(what, "--context", "DIR", "default: .", type=arguments.path, default=Path())
+    add_option(what, "--dockerfile", "FILE", "may be repeated", type=arguments.path, action="append")
+    image_name = "default: the folder of the Dockerfile"
+    what.add_argument("--image-name", "--image", metavar="NAME", dest="image", help=image_name)
     own = "a tag of yours, or a version such as v1.2.3; may be repeated"
     what.add_argument("--image-tag", "--tag", action="append", default=[], metavar="TAG", help=own)
     base = "base image of the last stage, whose FROM must name an argument"
-    what.add_argument("--base-image", default="", metavar="REFERENCE", help=base)
-    what.add_argument("--target", default="", metavar="STAGE", help="default: the last one")
-    what.add_argument("--platform", default="linux/amd64", metavar="OS/ARCH", help="default: linux/amd64")
-    what.add_argument(
-        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="an ARG; may be repeated"
-    )
+    add_option(what, "--base-image", "REFERENCE", base, default="")
+    add_option(what, "--target", "STAGE", "default: the last one", default="")
+    add_option(what, "--platform", "OS/ARCH", "default: linux/amd64", default="linux/amd64")
+    add_option(what, "--build-arg", "NAME=VALUE", "an ARG; may be repeated", action="append", default=[])
     mounted = "id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME; may be repeated"
-    what.add_argument("--secret", action="append", default=[], metavar="SECRET", help=mounted)
-    fix = "first correct lines of the Dockerfile, as `image lint --fix` does"
-    what.add_argument("--auto-fix", action="store_true", help=fix)
-    what.add_argument(
-        "--max-context", type=arguments.positive, default=500, metavar="MB", help="default: 500"
-    )
-    what.add_argument("--commit", default="", metavar="SHA", help="commit, if the context is in no git")
-    what.add_argument("--expect-content", metavar="DIGEST", help="refuse other content than this")
-    where.add_argument(
-        "--builder", choices=("codebuild", "local"), default="codebuild", help="default: codebuild"
-    )
+    add_option(what, "--secret", "SECRET", mounted, action="append", default=[])
+    add_flag(what, "--auto-fix", "first correct lines of the Dockerfile, as `image lint --fix` does")
+    add_option(what, "--max-context", "MB", "default: 500", type=arguments.positive, default=500)
+    add_option(what, "--commit", "SHA", "commit, if the context is in no git", default="")
+    add_option(what, "--expect-content", "DIGEST", "refuse other content than this")
+    builder = "default: codebuild"
+    where.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builder)
     where.add_argument("--program", choices=("docker", "buildah"), default="", help="for --builder local")
     cache = "layer cache in a registry, or none; default: in AWS the repository IMAGE-cache if there is one"
-    where.add_argument("--cache", default="", metavar="REFERENCE", help=cache)
-    where.add_argument(
-        "--level", choices=("quick", "standard", "full"), default="standard", help="level of the check"
-    )
+    add_option(where, "--cache", "REFERENCE", cache, default="")
+    level = "level of the check"
+    where.add_argument("--level", choices=("quick", "standard", "full"), default="standard", help=level)
     add_check_options(where)
     tags = ("auto", "semantic", "git-sha", "latest")
     where.add_argument("--tags", choices=tags, default="auto", help="tags of the pushed image; default: auto")
     version = "the version that becomes a tag of the image; default: a git tag of the commit"
-    where.add_argument("--version", default="", metavar="X.Y.Z", help=version)
-    where.add_argument("--rebuild", action="store_true", help="build even if this content is in the registry")
+    add_option(where, "--version", "X.Y.Z", version, default="")
+    add_flag(where, "--rebuild", "build even if this content is in the registry")
     add_aws_options(where, time_limit=7200.0)
     attempts = "most starts of a build in AWS when CodeBuild itself fails; default: 3"
-    where.add_argument("--max-attempts", type=arguments.positive, default=3, metavar="N", help=attempts)
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="lint, print the plan, and change nothing")
+    add_option(where, "--max-attempts", "N", attempts, type=arguments.positive, default=3)
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     parser.set_defaults(secrets=())  # --secret, once it is parsed
     parser.check = check_options
     return parser
@@ -118,20 +106,13 @@ def make_parser() -> CommandParser:
 def add_aws_options(parser: argparse._ActionsContainer, *, time_limit: float) -> None:
     """Add the options of a build or a check in CodeBuild; `time_limit` in seconds is the default."""
     project = os.environ.get("TRAINYARD_IMAGE_PROJECT") or PROJECT
-    parser.add_argument("--project", default=project, metavar="NAME", help="in CodeBuild; default: trainyard")
+    add_option(parser, "--project", "NAME", "in CodeBuild; default: trainyard", default=project)
     bucket = os.environ.get("TRAINYARD_SOURCE_BUCKET", "")
-    parser.add_argument(
-        "--source-bucket", default=bucket, metavar="NAME", help="default: PROJECT-source-ACCOUNT-REGION"
-    )
-    parser.add_argument(
-        "--region", metavar="REGION", default="", help="AWS region; default: from the environment"
-    )
+    add_option(parser, "--source-bucket", "NAME", "default: PROJECT-source-ACCOUNT-REGION", default=bucket)
+    add_option(parser, "--region", "REGION", "AWS region; default: from the environment", default="")
     limit = f"default: {time_limit / 60:.0f}m"
-    parser.add_argument(
-        "--time-limit", type=arguments.duration, default=time_limit, metavar="DURATION", help=limit
-    )
-    every = "time between two polls"
-    parser.add_argument("--every", type=arguments.duration, default=5.0, metavar="DURATION", help=every)
+    add_option(parser, "--time-limit", "DURATION", limit, type=arguments.duration, default=time_limit)
+    add_option(parser, "--every", "DURATION", "time between two polls", type=arguments.duration, default=5.0)
 
 
 def send_tools(
@@ -145,15 +126,13 @@ def send_tools(
 
 def add_check_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of `image check` that a build in AWS passes on to it."""
-    parser.add_argument("--python", metavar="COMMAND", help="Python in the image; default: python")
-    parser.add_argument("--cpu", action="store_true", help="the image is for CPU: torch may lack CUDA")
-    parser.add_argument(
-        "--no-torch", action="store_true", help="the image is not to train: it may lack torch"
-    )
-    parser.add_argument("--efa", action="store_true", help="the image must have the EFA plugin of NCCL")
-    parser.add_argument("--max-size", type=arguments.positive, metavar="GB", help="default: 25")
+    add_option(parser, "--python", "COMMAND", "Python in the image; default: python")
+    add_flag(parser, "--cpu", "the image is for CPU: torch may lack CUDA")
+    add_flag(parser, "--no-torch", "the image is not to train: it may lack torch")
+    add_flag(parser, "--efa", "the image must have the EFA plugin of NCCL")
+    add_option(parser, "--max-size", "GB", "default: 25", type=arguments.positive)
     allow = "a file that is no secret, * for any characters, and why; may be repeated"
-    parser.add_argument("--allow", action="append", default=[], metavar="PATH=REASON", help=allow)
+    add_option(parser, "--allow", "PATH=REASON", allow, action="append", default=[])
 
 
 def check_flags(args: argparse.Namespace) -> str:
@@ -196,19 +175,10 @@ def answer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     if args.commit and git.get("commit") not in (None, args.commit):
         raise ConfigError(f"--commit {args.commit}: {args.context} is at commit {git['commit']}. Omit it.")
     git = git or ({"commit": args.commit, "dirty": False} if args.commit else {})
+    known = {"build_args": args.build_arg, "most_bytes": args.max_context * 1000**2, "git": git}
+    known |= {name: getattr(args, name) for name in ("platform", "target", "base_image")}
     requests = [
-        plan_build(
-            args.context,
-            file,
-            files=context_files,
-            git=git,
-            image=args.image or "",
-            platform=args.platform,
-            target=args.target,
-            build_args=args.build_arg,
-            base_image=args.base_image,
-            most_bytes=args.max_context * 1000**2,
-        )
+        plan_build(args.context, file, files=context_files, image=args.image or "", **known)
         for file in args.dockerfile or [args.context / "Dockerfile"]
     ]
     require_different_names([request.image for request in requests])
@@ -240,11 +210,8 @@ def lint(
 ) -> int:
     """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
     name, _, _ = find_dockerfile(args.context, dockerfile)
-    given = LintRequest(
-        args.context / name,
-        context=args.context,
-        build_args=[f"{name}={value}" for name, value in build_args.items()],
-    )
+    words = [f"{name}={value}" for name, value in build_args.items()]
+    given = LintRequest(args.context / name, context=args.context, build_args=words)
     with contextlib.redirect_stdout(sys.stderr):
         return lint_dockerfile(given, fixes=fixes, dry_run=args.dry_run)
 
@@ -281,14 +248,8 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
         versions = version_tags(args.version, request) if args.version else []
         for tag in (*versions, *args.image_tag):
             builder.tag(name, f"{request.image}:{tag}")
-        facts = {
-            "uri": name,
-            "digest": "",
-            "built": built,
-            "seconds": round(time.monotonic() - started, 1),
-            "tags": [*versions, *args.image_tag],
-        }
-        results.append(request.record() | facts)
+        facts = {"uri": name, "digest": "", "built": built, "seconds": round(time.monotonic() - started, 1)}
+        results.append(request.record() | facts | {"tags": [*versions, *args.image_tag]})
     return results
 
 
@@ -347,13 +308,9 @@ def cache_of(account: AwsAccount, named: str, request: "BuildRequest") -> str:
     if named:
         return "" if named == "none" else named
     repository = f"{request.image}-cache"
-    answer = account.call(
-        "ecr",
-        "describe_repositories",
-        what=f"find the layer cache {repository}",
-        absent=("RepositoryNotFoundException",),
-        repositoryNames=[repository],
-    )
+    what, absent = f"find the layer cache {repository}", ("RepositoryNotFoundException",)
+    call = partial(account.call, "ecr", "describe_repositories", what=what, absent=absent)
+    answer = call(repositoryNames=[repository])
     found = (answer or {}).get("repositories") or ()
     return f"{found[0]['repositoryUri']}:latest" if found else ""
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import REPOSITORY_ROOT, SHIPPED_FILES
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.commands.image_build import (
     add_aws_options,
     add_check_options,
@@ -74,28 +74,23 @@ _logger = logging.getLogger("trainyard.check_image")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--image", required=True, metavar="URI", help="name:tag, or a reference in a registry"
-    )
+    parser = script_parser(__doc__, dry_run="print which checks would be made", json="the result")
+    add_option(parser, "--image", "URI", "name:tag, or a reference in a registry", required=True)
     levels = ("quick", "standard", "full")
     parser.add_argument("--level", choices=levels, default="standard", help="default: standard")
     builders = "default: codebuild, which takes no --lock"
     parser.add_argument("--builder", choices=("codebuild", "local"), default="codebuild", help=builders)
-    parser.add_argument(
-        "--program", choices=("docker", "buildah"), default="", help="program of --builder local"
-    )
+    program = "program of --builder local"
+    parser.add_argument("--program", choices=("docker", "buildah"), default="", help=program)
     lock = "a lock that the image must hold; may be repeated; default: the locks that it was built with"
-    parser.add_argument("--lock", type=arguments.path, action="append", metavar="FILE", help=lock)
+    add_option(parser, "--lock", "FILE", lock, type=arguments.path, action="append")
     add_check_options(parser)
     gpus = (
         "give the container the machine's GPUs, and fail without one; in AWS, on a GPU machine of CodeBuild"
     )
-    parser.add_argument("--gpus", action="store_true", help=gpus)
+    add_flag(parser, "--gpus", gpus)
     add_aws_options(parser, time_limit=1800.0)
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="print which checks would be made")
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     args = parser.parse_args(argv)
     if args.lock and args.builder == "codebuild":
         parser.error("--lock: only with --builder local; a check in AWS takes the lock that was built with")
@@ -199,25 +194,20 @@ def check_in_aws(args: argparse.Namespace) -> int:
     buildspec = (SHIPPED_FILES / "buildspec.yml").read_bytes()
     answers = exported_answers(ended, args.image, args.level, buildspec)
     unknown = [name for name, ok in answers.items() if ok is None]
-    data: dict[str, Any] = {
-        "image": args.image,
-        "level": args.level,
-        "ok": True,
-        "build_id": ended.build_id,
-    }
-    data |= {"answers": answers}
     says = f"no check fails; not known: {', '.join(unknown)}" if unknown else "every check holds"
-    if args.output:
-        write_json_atomically(args.output, data)
-    output.print_json(data) if args.json else print(f"  {args.image}: {args.level}: {says}")
-    return ExitCode.DONE
+    more = {"ok": True, "build_id": ended.build_id, "answers": answers}
+    return show(args, more, [f"  {args.image}: {args.level}: {says}"])
 
 
 def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     ok = all(answer.ok is not False for answer in answers)
-    data: dict[str, Any] = {"image": args.image, "level": args.level, "ok": ok}
-    data["checks"] = [answer.record() for answer in answers]
+    checks = [answer.record() for answer in answers]
+    return show(args, {"ok": ok, "checks": checks}, check_lines(args.image, args.level, answers))
+
+
+def show(args: argparse.Namespace, facts: dict[str, Any], lines: list[str]) -> int:
+    data = {"image": args.image, "level": args.level, **facts}
     if args.output:
         write_json_atomically(args.output, data)
-    output.print_json(data) if args.json else print("\n".join(check_lines(args.image, args.level, answers)))
-    return ExitCode.DONE if ok else ExitCode.NO
+    output.print_json(data) if args.json else print("\n".join(lines))
+    return ExitCode.DONE if data["ok"] else ExitCode.NO

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.images.context_files import find_dockerfile
@@ -57,26 +57,16 @@ RESOLVE_SECONDS = 240.0
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="file to check"
-    )
+    parser = script_parser(__doc__, dry_run="with --fix: only show the difference", json="the findings")
+    add_option(parser, "--dockerfile", "FILE", "file to check", type=arguments.path, required=True)
     context = "the folder that it is built from; default: . if the file is below it, else its own folder"
-    parser.add_argument("--context", type=arguments.path, metavar="FOLDER", help=context)
-    parser.add_argument(
-        "--instance-type", default="", metavar="TYPE", help="the instance type that it will run on"
-    )
-    parser.add_argument(
-        "--driver", type=driver, metavar="VERSION", help="version of the NVIDIA driver on the machine"
-    )
-    parser.add_argument(
-        "--build-arg", action="append", default=[], metavar="NAME=VALUE", help="an ARG; may be repeated"
-    )
+    add_option(parser, "--context", "FOLDER", context, type=arguments.path)
+    add_option(parser, "--instance-type", "TYPE", "the instance type that it will run on", default="")
+    add_option(parser, "--driver", "VERSION", "version of the NVIDIA driver on the machine", type=driver)
+    add_option(parser, "--build-arg", "NAME=VALUE", "an ARG; may be repeated", action="append", default=[])
     index = "URL or folder of wheels to resolve with instead of PyPI; `none`: do not resolve"
-    parser.add_argument("--index", default="", metavar="INDEX", help=index)
-    parser.add_argument("--fix", action="store_true", help="correct single lines, and show the difference")
-    parser.add_argument("--dry-run", action="store_true", help="with --fix: only show the difference")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_option(parser, "--index", "INDEX", index, default="")
+    add_flag(parser, "--fix", "correct single lines, and show the difference")
     return parser.parse_args(argv)
 
 
@@ -89,14 +79,8 @@ def driver(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    request = LintRequest(
-        args.dockerfile,
-        context=args.context,
-        instance_type=args.instance_type,
-        driver=args.driver or "",
-        build_args=args.build_arg,
-        index=args.index,
-    )
+    known = {name: getattr(args, name) for name in ("dockerfile", "context", "instance_type", "index")}
+    request = LintRequest(**known, driver=args.driver or "", build_args=args.build_arg)
     return lint_dockerfile(request, fixes=args.fix, dry_run=args.dry_run, as_json=args.json)
 
 

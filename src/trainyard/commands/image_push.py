@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output, signals
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_option, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import set_outputs
@@ -53,30 +53,24 @@ _SCAN_SECONDS = 600.0
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__)
-    parser.add_argument("--image", required=True, metavar="NAME", help="name:tag, in docker or buildah here")
+    parser = script_parser(__doc__, dry_run="print what would be pushed; change nothing", json="the result")
+    add_option(parser, "--image", "NAME", "name:tag, in docker or buildah here", required=True)
     repository = "repository to push to; may be repeated; default: those of $ECR_REPOSITORY"
-    parser.add_argument("--repository", action="append", default=None, metavar="NAME", help=repository)
+    add_option(parser, "--repository", "NAME", repository, action="append", default=None)
     tags = ("auto", "semantic", "git-sha", "latest")
     parser.add_argument("--tags", choices=tags, default="auto", help="default: auto")
     further = "a further tag, which moves to this image if it is mutable; may be repeated"
-    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help=further)
-    parser.add_argument(
-        "--region", metavar="REGION", action="append", default=[], help="region of ECR; may be repeated"
-    )
-    parser.add_argument(
-        "--registry", default="", metavar="HOST", help="a registry other than ECR, such as 127.0.0.1:5000"
-    )
+    add_option(parser, "--tag", "TAG", further, action="append", default=[])
+    add_option(parser, "--region", "REGION", "region of ECR; may be repeated", action="append", default=[])
+    add_option(parser, "--registry", "HOST", "a registry other than ECR, such as 127.0.0.1:5000", default="")
     parser.add_argument("--program", choices=("docker", "buildah"), default="", help="default: what runs")
-    parser.add_argument("--commit", default="", metavar="SHA", help="commit, if the image names none")
-    parser.add_argument("--version", default="", metavar="X.Y.Z", help="default: a tag of git on the commit")
+    add_option(parser, "--commit", "SHA", "commit, if the image names none", default="")
+    add_option(parser, "--version", "X.Y.Z", "default: a tag of git on the commit", default="")
     passed = "level of trainyard image check that the image passed; recorded as a tag"
     parser.add_argument("--checked", choices=("quick", "standard", "full"), default="", help=passed)
     levels = ("critical", "high", "medium", "low", "none")
     parser.add_argument("--fail-on", choices=levels, default="critical", help="lowest severity that fails")
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be pushed; change nothing")
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     parser.check = check_options
     return parser
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import SHIPPED_FILES
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
@@ -43,26 +43,24 @@ Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--region", metavar="REGION", default="", help="default: from the environment")
+    parser = script_parser(__doc__, dry_run="print the changes, make none", json="the changes and outputs")
+    add_option(parser, "--region", "REGION", "default: from the environment", default="")
     github = "repository whose jobs may start builds; without it GitHub gets no role"
-    parser.add_argument("--github", metavar="OWNER/REPO", help=github)
+    add_option(parser, "--github", "OWNER/REPO", github)
     environment = "environment of these jobs; may be repeated; default: images, with --cluster also eks"
-    parser.add_argument("--environment", action="append", metavar="NAME", help=environment)
+    add_option(parser, "--environment", "NAME", environment, action="append")
     form = "needed for a repository created after 15 July 2026"
-    parser.add_argument("--owner-id", type=arguments.positive, metavar="N", help=form)
-    parser.add_argument("--repository-id", type=arguments.positive, metavar="N", help=form)
-    parser.add_argument("--no-provider", action="store_true", help="do not make GitHub's OIDC provider")
+    add_option(parser, "--owner-id", "N", form, type=arguments.positive)
+    add_option(parser, "--repository-id", "N", form, type=arguments.positive)
+    add_flag(parser, "--no-provider", "do not make GitHub's OIDC provider")
     bases = "ARN of a further ECR repository with base images, also of another account; may be repeated"
-    parser.add_argument("--base-repository", action="append", metavar="ARN", help=bases)
+    add_option(parser, "--base-repository", "ARN", bases, action="append")
     for name, rule in template()["Parameters"].items():
         if f"--{flag_of(name)}" not in parser._option_string_actions:
             allowed = [str(each) for each in rule.get("AllowedValues", ())] or None
             text = f"{rule['Description']}; default: {rule['Default'] or 'none'}"
             shown = "NAME" if name in ("Project", "Repository", "Cluster") else "VALUE"
             parser.add_argument(f"--{flag_of(name)}", choices=allowed, metavar=shown, help=text)
-    parser.add_argument("--dry-run", action="store_true", help="print the changes, make none")
-    parser.add_argument("--json", action="store_true", help="print the changes and outputs as JSON")
     args = parser.parse_args(argv)
     args.project_name = args.project_name or PROJECT
     needs_github = {"--environment": args.environment, "--cluster": args.cluster, "--owner-id": args.owner_id}

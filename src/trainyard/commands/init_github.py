@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.command import output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import origin_address
 from trainyard.gateways.github_api import GitHub, server_of
@@ -34,27 +34,23 @@ KINDS = ("self-hosted", "scale-set", "hosted", "other")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    whose = "default: git's remote origin"
-    parser.add_argument("--repository", default="", metavar="[HOST/]OWNER/NAME", help=whose)
-    parser.add_argument("--store", default="", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, dry_run="print every change, make none", json="the steps")
+    add_option(parser, "--repository", "[HOST/]OWNER/NAME", "default: git's remote origin", default="")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder", default="")
     labels = "labels of the runner: gpu,h100, or JSON with a group; default: self-hosted,gpu"
     parser.add_argument("--labels", default="", help=labels)
     kind = "the kind of machine that --labels names; default: self-hosted, which you register"
     parser.add_argument("--runner", default="", choices=KINDS, help=kind)
-    parser.add_argument("--aws-role", default="", metavar="ARN", help="the role that jobs assume for s3://")
+    add_option(parser, "--aws-role", "ARN", "the role that jobs assume for s3://", default="")
     more = "another variable of docs/variables.md; may be repeated"
-    parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE", help=more)
+    add_option(parser, "--variable", "NAME=VALUE", more, action="append", default=[])
     missing = "check that this secret is set, and print the command that sets it; may be repeated"
-    parser.add_argument("--secret", action="append", default=[], metavar="[ENVIRONMENT/]NAME", help=missing)
-    parser.add_argument("--no-watch", action="store_true", help="do not turn the watchdog on")
+    add_option(parser, "--secret", "[ENVIRONMENT/]NAME", missing, action="append", default=[])
+    add_flag(parser, "--no-watch", "do not turn the watchdog on")
     plan = "use no environments, which private repositories on a free plan do not have"
-    parser.add_argument("--no-environments", action="store_true", help=plan)
-    public = "register a runner although the repository is public"
-    parser.add_argument("--allow-public", action="store_true", help=public)
-    parser.add_argument("--yes", action="store_true", help="replace values that are different")
-    parser.add_argument("--dry-run", action="store_true", help="print every change, make none")
-    parser.add_argument("--json", action="store_true", help="print the steps as JSON")
+    add_flag(parser, "--no-environments", plan)
+    add_flag(parser, "--allow-public", "register a runner although the repository is public")
+    add_flag(parser, "--yes", "replace values that are different")
     args = parser.parse_args(argv)
     if args.runner and not args.labels:
         parser.error("--runner says what --labels names: give both")

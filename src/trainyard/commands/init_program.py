@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_flag, add_option, add_run, script_parser
 from trainyard.config.schema import ProgramConfig
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.programs.inputs import find_data, find_lock
@@ -37,18 +37,15 @@ _EXAMPLE = {"lock": "requirements.txt", "data": ["data/*"]}
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the file, write nothing")
     run = "the run whose command is taken; default: the newest one in runs"
     add_run(parser, text=run)
     reads = parser.add_mutually_exclusive_group()
     data = "files that it reads, such as data/*.txt; may be repeated"
-    reads.add_argument("--data", action="append", metavar="PATTERN", help=data)
-    reads.add_argument("--no-data", action="store_true", help="it reads no files")
+    add_option(reads, "--data", "PATTERN", data, action="append")
+    add_flag(reads, "--no-data", "it reads no files")
     place = "default: trainyard.yaml"
-    parser.add_argument(
-        "--output", type=arguments.path, default=Path("trainyard.yaml"), metavar="FILE", help=place
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the file, write nothing")
+    add_option(parser, "--output", "FILE", place, type=arguments.path, default=Path("trainyard.yaml"))
     parser.usage = f"{parser.prog} [options] [-- COMMAND ...]"
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)

@@ -71,9 +71,8 @@ ONLY_FOR = {
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__, only_for=ONLY_FOR)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
-    parser.add_argument(
-        "job", nargs="?", type=arguments.object_name, metavar="JOB", help="the job's name; not for ls"
-    )
+    job = "the job's name; not for ls"
+    parser.add_argument("job", nargs="?", type=arguments.object_name, metavar="JOB", help=job)
     for flag, kind, metavar, meaning in VALUES:
         parser.add_argument(flag, type=kind, metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:

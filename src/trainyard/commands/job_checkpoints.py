@@ -22,7 +22,7 @@ from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.command.parser import add_option, refuse_options_of_other_commands, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
@@ -66,29 +66,22 @@ NEEDED = {"create-volume": ("claim", "size", "storage_class"), "copy": ("to",)}
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, only_for=ONLY_FOR)
+    parser = script_parser(
+        __doc__, only_for=ONLY_FOR, dry_run="with copy, create-volume: change nothing", json="data"
+    )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of: " + ", ".join(COMMANDS))
     where = parser.add_mutually_exclusive_group(required=True)
     name = arguments.object_name_if_given
     for flag, metavar, meaning in PLACES:
         where.add_argument(flag, type=name, default="", metavar=metavar, help=meaning)
-    usual = "default: the context's, else `default`"
-    parser.add_argument("--namespace", type=name, default="", metavar="NAME", help=usual)
+    add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", type=name, default="")
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    newest = "with copy: a step, or newest; default: newest"
-    parser.add_argument("--step", default="", metavar="S|newest", help=newest)
-    to = "with copy: a folder of this machine"
-    parser.add_argument("--to", type=arguments.path, metavar="DIR", help=to)
-    parser.add_argument(
-        "--python", default="python3", metavar="NAME", help="Python in the pod; default: python3"
-    )
+    add_option(parser, "--step", "S|newest", "with copy: a step, or newest; default: newest", default="")
+    add_option(parser, "--to", "DIR", "with copy: a folder of this machine", type=arguments.path)
+    add_option(parser, "--python", "NAME", "Python in the pod; default: python3", default="python3")
     start = "time limit for the start of the small pod; default: 5m"
-    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=start)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="with copy, create-volume: print the plan, change nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print data as JSON")
+    add_option(parser, "--timeout", "DURATION", start, type=arguments.duration, default="5m")
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check(parser, args)
@@ -133,18 +126,9 @@ def open_checkpoints(
     args: argparse.Namespace, api: Api
 ) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
     """Open the place that the options name; yield it and its checkpoints."""
-    where = Where(
-        namespace=args.namespace,
-        pod=args.pod,
-        claim=args.claim,
-        job=args.job,
-        kind=args.kind,
-        path=args.path,
-        image=args.image,
-        python=args.python,
-        seconds=args.timeout,
-    )
-    with open_found_folder(api, where) as source:
+    names = ("namespace", "pod", "claim", "job", "kind", "path", "image", "python")
+    where = {name: getattr(args, name) for name in names}
+    with open_found_folder(api, Where(**where, seconds=args.timeout)) as source:
         yield source, find_checkpoints(source.listing())
 
 
@@ -183,12 +167,8 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 def create_volume(args: argparse.Namespace, api: Api) -> int:
     """Create the claim, unless it exists with these values or the API server would refuse it."""
-    wanted = claim_body(
-        args.claim,
-        args.namespace,
-        storage_class=args.storage_class,
-        size=require_size(args.size),
-    )
+    size = require_size(args.size)
+    wanted = claim_body(args.claim, args.namespace, storage_class=args.storage_class, size=size)
     space = f"/api/v1/namespaces/{path_part(args.namespace)}"
     path = f"{space}/persistentvolumeclaims/{path_part(args.claim)}"
     there = volume_of(api.get(path), lambda _path: None)
@@ -200,10 +180,7 @@ def create_volume(args: argparse.Namespace, api: Api) -> int:
         apply_all(api, [wanted])
     changed = there is None and not args.dry_run
     what = "is there already" if there else "created" if changed else "would be created"
-    if args.json:
-        output.print_json(
-            {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
-        )
-    else:
-        print(f"{kubernetes_yaml([wanted])}# {args.claim} {what}")
+    data = {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
+    text = f"{kubernetes_yaml([wanted])}# {args.claim} {what}"
+    output.print_result(data, lambda *_: [text], as_json=args.json)
     return ExitCode.DONE

@@ -49,7 +49,7 @@ from trainyard.command.cluster_options import (
     cluster_target,
     job_values,
 )
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_option, script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND
@@ -142,20 +142,17 @@ def make_parser() -> CommandParser:
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
     processes = "processes per pod; default: one per GPU"
-    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
     again = "how often the job may be sent again; default: 0"
-    parser.add_argument("--auto-retry", type=arguments.natural_number, default=0, metavar="N", help=again)
+    add_option(parser, "--auto-retry", "N", again, type=arguments.natural_number, default=0)
     add_cluster_options(parser)
     for flag, read, metavar, meaning in REPEATED:
         parser.add_argument(flag, action="append", type=read, default=[], metavar=metavar, help=meaning)
     for flag, meaning in SWITCHES:
         parser.add_argument(flag, action="store_true", help=meaning)
-    parser.add_argument(
-        "--timeout", type=arguments.duration, default="7d", metavar="DURATION", help="time limit of --wait"
-    )
-    parser.add_argument(
-        "own", nargs="*", default=[], metavar="COMMAND", help="after --: a program of your own"
-    )
+    add_option(parser, "--timeout", "DURATION", "time limit of --wait", type=arguments.duration, default="7d")
+    own = "after --: a program of your own"
+    parser.add_argument("own", nargs="*", default=[], metavar="COMMAND", help=own)
     parser.check = check_options
     return parser
 
@@ -371,11 +368,9 @@ def wrap_manifest(
     if problems := [*find_storage_problems(config, plan)]:
         raise ConfigError("\n".join([*problems, "Nothing was sent."]))
     check_provable(config, plan, args.accept)
-    source = (
-        f"an init container copies Trainyard from {args.prove_from}"
-        if args.prove_from
-        else (f"Trainyard must be in the image {plan.image}")
-    )
+    source = f"Trainyard must be in the image {plan.image}"
+    if args.prove_from:
+        source = f"an init container copies Trainyard from {args.prove_from}"
     output.announce("prove", f"the command is wrapped by trainyard pod; {source}")
     return sent, plan
 
@@ -452,17 +447,10 @@ def check_provable(config: "Config", plan: JobSpec, accept: Sequence[str]) -> No
 def unproven_parts(config: "Config", plan: JobSpec) -> "tuple[UnreachablePart, ...]":
     # Every process must write a log of NCCL that shows its channels.
     is_kept = not plan.program.once or bool(plan.program.nccl_log)
-    is_logged = bool(nccl_log_variables("log", plan.environment))
-    return unreachable_parts(
-        PlannedRun(
-            nodes=plan.nodes,
-            processes=plan.processes_per_node,
-            network=config_in_pods(config, efa=plan.resources.efa > 0).compute.network,
-            store=config.artifacts.store or "",
-            is_recorded=plan.program.keeps_run,
-            keeps_network_log=plan.resources.gpus > 0 and is_kept and is_logged,
-        )
-    )
+    is_logged = plan.resources.gpus > 0 and is_kept and bool(nccl_log_variables("log", plan.environment))
+    network = config_in_pods(config, efa=plan.resources.efa > 0).compute.network
+    where = (plan.nodes, plan.processes_per_node, network, config.artifacts.store or "")
+    return unreachable_parts(PlannedRun(*where, plan.program.keeps_run, is_logged))
 
 
 def show(plan: JobSpec, manifests: "Manifests", *, api: Api | None) -> tuple[Json, int]:

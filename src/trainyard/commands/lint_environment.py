@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.plan.environment.environment_lint import lint, lint_record
@@ -28,11 +28,10 @@ from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the findings")
     parser.add_argument("files", type=arguments.path, nargs="+", metavar="FILE", help="the files to check")
-    parser.add_argument("--instance-type", metavar="TYPE", help="such as p5.48xlarge or ml.p5.48xlarge")
-    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help="machines of the run")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_option(parser, "--instance-type", "TYPE", "such as p5.48xlarge or ml.p5.48xlarge")
+    add_option(parser, "--num-nodes", "N", "machines of the run", type=arguments.positive)
     return parser.parse_args(argv)
 
 
@@ -51,11 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = lint(files)
     counts = {file.name: sum(len(group.settings) for group in file.groups) for file in files}
     bad = any(finding.severity is Severity.ERROR for finding in findings)
-    if args.json:
-        found = [*map(lint_record, findings)]
-        output.print_json({"ok": not bad, "files": counts, "findings": found})
-    else:
-        print("\n".join(lines_of(findings, counts)))
+    data = {"ok": not bad, "files": counts, "findings": [*map(lint_record, findings)]}
+    output.print_result(data, lambda *_: lines_of(findings, counts), as_json=args.json)
     for finding in findings:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import CheckFailedError, ExitCode
 from trainyard.proof.stored_runs import restored_records
 from trainyard.report.facts.curve import thin_curve
@@ -24,13 +24,12 @@ from trainyard.report.facts.run_facts import RunFacts, read_facts
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the result")
     parser.add_argument("run", metavar="RUN", help="a run directory, or with --store a run number")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a figure, such as loss, or a pattern")
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
     points = "at most N points a figure: the lowest and highest of each stretch; default: every row"
-    parser.add_argument("--points", type=arguments.positive, metavar="N", help=points)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option(parser, "--points", "N", points, type=arguments.positive)
     return parser.parse_intermixed_args(argv)
 
 

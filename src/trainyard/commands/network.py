@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.plan.instances import find_instance
 from trainyard.run.untrusted_files import open_regular
@@ -28,19 +28,13 @@ from trainyard.watch.network_verdict import Expectation, Network, NetworkLog
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--log", type=arguments.path, nargs="+", required=True, metavar="FILE", help="the logs of all ranks"
+    parser = script_parser(__doc__, json="the verdict")
+    add_option(
+        parser, "--log", "FILE", "the logs of all ranks", type=arguments.path, nargs="+", required=True
     )
-    parser.add_argument(
-        "--instance-type",
-        metavar="TYPE",
-        help="type of the machines, such as p5.48xlarge; its network is expected",
-    )
-    parser.add_argument(
-        "--num-nodes", type=arguments.positive, metavar="N", help="number of machines of the job, if known"
-    )
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    instance_type = "type of the machines, such as p5.48xlarge; its network is expected"
+    add_option(parser, "--instance-type", "TYPE", instance_type)
+    add_option(parser, "--num-nodes", "N", "number of machines of the job, if known", type=arguments.positive)
     return parser.parse_args(argv)
 
 
@@ -60,16 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (OSError, DamagedFileError) as error:
             raise ConfigError(f"{error}; name the logs of the ranks") from None
     found = log.judge(expected)
-    if args.json:
-        output.print_json(found.to_json())
-    else:
-        names = ", ".join(map(str, args.log[:3])) + (" …" if len(args.log) > 3 else "")
-        lines = [
-            f"{found.verdict}: {found.evidence[0]} ({names})",
-            *(f"  {line}" for line in found.evidence[1:]),
-        ]
-        lines += [f"  cause: {found.cause}", f"  fix:   {found.fix}"] if found.cause else []
-        output.print_text("\n".join(lines))
+    names = ", ".join(map(str, args.log[:3])) + (" …" if len(args.log) > 3 else "")
+    lines = [f"{found.verdict}: {found.evidence[0]} ({names})"]
+    lines += [f"  {line}" for line in found.evidence[1:]]
+    lines += [f"  cause: {found.cause}", f"  fix:   {found.fix}"] if found.cause else []
+    output.print_result(found.to_json(), lambda *_: lines, as_json=args.json)
     good = {Network.EFA_GPUDIRECT, Network.TCP, Network.INFINIBAND, Network.SINGLE_NODE}
     good |= set() if expected.rdma else {Network.EFA_NO_GPUDIRECT}
     return ExitCode.DONE if found.verdict in good else ExitCode.NO

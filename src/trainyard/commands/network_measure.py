@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.nvidia import processes_here
 from trainyard.gateways.torchrun import launch, write_exit_code
@@ -42,39 +42,30 @@ SLOW = "the network between the machines is slow"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the result")
     processes = "processes of this machine; default: from the operator's variables, else one per GPU"
-    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
-    parser.add_argument(
-        "--size-mib", type=arguments.positive, default=1024, metavar="MIB", help="tensor size; default: 1024"
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
+    add_option(
+        parser, "--size-mib", "MIB", "tensor size; default: 1024", type=arguments.positive, default=1024
     )
-    parser.add_argument(
-        "--repetitions", type=arguments.positive, default=10, metavar="N", help="after a warm-up; default: 10"
+    add_option(
+        parser, "--repetitions", "N", "after a warm-up; default: 10", type=arguments.positive, default=10
     )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
-    parser.add_argument(
-        "--instance-type", default="", metavar="TYPE", help="default: $TRAINYARD_INSTANCE_TYPE"
-    )
+    add_option(parser, "--instance-type", "TYPE", "default: $TRAINYARD_INSTANCE_TYPE", default="")
     floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
-    parser.add_argument("--min-bandwidth", type=arguments.amount, metavar="GB/S", help=floor)
+    add_option(parser, "--min-bandwidth", "GB/S", floor, type=arguments.amount)
     limit = "how long processes wait for each other; default: 5m"
-    parser.add_argument("--timeout", type=arguments.duration, default="5m", metavar="DURATION", help=limit)
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="write the result as JSON")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default="5m")
+    add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    test = NetworkTest(
-        processes=args.nproc_per_node,
-        instance_type=args.instance_type,
-        device=args.device,
-        size_mib=args.size_mib,
-        repetitions=args.repetitions,
-        seconds=args.timeout,
-        floor=args.min_bandwidth,
-    )
+    known = {name: getattr(args, name) for name in ("instance_type", "device", "size_mib", "repetitions")}
+    limits = {"seconds": args.timeout, "floor": args.min_bandwidth}
+    test = NetworkTest(processes=args.nproc_per_node, **known, **limits)
     return measure_network(test, file=args.output, as_json=args.json)
 
 

@@ -17,23 +17,18 @@ from trainyard.artifacts.record.run_notes import RunNotes, change_directory, cha
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.run.run_advice import require_run
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the notes, write nothing", json="the notes")
     parser.add_argument("run", metavar="RUN", help="a run directory, or with --store a run number")
     parser.add_argument("text", nargs="?", default="", metavar="TEXT", help="the note")
-    parser.add_argument(
-        "--tag", action="append", default=[], metavar="TAG", help="add a tag; may be repeated"
-    )
-    untag = "remove a tag; may be repeated"
-    parser.add_argument("--untag", action="append", default=[], metavar="TAG", help=untag)
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--dry-run", action="store_true", help="print the notes, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the notes as JSON")
+    add_option(parser, "--tag", "TAG", "add a tag; may be repeated", action="append", default=[])
+    add_option(parser, "--untag", "TAG", "remove a tag; may be repeated", action="append", default=[])
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
     args = parser.parse_intermixed_args(argv)
     if not (args.text or args.tag or args.untag):
         parser.error("give a TEXT, a --tag or an --untag")
@@ -54,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = arguments.run_directory(args.run)
         require_run(directory)
         notes = change_directory(directory, change, dry_run=args.dry_run)
-    if args.json:
-        output.print_json({"run": args.run, "notes": notes.notes, "tags": notes.tags})
-    else:
-        output.print_text("\n".join([f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]))
+    data = {"run": args.run, "notes": notes.notes, "tags": notes.tags}
+    lines = [f"tags  {', '.join(notes.tags) or 'none'}", *map(_line, notes.notes)]
+    output.print_result(data, lambda *_: lines, as_json=args.json)
     return ExitCode.DONE
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.command import output, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.gateways.github import set_output
@@ -58,29 +58,20 @@ _logger = logging.getLogger("trainyard.notify_slack")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the message, send nothing", json="the message")
     parser.add_argument("event", choices=tuple(SLACK_EVENTS), help="the event")
     add_run(parser, required=True, text="the run's directory; need not exist")
-    parser.add_argument("--lineage", metavar="NAME", help="the run's name; default: its number")
-    parser.add_argument("--segment", metavar="K/N", default="", help="this segment, and how many there are")
+    add_option(parser, "--lineage", "NAME", "the run's name; default: its number")
+    add_option(parser, "--segment", "K/N", "this segment, and how many there are", default="")
     parser.add_argument("--reason", default="", help="the reason, if it is not on record")
-    parser.add_argument("--fix", default="", metavar="TEXT", help="what to do next; default: as recorded")
-    parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
-    parser.add_argument("--json", action="store_true", help="print the message as JSON")
+    add_option(parser, "--fix", "TEXT", "what to do next; default: as recorded", default="")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    notice = Notice(
-        event=args.event,
-        run_dir=args.run_dir,
-        lineage=args.lineage,
-        segment=args.segment,
-        reason=args.reason,
-        next_step=args.fix,
-    )
-    notify(notice, dry_run=args.dry_run, as_json=args.json)
+    known = {name: getattr(args, name) for name in ("event", "run_dir", "lineage", "segment", "reason")}
+    notify(Notice(**known, next_step=args.fix), dry_run=args.dry_run, as_json=args.json)
     return ExitCode.DONE
 
 
@@ -103,6 +94,13 @@ class Notice:
     """What a run is expected to take, as JSON (`report.plan.run_plan_summary`)."""
     thread: str = ""
     """`CHANNEL:TS` of the thread, if another machine started it."""
+
+
+def notice_of_plan(plan: Mapping[str, Any], event: str, run_dir: Path, **values: Any) -> Notice:
+    """Return a notice about the run of a workflow's plan (`RunPlan.job_plan`)."""
+    known: dict[str, Any] = {"lineage": str(plan["title"]), "thread": str(plan["thread"]), **values}
+    segment = f"{plan['segment']}/{plan['most_segments']}"
+    return Notice(event=event, run_dir=run_dir, segment=segment, **known)
 
 
 @dataclass(frozen=True)
@@ -201,16 +199,9 @@ def cancellation(started: str, limit: str, *, now: float) -> str:
 
 
 def surroundings_of(notice: Notice) -> Surroundings:
-    return Surroundings(
-        notice.run_dir.name,
-        ci_facts(),
-        os.environ.get("RUNNER_NAME"),
-        plan=read_plan(notice.plan) if notice.plan else {},
-        lineage=notice.lineage,
-        segment=notice.segment,
-        reason=notice.reason,
-        next_step=notice.next_step,
-    )
+    known = {name: getattr(notice, name) for name in ("lineage", "segment", "reason", "next_step")}
+    known["plan"] = read_plan(notice.plan) if notice.plan else {}
+    return Surroundings(notice.run_dir.name, ci_facts(), os.environ.get("RUNNER_NAME"), **known)
 
 
 def post(
@@ -223,9 +214,8 @@ def post(
             output.announce("slack", PostResult.SWITCHED_OFF)
         return PostResult.SWITCHED_OFF, event.thread
     channel = setting(settings, "notifications.slack.channel")
-    result, thread = post_once(
-        event, slack, thread_file, channel=channel if isinstance(channel, str) else None
-    )
+    named = channel if isinstance(channel, str) else None
+    result, thread = post_once(event, slack, thread_file, channel=named)
     if result is PostResult.POSTED:
         set_output("slack_thread", thread.address)
         output.announce("slack", event.message.text, "ok")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_gpus
@@ -37,19 +37,12 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument(
-        "--instance-type", metavar="TYPE", help="for example g6.xlarge; default: this machine"
-    )
-    parser.add_argument(
-        "--num-nodes", type=arguments.positive, default=1, metavar="N", help="machines; default: 1"
-    )
+    parser = script_parser(__doc__, reads_config=True, json="the plan")
+    add_option(parser, "--instance-type", "TYPE", "for example g6.xlarge; default: this machine")
+    add_option(parser, "--num-nodes", "N", "machines; default: 1", type=arguments.positive, default=1)
     processes = "processes per machine; default: one per GPU"
-    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
-    parser.add_argument(
-        "--mfu", type=arguments.share, metavar="SHARE", help="share of the device's peak, such as 0.4"
-    )
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
+    add_option(parser, "--mfu", "SHARE", "share of the device's peak, such as 0.4", type=arguments.share)
     return parser.parse_args(argv)
 
 
@@ -76,13 +69,8 @@ def unproven(config: "Config", rented: RentedMachines) -> list[dict[str, str]]:
     if rented.instance:
         gpus = 0 if config.model.device == "cpu" else rented.devices
         network = network_in_pods(config, room_of_type(rented.instance.name), nodes=nodes, gpus=gpus)
-    run = PlannedRun(
-        nodes,
-        rented.devices,
-        network,
-        config.artifacts.store or "file:///store",
-        keeps_network_log=config.model.device != "cpu",
-    )
+    store, is_logged = config.artifacts.store or "file:///store", config.model.device != "cpu"
+    run = PlannedRun(nodes, rented.devices, network, store, keeps_network_log=is_logged)
     return [part.to_json() for part in unreachable_parts(run)]
 
 

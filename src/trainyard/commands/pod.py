@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.commands.network_measure import NetworkTest, measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
@@ -130,22 +130,17 @@ class Pod(Pipeline):
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument(
-        "--run-dir", type=arguments.path, required=True, metavar="DIR", help="directory of the run"
-    )
-    parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, metavar="N", help="processes of this pod"
-    )
+    parser = script_parser(__doc__, reads_config=True, dry_run="print the steps, run nothing")
+    add_option(parser, "--run-dir", "DIR", "directory of the run", type=arguments.path, required=True)
+    add_option(parser, "--nproc-per-node", "N", "processes of this pod", type=arguments.processes)
     nodes = "nodes that another program uses, although this pod alone starts it, as on Ray"
-    parser.add_argument("--num-nodes", type=arguments.positive, metavar="N", help=nodes)
+    add_option(parser, "--num-nodes", "N", nodes, type=arguments.positive)
     grace = "time from SIGTERM to the end of the pod; default: 30s"
-    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    add_option(parser, "--grace", "DURATION", grace, type=arguments.duration, default="30s")
     restarts = "most restarts after a failure that a restart can help; default: 0, leave it to the operator"
-    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
+    add_option(parser, "--restarts", "N", restarts, type=arguments.natural_number, default=0)
     evictable = "an operator starts this pod again after exit codes of 128 or more: end with 143 if stopped"
-    parser.add_argument("--evictable", action="store_true", help=evictable)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
+    add_flag(parser, "--evictable", evictable)
     return parser.parse_args(argv)
 
 

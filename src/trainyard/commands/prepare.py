@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser = script_parser(
+        __doc__, reads_config=True, dry_run="print the plan, write nothing", json="the result"
+    )
     return parser.parse_args(argv)
 
 

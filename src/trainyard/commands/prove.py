@@ -21,7 +21,7 @@ from trainyard.artifacts.store.store_address import open_store, store_settings
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_option, add_run, script_parser
 from trainyard.config.registries import is_program_run
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate, set_outputs
@@ -53,30 +53,22 @@ def part_names(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="report the verdict, write nothing", json="the proof")
     add_run(parser, required=True)
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
+    add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     depth = "how much is read back; default: full up to 10 GB, sample above"
     parser.add_argument("--depth", choices=("listing", "sample", "full"), help=depth)
     only = "the exit code covers only these parts, such as trained,stored; default: all five"
-    parser.add_argument("--only", type=part_names, default=PARTS, metavar="PARTS", help=only)
-    parser.add_argument("--dry-run", action="store_true", help="report the verdict, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the proof as JSON")
+    add_option(parser, "--only", "PARTS", only, type=part_names, default=PARTS)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    return prove_run(
-        args.run_dir,
-        store=args.store,
-        run_number=parse_run_number(args.run_number),
-        depth=Depth(args.depth) if args.depth else None,
-        only=args.only,
-        dry_run=args.dry_run,
-        as_json=args.json,
-    )
+    number, depth = parse_run_number(args.run_number), Depth(args.depth) if args.depth else None
+    known = {"store": args.store, "only": args.only, "dry_run": args.dry_run, "as_json": args.json}
+    return prove_run(args.run_dir, run_number=number, depth=depth, **known)
 
 
 def prove_run(
@@ -99,28 +91,20 @@ def prove_run(
     found, display = Inspection(run_number), PhaseDisplay("proof", "looking up the run")
     with terminal.show_live(display):
         if store is not None:
-            found = inspect_run(
-                open_store(store),
-                str(run["run_id"]),
-                directory=directory,
-                run_number=run_number,
-                depth=depth,
-                progress=display,
-            )
+            how: dict[str, Any] = {"run_number": run_number, "depth": depth, "progress": display}
+            found = inspect_run(open_store(store), str(run["run_id"]), directory=directory, **how)
         state = final_state(run, directory, found, store, read_digests=read_digests, progress=display)
+    settings = settings_of_config(records.config)
     proof = judge_records(
         records,
         found,
         place=ProofPlace(str(run_dir), store, found.run_number),
         recomputed=Recomputed(records.digests, *state, *data(run, directory), *image(run)),
-        compared=compared_run(
-            run, store, setting(settings_of_config(records.config), "proof.learned.compare_with")
-        ),
+        compared=compared_run(run, store, setting(settings, "proof.learned.compare_with")),
     )
     where = {"run_number": found.run_number, "store": store, "records": records.digests()}
-    record = proof.to_json(now=time.time()) | {
-        key: value for key, value in where.items() if value is not None
-    }
+    known = {key: value for key, value in where.items() if value is not None}
+    record = proof.to_json(now=time.time()) | known
     if not dry_run:
         save(record, directory)
     report(proof, directory)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.command.visible_text import escape_controls
 from trainyard.commands.runs import folder_entries, index_record, store_entries
 from trainyard.errors import ConfigError, ExitCode
@@ -52,31 +52,21 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument(
-        "runs", type=arguments.run_directory, nargs="*", metavar="RUN", help="a run, or a folder of runs"
-    )
-    parser.add_argument(
-        "--store", metavar="URL", help="report on all runs of s3://bucket/prefix or file:///folder"
-    )
+    runs = "a run, or a folder of runs"
+    parser.add_argument("runs", type=arguments.run_directory, nargs="*", metavar="RUN", help=runs)
+    add_option(parser, "--store", "URL", "report on all runs of s3://bucket/prefix or file:///folder")
     parser.add_argument("--format", choices=FORMATS, help="default: by the suffix of --output, else text")
-    parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="the same as --format json"
-    )
-    parser.add_argument("--output", type=arguments.path, metavar="FILE", help="default: stdout")
-    parser.add_argument("--write", action="store_true", help="write the reports into each run's report/")
-    parser.add_argument("--github-summary", action="store_true", help="append Markdown to the job summary")
-    compare = "compare runs: first the base, then the runs to compare with it"
-    parser.add_argument("--compare", action="store_true", help=compare)
+    json = "the same as --format json"
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help=json)
+    add_option(parser, "--output", "FILE", "default: stdout", type=arguments.path)
+    add_flag(parser, "--write", "write the reports into each run's report/")
+    add_flag(parser, "--github-summary", "append Markdown to the job summary")
+    add_flag(parser, "--compare", "compare runs: first the base, then the runs to compare with it")
     green = "with --compare: folder of the last green run's records, or the folder above it; may be empty"
-    parser.add_argument("--last-green", type=arguments.path, metavar="FOLDER", help=green)
-    parser.add_argument("--watch", action="store_true", help="repeat the report until no run is in progress")
-    parser.add_argument(
-        "--every",
-        type=arguments.duration,
-        default=10.0,
-        metavar="DURATION",
-        help="time between reports of --watch; default: 10s",
-    )
+    add_option(parser, "--last-green", "FOLDER", green, type=arguments.path)
+    add_flag(parser, "--watch", "repeat the report until no run is in progress")
+    every = "time between reports of --watch; default: 10s"
+    add_option(parser, "--every", "DURATION", every, type=arguments.duration, default=10.0)
     args = parser.parse_args(argv)
     if bool(args.runs) == bool(args.store):
         parser.error("name run directories, or a --store")

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import LOCAL_STORE, local_store, require_address
 from trainyard.command import arguments, output
-from trainyard.command.parser import CommandParser, script_parser
+from trainyard.command.parser import CommandParser, add_flag, add_option, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
@@ -71,35 +71,30 @@ _SETTING = re.compile(r"(?:recipe|[a-z_]+(?:\.[\w-]+)+)=")
 
 
 def make_parser() -> CommandParser:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print the steps, run nothing", json="the outcome and the proof")
     own = "default: the one in --run-dir"
-    parser.add_argument("--config", type=arguments.path, metavar="FILE", help=f"the configuration; {own}")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one value; may be repeated"
-    )
+    add_option(parser, "--config", "FILE", f"the configuration; {own}", type=arguments.path)
+    add_option(parser, "--set", "KEY=VALUE", "change one value; may be repeated", action="append", default=[])
     several = "change values: KEY=VALUE words, quoted as in a shell"
-    parser.add_argument("--settings", default="", metavar="WORDS", help=several)
+    add_option(parser, "--settings", "WORDS", several, default="")
     directory = "the run; newest: the one that was written to last; default: a new one in --runs"
-    parser.add_argument("--run-dir", type=arguments.path, metavar=f"DIR|{NEWEST}", help=directory)
+    add_option(parser, "--run-dir", f"DIR|{NEWEST}", directory, type=arguments.path)
     runs = "the folder of the runs; default: runs"
-    parser.add_argument("--runs", type=arguments.path, default=Path("runs"), metavar="DIR", help=runs)
+    add_option(parser, "--runs", "DIR", runs, type=arguments.path, default=Path("runs"))
     store = f"s3://bucket/prefix or file:///folder; default: artifacts.store, else the folder {LOCAL_STORE}"
-    parser.add_argument("--store", default="", metavar="URL", help=store)
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help="default: auto")
+    add_option(parser, "--store", "URL", store, default="")
+    add_option(parser, "--run-number", "N|auto", "default: auto", default="auto")
     resume = "default: auto; given, the run may be one of another machine, in the store"
-    parser.add_argument("--resume", default="", metavar="none|auto|CHECKPOINT", help=resume)
+    add_option(parser, "--resume", "none|auto|CHECKPOINT", resume, default="")
     lineage = "the run's name in Slack; with a name, a failure to start is posted too"
-    parser.add_argument("--lineage", default="", metavar="NAME", help=lineage)
+    add_option(parser, "--lineage", "NAME", lineage, default="")
     segment = "number of the segment in its lineage, from 1; default: 1"
-    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=segment)
+    add_option(parser, "--segment", "N", segment, type=arguments.positive, default=1)
     begin = "let a later segment start if the earlier ones stored nothing"
     parser.add_argument("--allow-missing-checkpoint", choices=("true", "false"), default="false", help=begin)
     deadline = "when training saves and stops, such as 8h"
-    parser.add_argument("--deadline", type=arguments.duration, metavar="DURATION", help=deadline)
-    takeover = "stop what still trains in --run-dir, on this host, before the start"
-    parser.add_argument("--takeover", action="store_true", help=takeover)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
-    parser.add_argument("--json", action="store_true", help="print the outcome and the proof as JSON")
+    add_option(parser, "--deadline", "DURATION", deadline, type=arguments.duration)
+    add_flag(parser, "--takeover", "stop what still trains in --run-dir, on this host, before the start")
     own_words = "the program and all of its words, such as python train.py; -- may stand before it"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=own_words)
     parser.usage = f"{parser.prog} [options] [KEY=VALUE ...] [COMMAND ... | RUN]"
@@ -136,20 +131,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def request_of(args: argparse.Namespace, command: Sequence[str] = ()) -> "RunRequest":
+    names = ("config", "run_dir", "runs", "store", "resume", "deadline", "lineage", "segment", "takeover")
     return RunRequest(
-        config=args.config,
+        **{name: getattr(args, name) for name in names},
         changes=[*args.set, *settings(args.settings)],
         command=command,
-        run_dir=args.run_dir,
-        runs=args.runs,
-        store=args.store,
         run_number=parse_run_number(args.run_number),
-        resume=args.resume,
-        deadline=args.deadline,
-        lineage=args.lineage,
-        segment=args.segment,
         allow_missing_checkpoint=args.allow_missing_checkpoint == "true",
-        takeover=args.takeover,
     )
 
 
@@ -323,23 +311,18 @@ def pipeline_of(request: RunRequest, *, changes_nothing: bool = True) -> Pipelin
     notifies = wants_slack and (bool(request.lineage) or has_slack)
     if wants_slack and not notifies and config.recipe in RECIPES:
         output.announce("slack", "neither SLACK_WEBHOOK_URL nor SLACK_BOT_TOKEN is set: nothing will be sent")
+    same = ("run_number", "deadline", "lineage", "segment", "allow_missing_checkpoint", "notice", "start")
     pipeline = Pipeline(
+        **{name: getattr(request, name) for name in same},
         run_dir=run_dir,
         config=file,
         changes=tuple(changes),
         store=store or local_store(),
-        run_number=request.run_number,
         run_id=request.run_id or id_of(request, run_dir),
         may_adopt=request.resume not in ("", "none") or request.segment > 1 or request.is_again,
         resume=request.resume or "auto",
-        deadline=request.deadline,
-        lineage=request.lineage,
-        segment=request.segment,
-        allow_missing_checkpoint=request.allow_missing_checkpoint,
         notifies=notifies,
         prepares=config.recipe in RECIPES,
-        notice=request.notice,
-        start=request.start,
         is_retried=request.segment > 1 and in_actions(),
     )
 

@@ -17,8 +17,8 @@ from typing import Any
 from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command import arguments, output
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
 from trainyard.report.facts.run_list import (
@@ -32,14 +32,13 @@ from trainyard.report.facts.run_list import (
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the result")
     folder = "the folder of the runs; default: runs"
     parser.add_argument("folder", type=arguments.path, nargs="?", metavar="FOLDER", help=folder)
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder instead")
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder instead")
     parser.add_argument("--sort", choices=SORTS, default="created", help="default: created, newest first")
-    parser.add_argument("--tag", metavar="TAG", help="only runs with this tag")
-    parser.add_argument("--limit", type=arguments.positive, metavar="N", help="only the first N")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option(parser, "--tag", "TAG", "only runs with this tag")
+    add_option(parser, "--limit", "N", "only the first N", type=arguments.positive)
     args = parser.parse_args(argv)
     if args.folder and args.store:
         parser.error("name a FOLDER or a --store")
@@ -51,17 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = args.folder or Path("runs")
     entries = sort_entries(store_entries(args.store) if args.store else folder_entries(folder), args.sort)
     kept = [entry for entry in entries if args.tag is None or args.tag in entry.tags][: args.limit]
-    if args.json:
-        output.print_json(index_record(args.store or str(folder), kept))
-    else:
-        output.print_text("\n".join(entry_lines(kept, width=terminal.width())))
+    data = index_record(args.store or str(folder), kept)
+    output.print_result(data, lambda _, width: entry_lines(kept, width=width), as_json=args.json)
     return ExitCode.DONE
 
 
 def index_record(place: str, entries: Sequence[ListedEntry]) -> dict[str, Any]:
     """Return the list as data."""
-    runs = [entry.to_json() for entry in entries]
-    return {"place": place, "runs": runs}
+    return {"place": place, "runs": [entry.to_json() for entry in entries]}
 
 
 def folder_entries(folder: Path) -> list[ListedEntry]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 
@@ -33,16 +33,13 @@ FOLDERS = {
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, dry_run="print what would be written, write nothing", json="the files")
     where = parser.add_mutually_exclusive_group(required=True)
     agent = "the agent that gets them; may be repeated"
     where.add_argument("--for", action="append", choices=sorted(FOLDERS), dest="agents", help=agent)
-    where.add_argument("--to", type=arguments.path, metavar="DIR", help="another folder for the skills")
-    parser.add_argument("--user", action="store_true", help="with --for: in the home directory")
-    replace = "overwrite files that differ"
-    parser.add_argument("--replace", action="store_true", help=replace)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be written, write nothing")
-    parser.add_argument("--json", action="store_true", help="print the files as JSON")
+    add_option(where, "--to", "DIR", "another folder for the skills", type=arguments.path)
+    add_flag(parser, "--user", "with --for: in the home directory")
+    add_flag(parser, "--replace", "overwrite files that differ")
     args = parser.parse_args(argv)
     if args.user and args.to:
         parser.error("--user is for --for; --to names its folder by itself")

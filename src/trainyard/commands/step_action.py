@@ -75,9 +75,7 @@ Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, run nothing")
-    return parser.parse_args(argv)
+    return script_parser(__doc__, dry_run="print the steps, run nothing").parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = chosen[0].run_dir if chosen else Path("none")
     is_proven, notice = steps.codes.get("prove") == ExitCode.DONE, steps.results.get("notify")
     if (run_dir / "run.json").is_file():
-        steps.run(records_step(run_dir), *(prune_steps(chosen) if is_proven else ()))
+        records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
+        keep = Step("records", keep_records, {"run_dir": run_dir, "to": records})
+        steps.run(keep, *(prune_steps(chosen) if is_proven else ()))
     end = end_of(plan, run_dir, code, steps) | {"reported": reported_in(code, notice)}
     set_outputs({"run_dir": str(run_dir), "exit_code": str(int(code)), "end": json.dumps(end)})
     return code
@@ -276,12 +276,6 @@ def newer_push(plan: Json) -> bool:
         )
         annotate(Level.NOTICE, f"Nothing was trained: a newer push replaces this one: {address}")
     return bool(address)
-
-
-def records_step(run_dir: Path) -> Step:
-    """Return the step that copies the records to where an artifact takes them."""
-    records = Path(os.environ.get("RUNNER_TEMP") or tempfile.gettempdir()) / "records"
-    return Step("records", keep_records, {"run_dir": run_dir, "to": records})
 
 
 def prune_steps(chosen: Sequence[Pipeline]) -> list[Step]:

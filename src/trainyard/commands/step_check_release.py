@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainyard.command import arguments, output
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import CheckFailedError
 from trainyard.gateways.github import set_outputs
 from trainyard.gateways.process import run_program
@@ -22,16 +22,14 @@ from trainyard.run.atomic_files import write_bytes_atomically
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--tag", metavar="TAG", required=True, help="such as v1.2.3, v1.2.3rc1 or v1")
-    parser.add_argument(
-        "--branch", default="origin/main", help="the branch that must contain it; default: origin/main"
+    parser = script_parser(__doc__, json="the result")
+    add_option(parser, "--tag", "TAG", "such as v1.2.3, v1.2.3rc1 or v1", required=True)
+    branch = "the branch that must contain it; default: origin/main"
+    parser.add_argument("--branch", default="origin/main", help=branch)
+    add_option(
+        parser, "--root", "DIR", "default: this checkout", type=arguments.path, default=REPOSITORY_ROOT
     )
-    parser.add_argument(
-        "--root", type=arguments.path, default=REPOSITORY_ROOT, metavar="DIR", help="default: this checkout"
-    )
-    parser.add_argument("--notes", type=arguments.path, metavar="FILE", help="write the notes to this file")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_option(parser, "--notes", "FILE", "write the notes to this file", type=arguments.path)
     return parser.parse_args(argv)
 
 

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="print the inputs, dispatch nothing")
-    return parser.parse_args(argv)
+    return script_parser(__doc__, dry_run="print the inputs, dispatch nothing").parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 from trainyard.artifacts.store.store_address import local_store_folder, require_address
 from trainyard.command import arguments, output, terminal
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.config.load import load_config
 from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways import local_machine
@@ -77,12 +77,11 @@ LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
+    parser = script_parser(__doc__, reads_config=True, json="every finding")
     path, runs = arguments.path, Path("runs")
-    parser.add_argument("--run-dir", type=path, default=runs, metavar="DIR", help="the run's directory")
-    parser.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    parser.add_argument("--lock", type=path, default=LOCK, metavar="FILE", help="lock that must be installed")
-    parser.add_argument("--json", action="store_true", help="print every finding as JSON")
+    add_option(parser, "--run-dir", "DIR", "the run's directory", type=path, default=runs)
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder")
+    add_option(parser, "--lock", "FILE", "lock that must be installed", type=path, default=LOCK)
     return parser.parse_args(argv)
 
 

@@ -22,7 +22,7 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
 from trainyard.artifacts.store.store_address import open_store, require_address
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary, set_output
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -30,24 +30,16 @@ from trainyard.run.directory import RunDirectory
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--run-dir",
-        metavar="DIR",
-        type=arguments.path,
-        required=True,
-        help="the run's directory; need not exist",
-    )
-    parser.add_argument(
-        "--resume", type=str, required=True, help="auto, none, a manifest's address, or a checkpoint"
-    )
-    parser.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix or file:///folder")
+    parser = script_parser(__doc__, dry_run="print the request, fetch nothing", json="the answer")
+    run_dir = "the run's directory; need not exist"
+    add_option(parser, "--run-dir", "DIR", run_dir, type=arguments.path, required=True)
+    resume = "auto, none, a manifest's address, or a checkpoint"
+    parser.add_argument("--resume", type=str, required=True, help=resume)
+    add_option(parser, "--store", "URL", "s3://bucket/prefix or file:///folder", required=True)
     number = "its number in the store; auto: the number of the run that is named like --run-dir"
-    parser.add_argument("--run-number", required=True, metavar="N|auto", help=number)
+    add_option(parser, "--run-number", "N|auto", number, required=True)
     place = "number of the segment in its lineage, from 1; a later one needs a checkpoint"
-    parser.add_argument("--segment", type=arguments.positive, default=1, metavar="N", help=place)
-    parser.add_argument("--dry-run", action="store_true", help="print the request, fetch nothing")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    add_option(parser, "--segment", "N", place, type=arguments.positive, default=1)
     return parser.parse_args(argv)
 
 

@@ -31,9 +31,7 @@ Json = Mapping[str, Any]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="delete no tag")
-    return parser.parse_args(argv)
+    return script_parser(__doc__, dry_run="delete no tag").parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.gateways import slack
 from trainyard.report.slack.slack_message import mrkdwn, source_of, text_block
@@ -25,15 +25,12 @@ _logger = logging.getLogger("trainyard.notify_image")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument(
-        "--dockerfile", type=arguments.path, required=True, metavar="FILE", help="Dockerfile of the image"
-    )
-    parser.add_argument("--image", default="", metavar="NAME", help="default: the folder of the Dockerfile")
+    parser = script_parser(__doc__, dry_run="print the message, send nothing")
+    add_option(parser, "--dockerfile", "FILE", "Dockerfile of the image", type=arguments.path, required=True)
+    add_option(parser, "--image", "NAME", "default: the folder of the Dockerfile", default="")
     steps = "GitHub's context `steps`, whose results show the image, or why it failed"
-    parser.add_argument("--steps", default="{}", metavar="JSON", help=steps)
-    parser.add_argument("--status", required=True, metavar="STATUS", help="GitHub's job.status")
-    parser.add_argument("--dry-run", action="store_true", help="print the message, send nothing")
+    add_option(parser, "--steps", "JSON", steps, default="{}")
+    add_option(parser, "--status", "STATUS", "GitHub's job.status", required=True)
     return parser.parse_args(argv)
 
 

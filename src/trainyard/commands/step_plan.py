@@ -71,9 +71,7 @@ BY_INPUT = {"store": STORE, "role": ROLE, "region": REGION, "container": "CONTAI
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    return parser.parse_args(argv)
+    return script_parser(__doc__, json="everything").parse_args(argv)
 
 
 def given_inputs(environment: Mapping[str, str]) -> dict[str, str]:
@@ -204,11 +202,6 @@ def unproven(config: "Config", plan: "RunPlan") -> list[dict[str, str]]:
     nodes, room = node_count(plan.machine, os.environ), room_of_type(plan.machine.hardware or "")
     gpus = 0 if room is None or config.model.device == "cpu" else room.gpus
     network = network_in_pods(config, room, nodes=nodes, gpus=gpus)
-    run = PlannedRun(
-        nodes,
-        max(1, gpus),
-        network,
-        plan.store or "file:///store",
-        keeps_network_log=config.model.device != "cpu",
-    )
+    store, is_logged = plan.store or "file:///store", config.model.device != "cpu"
+    run = PlannedRun(nodes, max(1, gpus), network, store, keeps_network_log=is_logged)
     return [part.to_json() for part in unreachable_parts(run)]

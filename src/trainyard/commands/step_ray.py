@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.gateways.ray_nodes import VARIABLE, NodeCommand, parse_job_files, run_on_nodes
 from trainyard.jobs.pod_exit_codes import restart_in_place
 from trainyard.run.waiting import describe_wait
@@ -31,22 +31,17 @@ HANDED_ON = ("TRAINYARD_", "NCCL_", "FI_", "TORCH_", "AWS_", "HF_", "WANDB_")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--num-nodes", type=arguments.positive, default=1, metavar="N", help="default: 1")
-    parser.add_argument(
-        "--nproc-per-node", type=arguments.processes, default=1, metavar="N", help="processes per node"
-    )
+    parser = script_parser(__doc__, dry_run="print the plan, start nothing")
+    add_option(parser, "--num-nodes", "N", "default: 1", type=arguments.positive, default=1)
+    add_option(parser, "--nproc-per-node", "N", "processes per node", type=arguments.processes, default=1)
     gpus = "GPUs per node; default: 0"
-    parser.add_argument("--gpu-per-node", type=arguments.natural_number, default=0, metavar="N", help=gpus)
+    add_option(parser, "--gpu-per-node", "N", gpus, type=arguments.natural_number, default=0)
     wait = "how long to wait for the nodes; default: 30m"
-    parser.add_argument(
-        "--wait-for-nodes", type=arguments.duration, default="30m", metavar="DURATION", help=wait
-    )
+    add_option(parser, "--wait-for-nodes", "DURATION", wait, type=arguments.duration, default="30m")
     place = "working directory of the command; default: this one"
-    parser.add_argument("--directory", type=arguments.path, metavar="DIR", help=place)
+    add_option(parser, "--directory", "DIR", place, type=arguments.path)
     restarts = "most restarts of all nodes' commands after a failure that a restart can help; default: 0"
-    parser.add_argument("--restarts", type=arguments.natural_number, default=0, metavar="N", help=restarts)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+    add_option(parser, "--restarts", "N", restarts, type=arguments.natural_number, default=0)
     parser.add_argument("own", nargs="+", metavar="COMMAND", help="after --: the command of each node")
     return parser.parse_args(argv)
 

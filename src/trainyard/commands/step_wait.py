@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import output
 from trainyard.command.parser import script_parser
-from trainyard.commands.notify import Notice, notify
+from trainyard.commands.notify import notice_of_plan, notify
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import Level, annotate, append_summary
 from trainyard.gateways.github_api import github_from
-from trainyard.github.job_end import job_of_call
+from trainyard.github.job_end import TRAIN_JOB, job_of_call
 from trainyard.github.variables import read_json
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
 
 POLL_SECONDS, MINUTES = 20.0, 15
-JOB = "Train and prove"  # its name in train.yml
 CAUSES = {
     "waiting": "it waits for the approval of the environment `training`",
     "pending": "it is queued behind another training of this repository, which has the machine",
@@ -41,16 +40,14 @@ CAUSES = {
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="report on stdout only")
-    return parser.parse_args(argv)
+    return script_parser(__doc__, dry_run="report on stdout only").parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     plan, run = read_json(os.environ, "TRAINYARD_PLAN"), os.environ.get("GITHUB_RUN_ID", "")
     runner = os.environ.get("RUNNER_NAME", "")
-    status = wait_for_start(github_from(), run, JOB, seconds=60 * MINUTES, runner=runner)
+    status = wait_for_start(github_from(), run, TRAIN_JOB, seconds=60 * MINUTES, runner=runner)
     if status is None:
         output.announce("runner", "the training job has a runner", "ok")
         return ExitCode.DONE
@@ -64,27 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     append_summary(f"### ⚠ {text[0].upper()}{text[1:]}\n\nNext: `{command}`\n")
     annotate(Level.WARNING, f"{text}\nNext: {command}", title="No runner has taken the job")
     folder = Path(os.environ.get("RUNNER_TEMP", ".")) / f"gh-{run}"
-    notice = Notice(
-        event="degraded",
-        run_dir=folder,
-        reason=text,
-        next_step=command,
-        lineage=str(plan["title"]),
-        segment=f"{plan['segment']}/{plan['most_segments']}",
-        thread=plan["thread"],
-    )
-    notify(notice)
+    notify(notice_of_plan(plan, "degraded", folder, reason=text, next_step=command))
     return ExitCode.DONE
 
 
-def wait_for_start(
-    api: "GitHub",
-    run: str,
-    name: str,
-    *,
-    seconds: float,
-    runner: str = "",
-) -> str | None:
+def wait_for_start(api: "GitHub", run: str, name: str, *, seconds: float, runner: str = "") -> str | None:
     """Return None as soon as a runner has taken the job, else the status of the job after `seconds`.
 
     `runner` is the one that runs this job, which belongs to the same call of train.yml.

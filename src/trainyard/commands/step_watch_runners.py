@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.github import Level, annotate, append_summary, set_output
 from trainyard.gateways.github_api import github_from
@@ -41,14 +41,10 @@ AGAIN = "poll again after this time, and keep only findings of both polls; defau
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
-    parser.add_argument("--labels", default="", metavar="JSON", help=LABELS)
-    parser.add_argument(
-        "--tell", default="", metavar="TEXT", help="send this text to Slack, and do nothing else"
-    )
-    parser.add_argument("--again", type=arguments.pause, default=0, metavar="SECONDS", help=AGAIN)
-    parser.add_argument("--dry-run", action="store_true", help="report the findings, change nothing")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser = script_parser(__doc__, dry_run="report the findings, change nothing", json="what was found")
+    add_option(parser, "--labels", "JSON", LABELS, default="")
+    add_option(parser, "--tell", "TEXT", "send this text to Slack, and do nothing else", default="")
+    add_option(parser, "--again", "SECONDS", AGAIN, type=arguments.pause, default=0)
     return parser.parse_args(argv)
 
 

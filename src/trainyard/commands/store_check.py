@@ -16,18 +16,17 @@ from dataclasses import asdict
 
 from trainyard.artifacts.store.store_address import open_setup
 from trainyard.command import output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, script_parser
 from trainyard.errors import ExitCode
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
+    parser = script_parser(__doc__, reads_store=True, json="the findings")
     wanted = "encryption that the bucket must have; --fix sets it"
     parser.add_argument("--encryption", choices=("AES256", "aws:kms"), default="AES256", help=wanted)
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--fix", action="store_true", help="correct wrong settings")
-    how.add_argument("--dry-run", action="store_true", help="change nothing; this is also the default")
+    add_flag(how, "--fix", "correct wrong settings")
+    add_flag(how, "--dry-run", "change nothing; this is also the default")
     return parser.parse_args(argv)
 
 

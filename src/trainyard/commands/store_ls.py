@@ -16,15 +16,14 @@ from trainyard.artifacts import inventory
 from trainyard.artifacts.record.run_numbers import runs_in_question
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import output
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.proof.stored_runs import failing_parts
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
-    parser.add_argument("--run-number", metavar="N", help="only this run")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = script_parser(__doc__, reads_store=True, json="the result")
+    add_option(parser, "--run-number", "N", "only this run")
     return parser.parse_args(argv)
 
 
@@ -32,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     store = open_store(args.store, call_seconds=args.call_seconds)
     runs = inventory.list_runs(store, runs_in_question(store, args.run_number), judge=failing_parts)
-    if args.json:
-        output.print_json({"store": store.url, "runs": [run.to_json() for run in runs]})
-    else:
-        output.print_text(inventory.inventory_table(runs))
+    data = {"store": store.url, "runs": [run.to_json() for run in runs]}
+    output.print_result(data, lambda *_: [inventory.inventory_table(runs)], as_json=args.json)
     output.print_remarks(problem for run in runs for problem in run.problems)
     return ExitCode.DONE if all(run.ok for run in runs) else ExitCode.NO

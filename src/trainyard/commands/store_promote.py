@@ -26,7 +26,7 @@ from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
-from trainyard.command.parser import add_run_number, script_parser
+from trainyard.command.parser import add_flag, add_option, add_run_number, script_parser
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.proof.checkpoint_gates import REQUIREMENTS, require_learned
 
@@ -45,20 +45,15 @@ def requirements(text: str) -> tuple[str, ...]:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
+    parser = script_parser(__doc__, reads_store=True, dry_run="verify, change nothing", json="the pointer")
     add_run_number(parser, text="the run's number")
-    parser.add_argument("--step", metavar="S|newest", help="a step, or newest")
-    parser.add_argument(
-        "--withdraw", action="store_true", help="take the name from the checkpoint that has it"
-    )
+    add_option(parser, "--step", "S|newest", "a step, or newest")
+    add_flag(parser, "--withdraw", "take the name from the checkpoint that has it")
     parser.add_argument("--name", required=True, help="a to z, 0 to 9 and dashes: best, production, …")
-    parser.add_argument(
-        "--depth", choices=DEPTHS, default="full", help="depth of the verification; default: full"
-    )
+    depth = "depth of the verification; default: full"
+    parser.add_argument("--depth", choices=DEPTHS, default="full", help=depth)
     more = "further gates: evaluation (one that meets its thresholds), proof (all parts)"
-    parser.add_argument("--require", type=requirements, default=(), metavar="NAMES", help=more)
-    parser.add_argument("--json", action="store_true", help="print the pointer as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="verify, change nothing")
+    add_option(parser, "--require", "NAMES", more, type=requirements, default=())
     args = parser.parse_args(argv)
     if args.withdraw == bool(args.run_number or args.step) or bool(args.run_number) != bool(args.step):
         parser.error("give the number and --step of the checkpoint that gets the name, or --withdraw alone")

@@ -27,28 +27,25 @@ from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways.model_signing import signer_from
 from trainyard.report.terminal.phase import PhaseDisplay
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
+    parser = script_parser(
+        __doc__, reads_store=True, dry_run="only plan; this is also the default", json="the plan"
+    )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--run-number", metavar="N", help="this run")
-    which.add_argument("--all-runs", action="store_true", help="every run of the store")
-    parser.add_argument(
-        "--keep-last", type=arguments.positive, metavar="N", help="keep the newest N checkpoints of each run"
+    add_option(which, "--run-number", "N", "this run")
+    add_flag(which, "--all-runs", "every run of the store")
+    add_option(
+        parser, "--keep-last", "N", "keep the newest N checkpoints of each run", type=arguments.positive
     )
-    multiples = "keep those at multiples of STEPS"
-    parser.add_argument("--keep-every", type=arguments.positive, metavar="STEPS", help=multiples)
-    parser.add_argument(
-        "--max-age", type=arguments.duration, metavar="TIME", help="remove older ones, such as 90d or 12h"
-    )
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--apply", action="store_true", help="carry out the plan")
-    parser.add_argument("--dry-run", action="store_true", help="only plan; this is also the default")
+    add_option(parser, "--keep-every", "STEPS", "keep those at multiples of STEPS", type=arguments.positive)
+    add_option(parser, "--max-age", "TIME", "remove older ones, such as 90d or 12h", type=arguments.duration)
+    add_flag(parser, "--apply", "carry out the plan")
     args = parser.parse_args(argv)
     if args.apply and args.dry_run:
         parser.error("--apply and --dry-run contradict each other: give one")

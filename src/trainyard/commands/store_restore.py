@@ -24,7 +24,7 @@ from trainyard.artifacts.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run_number, script_parser
+from trainyard.command.parser import add_option, add_run_number, script_parser
 from trainyard.errors import ConfigError, ExitCode, VerificationError
 from trainyard.gateways.github import in_actions, refusal_in_summary, set_outputs
 from trainyard.gateways.model_signing import KeyVerifier
@@ -35,19 +35,16 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True)
+    parser = script_parser(
+        __doc__, reads_store=True, dry_run="print the plan, write nothing", json="the report"
+    )
     add_run_number(parser, text="the run's number; not needed with a promoted name")
-    parser.add_argument("--run-id", metavar="ID", help="the run's identity, instead of its number")
+    add_option(parser, "--run-id", "ID", "the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
-    parser.add_argument("--step", metavar="S|newest", help=step)
-    parser.add_argument(
-        "--to", metavar="DIR", type=arguments.path, required=True, help="the new run directory"
-    )
-    parser.add_argument(
-        "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    add_option(parser, "--step", "S|newest", step)
+    add_option(parser, "--to", "DIR", "the new run directory", type=arguments.path, required=True)
+    public_key = "PEM file; the run must be signed with its private key"
+    parser.add_argument("--public-key", type=arguments.path, help=public_key)
     return parser.parse_args(argv)
 
 

@@ -19,6 +19,7 @@ import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.record.sync_report import SyncReport
@@ -39,7 +40,7 @@ from trainyard.checkpoint_functions import (
     verify_s3_upload,
 )
 from trainyard.command import arguments, output, signals, terminal
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_flag, add_option, add_run, script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
@@ -66,7 +67,7 @@ def _encryption(text: str) -> str:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="the report")
     what, where = (parser.add_mutually_exclusive_group(required=required) for required in (True, False))
     add_run(what)
     loose = "a checkpoint file or directory outside of a run directory"
@@ -77,19 +78,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
         "unless its commit is newer than the checkpoint"
     )
-    parser.add_argument("--code", type=arguments.path, metavar="DIR", help=code)
-    where.add_argument("--store", metavar="URL", help="s3://bucket/prefix or file:///folder")
-    bucket = "short for --store s3://NAME"
-    where.add_argument("--s3-bucket", dest="store", metavar="NAME", type="s3://{}".format, help=bucket)
-    number = "N, or auto: the number of the run in the store, else a free one"
-    parser.add_argument("--run-number", default="auto", metavar="N|auto", help=number)
-    _add_follow_options(parser)
-    parser.add_argument(
-        "--encryption", type=_encryption, choices=ENCRYPTIONS, help="the encryption requested from S3"
+    add_option(parser, "--code", "DIR", code, type=arguments.path)
+    add_option(where, "--store", "URL", "s3://bucket/prefix or file:///folder")
+    add_option(
+        where, "--s3-bucket", "NAME", "short for --store s3://NAME", type="s3://{}".format, dest="store"
     )
+    number = "N, or auto: the number of the run in the store, else a free one"
+    add_option(parser, "--run-number", "N|auto", number, default="auto")
+    _add_follow_options(parser)
+    encryption = "the encryption requested from S3"
+    parser.add_argument("--encryption", type=_encryption, choices=ENCRYPTIONS, help=encryption)
     limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    parser.add_argument("--call-seconds", metavar="SECONDS", type=arguments.seconds, default=30, help=limit)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_option(parser, "--call-seconds", "SECONDS", limit, type=arguments.seconds, default=30)
     args = parser.parse_args(argv)
     if args.checkpoint and not args.metrics:
         parser.error("--checkpoint needs --metrics FILE")
@@ -103,10 +103,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def _add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose between one pass and following the run."""
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="one pass; this is also the default")
+    add_flag(how, "--once", "one pass; this is also the default")
     follow = "store each checkpoint as soon as it is complete, the rest at the end, at the lowest priority"
-    how.add_argument("--follow", action="store_true", help=follow)
-    how.add_argument("--dry-run", action="store_true", help="print the plan, send nothing")
+    add_flag(how, "--follow", follow)
+    add_flag(how, "--dry-run", "print the plan, send nothing")
     idle = "with --follow: how long a run may write nothing, or the store be unreachable; default: 30m"
     parts = "how long to wait at the end for the parts of other machines; default: 10m"
     for flag, default, text in (("--idle-timeout", 1800.0, idle), ("--node-timeout", 600.0, parts)):
@@ -118,26 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     number = parse_run_number(args.run_number)
     options: StoreOptions = {"call_seconds": args.call_seconds}
     options |= {"encryption": args.encryption} if args.encryption else {}
+    known: dict[str, Any] = {"store": args.store, "run_number": number, "others": args.node_timeout}
+    known |= {"options": options, "as_json": args.json}
     if args.follow:
-        return follow_run(
-            args.run_dir,
-            store=args.store,
-            run_number=number,
-            patience=args.idle_timeout,
-            others=args.node_timeout,
-            options=options,
-            as_json=args.json,
-        )
+        return follow_run(args.run_dir, patience=args.idle_timeout, **known)
     if args.run_dir:
-        return store_run(
-            args.run_dir,
-            store=args.store,
-            run_number=number,
-            others=args.node_timeout,
-            options=options,
-            dry_run=args.dry_run,
-            as_json=args.json,
-        )
+        return store_run(args.run_dir, dry_run=args.dry_run, **known)
 
     signer = None if args.dry_run else signer_from()
     with terminal.show_live(_display()) as display:

@@ -25,7 +25,7 @@ from trainyard.artifacts.record.signature import check_signature
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.command import arguments, output, terminal
-from trainyard.command.parser import add_run, script_parser, take_run_number
+from trainyard.command.parser import add_option, add_run, script_parser, take_run_number
 from trainyard.errors import ExitCode
 from trainyard.gateways.model_signing import KeyVerifier
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -37,16 +37,13 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_store=True, needs_store=False)
-    number = "the run's number, or auto to look up the run in --run-dir"
-    parser.add_argument("--run-number", metavar="N|auto", help=number)
+    parser = script_parser(__doc__, reads_store=True, needs_store=False, json="the result")
+    add_option(parser, "--run-number", "N|auto", "the run's number, or auto to look up the run in --run-dir")
     add_run(parser, text="the run's directory, or its number in --store")
     depths = ("listing", "sample", "full")
     parser.add_argument("--depth", choices=depths, default="sample", help="how much to read back")
-    parser.add_argument(
-        "--public-key", type=arguments.path, help="PEM file; the run must be signed with its private key"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    public_key = "PEM file; the run must be signed with its private key"
+    parser.add_argument("--public-key", type=arguments.path, help=public_key)
     args = parser.parse_args(argv)
     take_run_number(args)
     if args.store is None and args.run_dir is None:
@@ -63,13 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result["local"] = _verify_directory(args.run_dir)
     if args.store is not None:
         store = open_store(args.store, call_seconds=args.call_seconds)
-        result |= _verify_store(
-            store,
-            args.run_number,
-            args.run_dir,
-            depth=Depth(args.depth),
-            public_key=args.public_key,
-        )
+        result |= _verify_store(args, store)
     if args.json:
         output.print_json(result)
     return ExitCode.DONE if all(part["ok"] for part in result.values()) else ExitCode.NO
@@ -86,33 +77,19 @@ def _verify_directory(run_dir: Path) -> dict[str, Any]:
     return found.to_json()
 
 
-def _verify_store(
-    store: "Store",
-    run_number: str | None,
-    run_dir: Path | None,
-    *,
-    depth: Depth,
-    public_key: Path | None,
-) -> dict[str, Any]:
+def _verify_store(args: argparse.Namespace, store: "Store") -> dict[str, Any]:
     with terminal.show_live(PhaseDisplay("stored", "looking up the run")) as display:
-        directory = RunDirectory(run_dir) if run_dir is not None else None
-        number = find_run_number(store, run_number, run_dir)
-        found = verify_run(store, number, depth=depth, run_directory=directory, progress=display)
+        directory = RunDirectory(args.run_dir) if args.run_dir is not None else None
+        number = find_run_number(store, args.run_number, args.run_dir)
+        found = verify_run(store, number, depth=Depth(args.depth), run_directory=directory, progress=display)
     how = f" ({found.depth})" if found.depth else ""
     verdict = f"{found.objects_verified} of {found.objects_total} objects of run {number}{how}"
     words = found.compared if found.ok else "not equal"
-    signature = _verify_signature(public_key, store, number)
-    _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
-    return {"stored": found.to_json(), "signature": signature}
-
-
-def _verify_signature(public_key: Path | None, store: "Store", number: int) -> dict[str, Any]:
-    verifier = None
-    if public_key is not None:
-        verifier = KeyVerifier(public_key)
+    verifier = None if args.public_key is None else KeyVerifier(args.public_key)
     signature = check_signature(store, number, verifier)
     _announce("signature", signature.text(), signature.problems, "ok" if signature.checked else "")
-    return signature.to_json()
+    _announce("stored", f"{verdict}: {words}", found.problems, notes=found.notes)
+    return {"stored": found.to_json(), "signature": signature.to_json()}
 
 
 def _announce(

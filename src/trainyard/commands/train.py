@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import trainyard
 from trainyard.command import arguments, handler, output, signals, terminal, time_limits
 from trainyard.command.checkout import REPOSITORY_ROOT
-from trainyard.command.parser import script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.config.load import load_config
 from trainyard.config.mesh import require_own_recipe, require_processes
 from trainyard.errors import ConfigError
@@ -71,20 +71,16 @@ _SHUTDOWN_SECONDS = 300
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__, reads_config=True)
-    parser.add_argument("--run-dir", metavar="DIR", type=arguments.path, help="default: runs/<run id>")
-    parser.add_argument(
-        "--resume", type=str, default="auto", metavar="none|auto|CHECKPOINT", help="default: auto"
+    parser = script_parser(
+        __doc__, reads_config=True, dry_run="print the plan, change nothing", json="the outcome"
     )
-    parser.add_argument(
-        "--deadline", type=arguments.duration, metavar="DURATION", help="when to save and stop, such as 8h"
-    )
+    add_option(parser, "--run-dir", "DIR", "default: runs/<run id>", type=arguments.path)
+    add_option(parser, "--resume", "none|auto|CHECKPOINT", "default: auto", type=str, default="auto")
+    add_option(parser, "--deadline", "DURATION", "when to save and stop, such as 8h", type=arguments.duration)
     grace = "time from SIGTERM or Ctrl-C until the process is killed; default: 30s, as on Kubernetes"
-    parser.add_argument("--grace", type=arguments.duration, default="30s", metavar="DURATION", help=grace)
+    add_option(parser, "--grace", "DURATION", grace, type=arguments.duration, default="30s")
     processes = "processes on this machine; default: from the operator's variables, else 1"
-    parser.add_argument("--nproc-per-node", type=arguments.processes, metavar="N", help=processes)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    add_option(parser, "--nproc-per-node", "N", processes, type=arguments.processes)
     return parser.parse_args(argv)
 
 
@@ -110,7 +106,7 @@ def run(argv: Sequence[str] | None) -> int:
     output.configure_logging("error" if is_worker and not IS_MAIN else args.log_level)
     if os.environ.get("LOCAL_RANK") == "0":  # one process of each machine reports what it waits for
         logging.getLogger("trainyard.run.waiting").setLevel((args.log_level or "info").upper())
-    if not is_worker and is_of_another_program(args):
+    if not is_worker and load_config(args.config, args.set).config.is_program:
         return run_program(args)
 
     place = place_in_run(os.environ, args.nproc_per_node, has_agent=shutil.which(AGENT) is not None)
@@ -138,22 +134,10 @@ def run(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def is_of_another_program(args: argparse.Namespace) -> bool:
-    """Return whether the configuration names another program than the trainer of this repository."""
-    return load_config(args.config, args.set).config.is_program
-
-
 def run_program(args: argparse.Namespace) -> int:
     """Train with the program of the configuration, and return the exit code."""
-    order = ProgramOrder(
-        config=args.config,
-        changes=args.set,
-        run_dir=args.run_dir,
-        resume=args.resume,
-        processes=args.nproc_per_node,
-        grace=args.grace,
-        deadline=args.deadline,
-    )
+    known = {name: getattr(args, name) for name in ("config", "run_dir", "resume", "grace", "deadline")}
+    order = ProgramOrder(changes=args.set, processes=args.nproc_per_node, **known)
     if args.dry_run:
         output.print_json(describe_start(order))
         return 0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.cluster.check_definition import list_names
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import add_run, script_parser
+from trainyard.command.parser import add_flag, add_option, add_run, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.errors import ConfigError, ExitCode, ServiceError, WaitTimeoutError
 from trainyard.gateways.local_machine import has_nvidia_driver
@@ -58,20 +58,19 @@ POD_SECONDS = 20.0
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = script_parser(__doc__)
+    parser = script_parser(__doc__, json="each poll, in one line,")
     what = parser.add_mutually_exclusive_group(required=True)
     add_run(what)
-    what.add_argument("--job", type=arguments.object_name, metavar="JOB", help="a job of a cluster instead")
-    parser.add_argument("--once", action="store_true", help="poll once; the exit code is the health")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each poll")
+    add_option(what, "--job", "JOB", "a job of a cluster instead", type=arguments.object_name)
+    add_flag(parser, "--once", "poll once; the exit code is the health")
     figures = "also write health, cost and machines for Prometheus' node_exporter (*.prom)"
-    parser.add_argument("--prometheus", type=arguments.path, metavar="FILE", help=figures)
+    add_option(parser, "--prometheus", "FILE", figures, type=arguments.path)
     every = "time between two polls; default: 5s on a terminal, else 1m"
-    parser.add_argument("--every", type=arguments.duration, metavar="DURATION", help=every)
+    add_option(parser, "--every", "DURATION", every, type=arguments.duration)
     limit = "how long to watch a run that does not end; default: 24h"
-    parser.add_argument("--timeout", type=arguments.duration, default="24h", metavar="DURATION", help=limit)
+    add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default="24h")
     place = "namespace of the job; default: the context's, else `default`"
-    parser.add_argument("--namespace", type=arguments.object_name_if_given, metavar="NAME", help=place)
+    add_option(parser, "--namespace", "NAME", place, type=arguments.object_name_if_given)
     add_cluster_options(parser, kind=True)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)

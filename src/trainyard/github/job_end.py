@@ -55,12 +55,13 @@ class JobEnd:
     """A person cancelled the run."""
 
 
+TRAIN_JOB = "Train and prove"
 _NOTHING = "nothing was started"
 _RUNNER = "checkpoints that it wrote and did not store stay on the runner"
 TRAINING = {
     "plan": JobTexts("Plan", _NOTHING),
     "train": JobTexts(
-        "Train and prove", _RUNNER, "nothing was trained", f"{_LOG}, then {_AGAIN}", continued_by="continue"
+        TRAIN_JOB, _RUNNER, "nothing was trained", f"{_LOG}, then {_AGAIN}", continued_by="continue"
     ),
     "continue": JobTexts("Continue or notify", "the next segment may be missing", fix=_AGAIN),
 }

@@ -15,16 +15,6 @@ LEAST_STORING_MINUTES = ROLE_MINUTES + 8
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def job_minutes_of(text: str) -> int:
-    """Return the time limit of the training job in minutes. Raises ConfigError for an invalid one."""
-    minutes, least = int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else 0, 2 * STORING_MINUTES
-    if text and not least <= minutes <= JOB_MINUTES:
-        raise ConfigError(
-            f"TRAINYARD_JOB_MINUTES: {text!r} is not a whole number from {least} to {JOB_MINUTES}"
-        )
-    return minutes or JOB_MINUTES
-
-
 def deadline_of(text: str, job_minutes: int) -> str:
     """Return the deadline; by default one that leaves time for storing. Raises ConfigError."""
     if not text:

@@ -18,9 +18,9 @@ from typing import Any
 from trainyard.config.registries import COMMAND, store_examples, store_pattern
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DamagedFileError
-from trainyard.github.job_times import deadline_of, job_minutes_of
+from trainyard.github.job_times import JOB_MINUTES, STORING_MINUTES, deadline_of
 from trainyard.github.target import HOSTED, PLACES, Machine, Target, machine_for
-from trainyard.github.variables import HOSTED_MINUTES, REGION, ROLE
+from trainyard.github.variables import HOSTED_MINUTES, REGION, ROLE, count_in
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu_of, gpu_of
 from trainyard.plan.instances import find_instance
@@ -206,7 +206,8 @@ def resolve(
     store = _store(variables.get("TRAINYARD_STORE", "")) or (config.artifacts.store or "").rstrip("/")
     machine = machine_for(inputs.target, variables)
     again = variables.get("GITHUB_RUN_ATTEMPT", "1") != "1"
-    minutes = job_minutes_of(variables.get("TRAINYARD_JOB_MINUTES", ""))
+    limits = {"least": 2 * STORING_MINUTES, "most": JOB_MINUTES, "default": JOB_MINUTES}
+    minutes = count_in(variables, "TRAINYARD_JOB_MINUTES", **limits)
     if machine.labels == HOSTED:
         minutes = min(minutes, int(HOSTED_MINUTES))
     is_requested = again or segment.number > 1 or variables.get("GITHUB_EVENT_NAME") not in _AUTOMATIC_EVENTS
@@ -219,7 +220,7 @@ def resolve(
         deadline=deadline_of(variables.get("TRAINYARD_DEADLINE", ""), minutes),
         job_minutes=minutes,
         runs_directory=(variables.get("TRAINYARD_RUNS_DIRECTORY") or "runs").rstrip("/"),
-        most_segments=_segment_limit(variables.get("TRAINYARD_MAX_SEGMENTS") or str(MOST_SEGMENTS)),
+        most_segments=count_in(variables, "TRAINYARD_MAX_SEGMENTS", most=9999, default=MOST_SEGMENTS),
         ref=variables.get("GITHUB_REF_NAME", ""),
         again=again,
         missing_settings=tuple(
@@ -243,10 +244,7 @@ def _queue(machine: Machine, target: Target, segment: Segment, variables: Mappin
     """
     if target is not Target.GPU_RUNNER:
         return machine.queue
-    text = variables.get("TRAINYARD_RUNNERS") or "1"
-    if not re.fullmatch(r"[1-9]\d{0,2}", text, re.ASCII):
-        raise ConfigError(f"TRAINYARD_RUNNERS: {text[:40]!r} is not a number of runners from 1 to 999")
-    if int(text) > 1:
+    if count_in(variables, "TRAINYARD_RUNNERS", most=999) > 1:
         return f"trainyard-{segment.run_id}"
     labels = "-".join(sorted(label.lower() for label in machine.labels))
     name = f"trainyard-{labels}" if labels else machine.queue
@@ -291,12 +289,6 @@ def _resume(resume: str, segment: Segment, *, again: bool) -> str:
     if resume == "none" and (again or segment.number > 1):
         return "auto"
     return resume
-
-
-def _segment_limit(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
-        raise ConfigError(f"TRAINYARD_MAX_SEGMENTS: {text!r} is not a whole number from 1 to 9999")
-    return int(text)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ServiceError
-from trainyard.github.runners import (
-    Job,
-    Outage,
-    Runner,
-    has_labels,
-    judge_jobs,
-    judge_runners,
-)
+from trainyard.github.job_end import TRAIN_JOB
+from trainyard.github.runners import Job, Outage, Runner, has_labels, judge_jobs, judge_runners
 
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
@@ -30,7 +24,6 @@ RESUME_SECONDS = 24 * 3600.0
 """The watchdog does not resume a run that died longer ago than this."""
 MOST_ATTEMPTS = 3
 """A run whose runner died in this attempt is not resumed: the machine or the run is broken."""
-TRAINING_JOB = "Train and prove"
 _DEATH = re.compile(r"lost communication with the server|runner has received a shutdown signal", re.I)
 _CANCELLED = re.compile(r"run was cancell?ed by @(?!github-actions(?![\w-]))", re.I)
 """Matches a cancellation by a person; the watchdog itself cancels as github-actions[bot]."""
@@ -116,7 +109,7 @@ def _has_lost_runner(api: "GitHub", run: int) -> bool:
     """Return whether GitHub's annotations say that the training job's runner was lost or shut down."""
     for job in api.pages(f"/actions/runs/{run}/jobs", "jobs", filter="latest"):
         ended_badly = job.get("status") == "completed" and job.get("conclusion") != "success"
-        if ended_badly and str(job["name"]).endswith(TRAINING_JOB):
+        if ended_badly and str(job["name"]).endswith(TRAIN_JOB):
             notes = [str(each.get("message")) for each in api.pages(f"/check-runs/{job['id']}/annotations")]
             by_hand = any(map(_CANCELLED.search, notes))
             return not by_hand and any(map(_DEATH.search, notes))

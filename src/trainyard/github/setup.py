@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.github.job_end import TRAIN_JOB
 from trainyard.github.repository import GITHUB, Repository, with_hint
 from trainyard.github.runner_command import runner_command
 from trainyard.github.setup_step import (
@@ -55,7 +56,6 @@ from trainyard.github.variables import (
 if TYPE_CHECKING:
     from trainyard.gateways.github_api import GitHub
 
-TRAIN_JOB = "Train and prove"  # a name in the workflow; a test checks that they are equal
 # The tags from which segments run whose branch has a newer workflow file.
 LINEAGE = {("trainyard-lineage-*", "tag")}
 # Environment -> what it is open to: instead of the default branch, or besides it.

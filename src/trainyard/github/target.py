@@ -18,6 +18,7 @@ from trainyard.github.variables import (
     LABELS,
     RUN_EXPRESSION,
     RunnerSelector,
+    count_in,
     selector_in_json,
 )
 
@@ -129,9 +130,4 @@ def _of_this_run(label: str, variables: Mapping[str, str]) -> str:
 
 def node_count(machine: Machine, variables: Mapping[str, str]) -> int:
     """Return how many machines train: several only in a cluster. Raises ConfigError."""
-    text = variables.get("TRAINYARD_EKS_NODES") or "1"
-    if not machine.cluster:
-        return 1
-    if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
-        raise ConfigError(f"TRAINYARD_EKS_NODES: {text[:40]!r} is not a number of pods such as 4")
-    return int(text)
+    return count_in(variables, "TRAINYARD_EKS_NODES", most=99_999) if machine.cluster else 1

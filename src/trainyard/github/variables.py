@@ -225,6 +225,14 @@ def parse_secret(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((environment, name) for environment in (SECRETS[name], *others))
 
 
+def count_in(variables: Mapping[str, str], name: str, *, most: int, default: int = 1, least: int = 1) -> int:
+    """Return the whole number in a variable, else `default`. Raises ConfigError."""
+    text = variables.get(name) or str(default)
+    if not re.fullmatch(r"[1-9]\d{0,5}", text, re.ASCII) or not least <= int(text) <= most:
+        raise ConfigError(f"{name}: {text[:40]!r} is not a whole number from {least} to {most}")
+    return int(text)
+
+
 def parse_role(arn: str) -> str:
     """Return a valid ARN of a role. Raises ConfigError."""
     if not re.fullmatch(r"arn:aws(-cn|-us-gov)?:iam::\d{12}:role/[\w+=,.@/-]{1,512}", arn, re.ASCII):

@@ -27,7 +27,8 @@ from tests.scripts.init_github.stand_in import (
 )
 
 from trainyard.commands.init_github import parse_args, wanted_setup
-from trainyard.github.setup import TRAIN_JOB, WantedSetup
+from trainyard.github.job_end import TRAIN_JOB
+from trainyard.github.setup import WantedSetup
 from trainyard.github.setup_step import SetupVerdict
 
 FOLDER, BUCKET = "file:///mnt/storage/store", "s3://lab-runs/phase2"

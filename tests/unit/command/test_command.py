@@ -16,7 +16,7 @@ from trainyard import errors
 from trainyard.command import output
 from trainyard.command.handler import exit_code_of
 from trainyard.command.time_limits import job_seconds
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, TrainyardError
 
 FRAME = """
 import sys
@@ -26,8 +26,6 @@ def main():
     {body}
 sys.exit(handler.exit_code_of(main))
 """
-SAY_NO = "print('no'); return 1"
-FULL = Path("/dev/full")
 LARGE = "sys.stdout.write('x' * 1_000_000)"
 
 
@@ -119,11 +117,6 @@ def test_an_error_ends_with_its_code_and_its_message_alone(
     assert capsys.readouterr() == ("", "runs/a: what happened; what to do\n")
 
 
-@each_case("code", list(ExitCode))
-def test_the_code_that_main_gives_is_the_code_of_the_process(code: ExitCode) -> None:
-    assert exit_code_of(lambda: code) == code
-
-
 @pytest.mark.parametrize(
     ("body", "variables"),
     [(f"{LARGE}; return 0", {}), ("print('x'); return 0", {"PYTHONUNBUFFERED": "1"})],
@@ -154,40 +147,6 @@ def test_a_code_holds_when_nobody_reads_the_message(body: str, code: int) -> Non
 def test_what_argparse_says_to_nobody_keeps_its_code(arguments: str, code: int) -> None:
     body = f"return parser.script_parser('Does nothing.').parse_args({arguments})"
     assert pipe_to_nobody(body, stderr=subprocess.STDOUT).returncode == code
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize(
-    ("body", "variables"),
-    [(LARGE, {}), (SAY_NO, {"PYTHONUNBUFFERED": "1"})],
-    ids=["more than the buffer holds", "unbuffered"],
-)
-def test_a_disk_that_fills_up_in_the_middle_is_a_no_without_a_traceback(
-    body: str, variables: dict[str, str]
-) -> None:
-    with FULL.open("w") as full:
-        done = run(body, stdout=full, env=os.environ | variables)
-    assert done.returncode == 1
-    assert "The output could not be written: [Errno 28]" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_end_at_once_waits_for_no_stream_that_another_thread_is_stuck_in() -> None:
-    reader, writer = os.pipe()
-    # The main thread fills the pipe that nobody reads, and holds the lock of the stream.
-    body = (
-        "import threading, time"
-        "\n    def end():"
-        "\n        time.sleep(0.2)"
-        "\n        handler.end_at_once(lambda: print('left', flush=True) or 1)"
-        "\n    handler._FLUSH_SECONDS = 0.5"
-        "\n    threading.Thread(target=end).start()"
-        "\n    sys.stderr.write('x' * 1_000_000)"
-    )
-    done = run(body, stderr=writer)
-    os.close(writer)
-    os.close(reader)
-    assert (done.returncode, done.stdout) == (1, "left\n")
 
 
 ANNOUNCE = "output.configure_logging('info'); output.announce('stored', '5 of 5', {status!r}); return 0"

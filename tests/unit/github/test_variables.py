@@ -8,7 +8,7 @@ import yaml
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
-from trainyard.github import setup, variables
+from trainyard.github import variables
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,11 +31,10 @@ def test_the_workflows_read_each_variable_by_name() -> None:
     assert not any("toJSON(vars)" in text for text in files)
 
 
-def test_the_expected_job_and_environments_are_those_of_the_workflows() -> None:
+def test_the_expected_environments_are_those_of_the_workflows() -> None:
     files = {
         path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")
     }
-    assert files["train.yml"]["jobs"]["train"]["name"] == setup.TRAIN_JOB
     used = [settings.get("environment") for file in files.values() for settings in file["jobs"].values()]
     names = {each["name"] if isinstance(each, dict) else each for each in used if each}
     chosen = {name for name in names if "plan" in name}  # by the plan
@@ -43,6 +42,14 @@ def test_the_expected_job_and_environments_are_those_of_the_workflows() -> None:
         *variables.ENVIRONMENTS,
         variables.NOTIFY,
     }
+
+
+@each_case("wrong", ["0", "-1", "many", "1.5", "1000", "9" * 9, "٣"])
+def test_a_number_is_whole_and_within_its_bounds(wrong: str) -> None:
+    assert variables.count_in({"A": ""}, "A", most=999, default=20) == 20
+    assert variables.count_in({"A": "999"}, "A", most=999) == 999
+    with pytest.raises(ConfigError, match=r"A: .* is not a whole number from 1 to 999"):
+        variables.count_in({"A": wrong}, "A", most=999)
 
 
 @each_case(

@@ -29,23 +29,20 @@ def json_report(facts: RunFacts) -> dict[str, Any]:
         "git_dirty": facts.dirty if facts.commit else None,
         **figure_values(facts),
         "alerts": [alert.record() for alert in facts.alerts],
-        "curves": _curves(facts),
-        "checkpoints": _checkpoints(facts),
+        "curves": {name: thin_curve(facts.curve(name), _BUCKETS).to_json() for name in facts.figures},
+        "checkpoints": [
+            {
+                "step": c.step,
+                "path": str(c.path),
+                "bytes": c.size,
+                "files": c.files,
+                "created": utc(c.created),
+            }
+            for c in facts.checkpoints
+        ],
         "proof": _proof(facts),
     }
     return {key: value for key, value in _drop_unknown(report).items() if value not in ({}, [])}
-
-
-def _curves(facts: RunFacts) -> dict[str, Any]:
-    """The curves that have values, reduced to the lowest and highest value of each stretch."""
-    return {name: thin_curve(facts.curve(name), _BUCKETS).to_json() for name in facts.figures}
-
-
-def _checkpoints(facts: RunFacts) -> list[dict[str, Any]]:
-    return [
-        {"step": c.step, "path": str(c.path), "bytes": c.size, "files": c.files, "created": utc(c.created)}
-        for c in facts.checkpoints
-    ]
 
 
 def _proof(facts: RunFacts) -> dict[str, Any] | None:

@@ -64,9 +64,8 @@ def _name(event: Mapping[str, Any]) -> str:
 
 
 def _details(event: Mapping[str, Any]) -> str:
-    """The other values of an event; digests and nested objects are for programs to read."""
-    named = ("event", "time", "step", *(["status"] if event.get("event") == "finished" else []))
-    rest = ((key, value) for key, value in event.items() if key not in named)
+    """The other values of an event, whose name says its status; digests and objects are for programs."""
+    rest = ((key, value) for key, value in event.items() if key not in ("event", "time", "step", "status"))
     return ", ".join(words for key, value in rest for words in _detail(key, value))
 
 

@@ -29,7 +29,7 @@ Line = tuple[str, str | None]
 def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
     """Return the figures by group and name, as the JSON report has them: base units, None where not known."""
     last, rate = facts.history.last.get, facts.history.rate
-    step, steps, per_epoch = facts.step, facts.steps, facts.steps_per_epoch
+    step, steps, done, per_epoch = facts.step, facts.steps, facts.steps_done, facts.steps_per_epoch
     spent, left, pace = facts.training_seconds, facts.seconds_remaining, facts.history.seconds_per_step()
     return {
         "training_metrics": {
@@ -64,9 +64,7 @@ def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
             "step_seconds": rate("step_seconds"),
             **{f"{part}_seconds": rate(f"{part}_seconds") for part in STEP_PARTS},
             "seconds_remaining": left,
-            "completion": min(1.0, facts.steps_done / steps)
-            if steps and facts.steps_done is not None
-            else None,
+            "completion": min(1.0, done / steps) if steps and done is not None else None,
         },
         "timing": {
             "epoch_seconds": pace * per_epoch if pace is not None and per_epoch else None,
@@ -80,7 +78,8 @@ def figure_values(facts: RunFacts) -> dict[str, dict[str, Any]]:
 def text_figures(facts: RunFacts) -> dict[str, list[Line]]:
     """Return the figures of the text report by heading: label and text, None where not known."""
     training, gpu, performance, timing = figure_values(facts).values()
-    so_far = " (so far)" if facts.state.going else ""
+    epoch = _format_known(timing["epoch_seconds"], format_duration)
+    spent = _format_known(facts.training_seconds, format_duration)
     return {
         "TRAINING METRICS": [
             ("Current Epoch", _share(facts.epoch, facts.epochs, _format_epoch)),
@@ -114,14 +113,8 @@ def text_figures(facts: RunFacts) -> dict[str, list[Line]]:
             ("Completion", _format_known(performance["completion"], format_percent)),
         ],
         "TIMING": [
-            (
-                "Epoch Duration",
-                _format_known(timing["epoch_seconds"], lambda s: f"{format_duration(s)} per epoch"),
-            ),
-            (
-                "Training Duration",
-                _format_known(facts.training_seconds, lambda s: format_duration(s) + so_far),
-            ),
+            ("Epoch Duration", epoch and f"{epoch} per epoch"),
+            ("Training Duration", spent and spent + " (so far)" * facts.state.going),
             ("Goodput", _goodput_text(facts) if timing["goodput"] else None),
             ("Estimated Total", _format_known(timing["estimated_total_seconds"], format_duration)),
         ],
@@ -143,37 +136,22 @@ def figure_tiles(facts: RunFacts) -> list[Tile]:
     loss = facts.loss if facts.reward is None else None  # the loss of a run with rewards says little
     tokens = facts.outcome_figure("tokens") or last("tokens")
     memory = last("gpu_memory_total_bytes")
+    first, left = facts.first_loss, facts.seconds_remaining
+    was = "" if first is None else f"was {format_loss(first)}"
+    remains = "" if left is None else f"{format_duration(left)} left"
+    of_memory = f"of {format_gigabytes(memory)}" if memory else ""
+    whole = f"median, of {format_scaled(tokens)}" if tokens else "median"
     longest = "".join(f", {format_percent(share)} {name}" for name, share in step_shares(facts)[:1])
     tiles: tuple[tuple[str, float | None, Form, str | None], ...] = (
         ("reward", facts.reward, "{:.2f}".format, _format_known(facts.first_reward, "was {:.2f}".format)),
-        (
-            "training loss",
-            loss,
-            format_loss,
-            _format_known(facts.first_loss, lambda first: f"was {format_loss(first)}"),
-        ),
+        ("training loss", loss, format_loss, was),
         ("validation loss", facts.validation_loss, format_loss, _bits_text(facts)),
         ("steps", facts.steps_done, "{:,}".format, _format_known(facts.steps, "of {:,}".format)),
-        (
-            "training time",
-            facts.training_seconds,
-            format_duration,
-            _format_known(facts.seconds_remaining, lambda seconds: f"{format_duration(seconds)} left"),
-        ),
-        (
-            "tokens/s",
-            rate("tokens_per_second"),
-            format_scaled,
-            f"median, of {format_scaled(tokens)}" if tokens else "median",
-        ),
+        ("training time", facts.training_seconds, format_duration, remains),
+        ("tokens/s", rate("tokens_per_second"), format_scaled, whole),
         ("MFU", facts.mfu, format_percent, "median, of peak"),
         ("step time", rate("step_seconds"), "{:.3g} s".format, f"median{longest}"),
-        (
-            "GPU memory",
-            last("gpu_memory_bytes"),
-            format_gigabytes,
-            f"of {format_gigabytes(memory)}" if memory else "",
-        ),
+        ("GPU memory", last("gpu_memory_bytes"), format_gigabytes, of_memory),
     )
     return [Tile(name, form(value), beside or "") for name, value, form, beside in tiles if value is not None]
 

@@ -83,6 +83,7 @@ class LiveStatus:
     def record(self) -> dict[str, Any]:
         """Return the contract of `trainyard watch --json`."""
         facts, job = self.facts, self.job
+        status = job.state if job is not None else facts.state.status if facts else None
         network = network_of(facts) if facts else None
         if job and job.alerts and not job.ended:  # logs do not show zones
             network = {"verdict": "degraded", "evidence": job.alerts[0]}
@@ -90,7 +91,7 @@ class LiveStatus:
             "time": self.now,
             "run": facts.name if facts else None,
             "job": job.record() if job else None,
-            "status": self._status(),
+            "status": status.value if status else "UNKNOWN",
             "reason": facts.state.detail or None if facts else None,
             "health": self.health,
             "alerts": [alert.record() for alert in self.open_alerts],
@@ -113,11 +114,6 @@ class LiveStatus:
         usual = others[len(others) // 2] if others else None
         behind = slowest.seconds / usual - 1 if slowest.seconds and usual else None
         return {"rank": slowest.rank, "host": slowest.host, "behind": behind, "steps_behind": newest - last}
-
-    def _status(self) -> str:
-        if self.job is not None:
-            return self.job.state.value
-        return self.facts.state.status.value if self.facts else "UNKNOWN"
 
     def _node(self, name: str, reading: "NodeReading") -> dict[str, Any]:
         sent, received = self.network_rates.get(name, (None, None))

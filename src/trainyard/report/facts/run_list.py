@@ -80,32 +80,20 @@ def entries_of_folder(folder: Path, *, now: float) -> list[ListedEntry]:
 
 def entries_of_store(runs: "Sequence[ListedRun]", store: "Store") -> list[ListedEntry]:
     """Return the runs of a store; the newest of them, and those with few rows, with a curve."""
-    sizes = {found.key: found.size for found in store.list_objects("metrics/")}
+    sizes = {each.key: each.size for each in store.list_objects("metrics/")}
     keys = {run.run_number: metrics_key(run.run_number) for run in runs[-_MOST_CURVES:]}
     read = [number for number, key in keys.items() if 0 < sizes.get(key, 0) <= _MOST_ROW_BYTES]
     with ThreadPoolExecutor(_CURVES_AT_ONCE) as pool:
         curves = dict(
             zip(read, pool.map(lambda number: _stored_curve(store, keys[number]), read), strict=True)
         )
-    return [
-        ListedEntry(
-            str(run.run_number),
-            run.run_id,
-            run.created,
-            run.commit,
-            run.status or "not known",
-            run.proof,
-            run.steps,
-            run.final_loss,
-            run.validation_loss,
-            run.seconds,
-            len(run.checkpoints),
-            run.tags,
-            run.note,
-            curves.get(run.run_number, ()),
-        )
-        for run in runs
-    ]
+    found = []
+    for run in runs:
+        names = (str(run.run_number), run.run_id, run.created, run.commit, run.status or "not known")
+        figures = (run.steps, run.final_loss, run.validation_loss, run.seconds, len(run.checkpoints))
+        curve = curves.get(run.run_number, ())
+        found.append(ListedEntry(*names, run.proof, *figures, run.tags, run.note, curve))
+    return found
 
 
 def sort_entries(entries: Iterable[ListedEntry], key: str) -> list[ListedEntry]:
@@ -147,26 +135,20 @@ def _entry(path: Path, now: float) -> ListedEntry:
     outcome = run.get("outcome")
     ended: Mapping[str, Any] = outcome if isinstance(outcome, Mapping) else {}
     git, notes = run.get("git"), notes_of_directory(path)
-    numbers = {
-        name: finite_or_none(ended.get(name))
-        for name in ("steps", "final_loss", "validation_loss", "seconds")
-    }
-    return ListedEntry(
+    steps, loss, validation_loss, seconds = (
+        finite_or_none(ended.get(name)) for name in ("steps", "final_loss", "validation_loss", "seconds")
+    )
+    commit = str(git.get("commit") or "") if isinstance(git, Mapping) else ""
+    status = str(ended.get("status") or _status(layout, now))
+    names = (
         str(path),
         str(run.get("run_id") or path.name),
         finite_or_none(run.get("created")),
-        str(git.get("commit") or "") if isinstance(git, Mapping) else "",
-        str(ended.get("status") or _status(layout, now)),
-        _proof(layout, run),
-        numbers["steps"],
-        numbers["final_loss"],
-        numbers["validation_loss"],
-        numbers["seconds"],
-        len(layout.checkpoint_steps()),
-        notes.tags,
-        notes.text,
-        _curve(layout),
+        commit,
+        status,
     )
+    figures = (steps, loss, validation_loss, seconds, len(layout.checkpoint_steps()))
+    return ListedEntry(*names, _proof(layout, run), *figures, notes.tags, notes.text, _curve(layout))
 
 
 def _status(layout: RunDirectory, now: float) -> str:

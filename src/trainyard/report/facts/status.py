@@ -56,13 +56,10 @@ def state_of(
     if isinstance(outcome, Mapping) and (status := _OUTCOMES.get(str(outcome.get("status")))) is not None:
         return RunState(status, "" if status is Status.SUCCEEDED else short_reason(outcome))
     if newest is None:
-        empty = RunState(Status.EMPTY, "nothing on record yet")
-        return _interruption("no time on record") if history.last else empty
+        if history.last:
+            return RunState(Status.INTERRUPTED, "no outcome, no time on record")
+        return RunState(Status.EMPTY, "nothing on record yet")
     what = "last row" if "time" in history.last else "no row, last sign"
     if is_cut_off or now - newest > silence_limit(history.times.tolist()):
-        return _interruption(f"{what} {format_age_ago(now - newest)}")
+        return RunState(Status.INTERRUPTED, f"no outcome, {what} {format_age_ago(now - newest)}")
     return RunState(Status.RUNNING, "" if history.last else "no step on record yet")
-
-
-def _interruption(detail: str) -> RunState:
-    return RunState(Status.INTERRUPTED, f"no outcome, {detail}")

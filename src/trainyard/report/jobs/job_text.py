@@ -76,10 +76,7 @@ def list_lines(jobs: Sequence[Json], *, width: int) -> list[str]:
     heads = ("namespace", "job", "kind", "status", "pods", "restarts", "age")
     rows = [
         (
-            job["namespace"],
-            job["job"],
-            job["kind"],
-            job["status"],
+            *(job[name] for name in heads[:4]),
             _pods(job["pods"]),
             str(job["restarts"]),
             job_age(job["age_seconds"]),
@@ -106,17 +103,12 @@ def event_lines(events: Sequence[Json], *, width: int) -> list[str]:
     """A line for each event, the newest last."""
     if not events:
         return ["There are no events; a cluster keeps them for an hour."]
-    rows = [
-        (
-            job_age(event["age_seconds"]),
-            event["type"],
-            event["reason"],
-            event["object"],
-            event["message"] + (f" ({event['count']} times)" if event["count"] > 1 else ""),
-        )
-        for event in events
-    ]
-    return wrap_table(("age", "type", "reason", "object", "message"), rows, width=width)
+    heads, rows = ("age", "type", "reason", "object", "message"), []
+    for event in events:
+        times = f" ({event['count']} times)" if event["count"] > 1 else ""
+        middle = (event[name] for name in heads[1:4])
+        rows.append((job_age(event["age_seconds"]), *middle, event["message"] + times))
+    return wrap_table(heads, rows, width=width)
 
 
 def change_lines(data: Json) -> list[str]:
@@ -183,18 +175,11 @@ def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[s
     if not found:
         return [f"There are no checkpoints in {where}."]
     heads = ("checkpoint", "format", "step", "size", "files", "verdict", "why")
-    rows = [
-        (
-            each["path"],
-            each["format"],
-            "" if each["step"] is None else f"{each['step']:,}",
-            format_size(each["bytes"]),
-            str(each["files"]),
-            each["verdict"],
-            each["why"],
-        )
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        step = "" if each["step"] is None else f"{each['step']:,}"
+        figures = (step, format_size(each["bytes"]), str(each["files"]))
+        rows.append((each["path"], each["format"], *figures, each["verdict"], each["why"]))
     return wrap_table(heads, rows, width=width)
 
 

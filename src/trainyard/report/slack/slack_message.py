@@ -83,7 +83,7 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
     if event.is_failure and facts is not None and (lines := lines_around_error(facts)):
         shown = "\n".join(mrkdwn(line.replace("`", "'"), 200) for line in lines)
         blocks.append(text_block(f"```{shown}```"))
-    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(around.name, 300)}]})
+    blocks.append(_name_block(around.name))
     about = " · ".join([*parts, *links]) if event.begins else ""
     return SlackMessage(re.sub(r"[*`]", "", " · ".join([title, *parts])), blocks, title, about)
 
@@ -91,8 +91,11 @@ def slack_message(event: SlackEvent, facts: RunFacts | None, around: Surrounding
 def retitle_thread(title: str, about: str, name: str) -> SlackMessage:
     """The first message of a thread, edited so that `title`, the latest event, comes first."""
     first = " · ".join(part for part in (title, about) if part)
-    context = {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
-    return SlackMessage(re.sub(r"[*`]", "", title), [text_block(first), context], title, about)
+    return SlackMessage(re.sub(r"[*`]", "", title), [text_block(first), _name_block(name)], title, about)
+
+
+def _name_block(name: str) -> dict[str, Any]:
+    return {"type": "context", "elements": [{"type": "mrkdwn", "text": mrkdwn(name, 300)}]}
 
 
 def mrkdwn(text: str, limit: int) -> str:

@@ -14,11 +14,18 @@ NewRun = Callable[[], Any]
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [("succeeded", "finished"), ("failed", "failed"), ("stopped", "stopped")]
+    ("event", "status", "words"),
+    [
+        ("finished", "succeeded", "finished"),
+        ("finished", "failed", "failed"),
+        ("interrupted", "stopped", "interrupted"),
+    ],
 )
-def test_the_end_of_a_run_is_named_by_how_it_ended(new_run: NewRun, status: str, words: str) -> None:
+def test_the_end_of_a_run_is_named_by_how_it_ended(
+    new_run: NewRun, event: str, status: str, words: str
+) -> None:
     run = new_run().train(40)
-    append_event(run.layout.events_file, "finished", step=40, status=status, reason="why", time=START + 50)
+    append_event(run.layout.events_file, event, step=40, status=status, reason="why", time=START + 50)
     facts = read_facts(run.path)
     assert axis_marks(facts)[-1][1] == words
     last = event_lines(facts)[-1]
