@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.integration.conftest import Done
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+from tests.waiting import wait_for
 
 from trainyard.image.context.build_context import checked_tag
 from trainyard.image.release.check_levels import LEVELS
@@ -269,9 +270,7 @@ def test_an_interrupt_stops_the_build(aws: ScriptedAws, bucket: str, context: Pa
     environment = {**os.environ, **aws.environment()}
     process = subprocess.Popen(line(context, bucket), stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        end = time.monotonic() + 60
-        while "BatchGetBuilds" not in aws.calls and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for(lambda: "BatchGetBuilds" in aws.calls, "the first poll")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:

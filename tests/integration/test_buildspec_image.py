@@ -127,61 +127,11 @@ def test_a_name_of_ones_own_and_secrets_reach_build_and_push(
     assert "s3cret-value" not in json.dumps(docker_calls(machine)) + built.log + json.dumps(built.exported)
 
 
-@pytest.mark.parametrize(
-    ("fails", "status", "calls"),
-    [
-        ("build", ["SUCCEEDED", "SUCCEEDED", "FAILED", "FAILED"], {"build"}),
-        ("run", ["SUCCEEDED", "SUCCEEDED", "FAILED", "FAILED"], {"build", "save", "run"}),
-        (
-            "push",
-            ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "FAILED"],
-            {"build", "save", "run", "login", "tag", "push"},
-        ),
-    ],
-)
-def test_what_fails_ends_red_and_nothing_unchecked_is_pushed(
-    start: Start,
-    machine: Path,
-    aws: ScriptedAws,
-    repository: str,
-    fails: str,
-    status: list[str],
-    calls: set[str],
-) -> None:
-    built = start(STAND_IN_FAILS=fails)
-    assert list(built.status.values()) == status, built.log
-    assert named(machine) == calls
-    assert aws.tags(repository) == {}
-    assert built.exported["IMAGE_DIGEST"] == ""
-
-
 def test_another_content_than_was_asked_for_is_not_built(start: Start, machine: Path) -> None:
     built = start(CONTENT="0" * 64)
     assert built.status["build"] == "FAILED"
     assert "not the requested" in built.log
     assert "build" not in named(machine)
-
-
-def test_a_dockerfile_that_would_break_is_not_built(start: Start, machine: Path) -> None:
-    (machine / "project" / "Dockerfile").write_text("FROM scratch\nENV HF_TOKEN=x\nUSER 1\n")
-    built = start()
-    assert built.status == {"install": "SUCCEEDED", "pre_build": "FAILED"}
-    assert "keeps a secret in the image" in built.log
-    assert named(machine) == set()
-
-
-def test_findings_of_the_scan_leave_the_image_without_a_tag(
-    start: Start, aws: ScriptedAws, repository: str
-) -> None:
-    found = {
-        "findingSeverityCounts": {"CRITICAL": 1},
-        "findings": [{"name": "CVE-1", "severity": "CRITICAL"}],
-    }
-    aws.scan = {"imageScanStatus": {"status": "COMPLETE"}, "imageScanFindings": found}
-    built = start()
-    assert built.status["post_build"] == "FAILED"
-    assert "the scan found 1 critical: CVE-1.\nNo tag was set" in built.log
-    assert [name for name in aws.tags(repository) if not name.startswith("build-")] == []
 
 
 def test_the_task_check_only_checks(start: Start, machine: Path) -> None:

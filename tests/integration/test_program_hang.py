@@ -27,14 +27,6 @@ for step in range(1, 4):
     time.sleep(0.1)
 wait_for_what_never_comes()
 """
-TALKS = """
-import json, time
-for step in range(1, 4):
-    print(json.dumps({"step": step, "loss": 1.0 / step}), flush=True)
-for second in range(12):
-    print("evaluating", second, flush=True)
-    time.sleep(1)
-"""
 TWO = """
 import json, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -83,11 +75,6 @@ def test_a_program_that_hangs_is_ended_with_the_stacks_of_its_threads(
         explain.main([*place, "--json"])
         found = json.loads(capsys.readouterr().out)
         assert (found["class"], found["retryable"]) == ("hang", True), found
-
-
-def test_a_program_that_writes_does_not_hang(tmp_path: Path) -> None:
-    outcome = run(tmp_path, TALKS)
-    assert (outcome["code"], outcome["status"]) == (0, "succeeded"), outcome
 
 
 def test_a_rank_that_leaves_its_collective_shows_in_the_stacks_of_both(tmp_path: Path) -> None:

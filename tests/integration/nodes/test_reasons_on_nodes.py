@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.job_world import eventually, labels_of
+from tests.integration.job_world import labels_of
 from tests.integration.nodes.conftest import IMAGE, Nodes
+from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow.job_follower import follow_job
@@ -100,7 +101,7 @@ def create(nodes: Nodes, name: str, case: Case) -> None:
         body = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
         quota = nodes.request("POST", f"/api/v1/namespaces/{name}/resourcequotas", body)["metadata"]["name"]
         path = f"/api/v1/namespaces/{name}/resourcequotas/{quota}"
-        eventually(lambda: nodes.request("GET", path).get("status", {}).get("hard"), "the quota to count")
+        wait_for(lambda: nodes.request("GET", path).get("status", {}).get("hard"), "the quota to count")
 
     def replica(spec: Json) -> Json:
         template = {"metadata": {"labels": labels_of("job", "pytorchjob")}, "spec": spec}
@@ -109,7 +110,7 @@ def create(nodes: Nodes, name: str, case: Case) -> None:
     def account() -> Any:
         return nodes.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts")["items"]
 
-    eventually(account, "the service account")
+    wait_for(account, "the service account")
     body = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -180,7 +181,7 @@ def found(nodes: Nodes, name: str, case: Case) -> JobState:
         said = (state.reason, *(state.failure.evidence if state.failure else ()))
         return state if case.words in " ".join(said) else None
 
-    state: JobState = eventually(named, f"the reason of {name}", within=240)
+    state: JobState = wait_for(named, f"the reason of {name}", within=240)
     if case.state is State.FAILED:
         return follow_job(
             Api(nodes.access),
