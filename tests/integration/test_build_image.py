@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -24,23 +23,6 @@ from trainyard.image.release.check_levels import LEVELS
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
 Run = Callable[..., Done]
-
-
-@pytest.fixture
-def bucket(aws: ScriptedAws) -> str:
-    name = f"sources-{time.time_ns()}"
-    aws.client("s3", "us-east-1").create_bucket(Bucket=name)
-    return name
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Path:
-    """A project of its own, with a name that no other test has in ECR."""
-    folder = tmp_path / f"project-{time.time_ns()}"
-    folder.mkdir()
-    (folder / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=plain\nCOPY a.txt /\nUSER 1\n")
-    (folder / "a.txt").write_text("hello")
-    return folder
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.integration.scripted_aws import ScriptedAws
@@ -25,24 +24,7 @@ Start = Callable[..., Built]
 
 
 @pytest.fixture
-def aws(moto: Any) -> Iterator[ScriptedAws]:
-    with ScriptedAws(moto.url).serving() as server:
-        yield server
-
-
-@pytest.fixture
-def repository(aws: ScriptedAws) -> str:
-    import boto3
-
-    name = f"team/trainer-{time.time_ns()}"
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    ecr = boto3.client("ecr", endpoint_url=aws.moto, region_name="us-west-2", **keys)
-    ecr.create_repository(repositoryName=name, imageTagMutability="IMMUTABLE")
-    return name
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path: Path, stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone, as CodeBuild unpacks one, with a small context, and the stand-ins on the PATH."""
     folder = tmp_path / "machine"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=60)
@@ -57,12 +39,15 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "project" / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=a\nCOPY a.txt /\nUSER 1000\n")
     (folder / "project" / "a.txt").write_text("hello")
     subprocess.run(["git", "-C", str(folder), "add", "-f", "project"], check=True, timeout=60)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for program in ("docker", "oras"):
-        (programs / program).symlink_to(ROOT / "tests" / "integration" / f"{program}_stand_in.py")
-    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{Path(sys.executable).parent}")
     return folder
+
+
+@pytest.fixture
+def repository(aws: ScriptedAws) -> str:
+    name = f"team/trainer-{time.time_ns()}"
+    aws.client("ecr").create_repository(repositoryName=name, imageTagMutability="IMMUTABLE")
+    return name
 
 
 @pytest.fixture
