@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import Nodes, ended, free_port, jobset
+from tests.integration.test_launchers import Nodes, free_port, jobset
+from tests.integration.trainer_runs import end_of
 from tests.waiting import wait_for
 from tests.warm_start import descendants, environment_of
 
@@ -54,10 +55,10 @@ def test_data_that_take_longer_to_prepare_than_the_join_may_take_are_waited_for(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed(nodes, monkeypatch, SLOW_DATA.format(file=str(nodes.folder / "slept")))
-    for code, errors in nodes.finish(jobset(free_port()), run_dir="prepared"):
+    for code, errors in nodes.finish_all(jobset(free_port()), run_dir="prepared"):
         assert code == 0, errors
     assert (nodes.folder / "slept").exists()
-    assert nodes.run("prepared")["hardware"]["world_size"] == 2
+    assert nodes.record("prepared")["hardware"]["world_size"] == 2
 
 
 SLOW_STEPS = """
@@ -92,34 +93,34 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
     slowed(nodes, monkeypatch, SLOW_STEPS)
     settings, folders = (*ENDLESS, "checkpointing.save_steps=2"), ["stopped"] * 2
     events = nodes.folder / "stopped" / "events.jsonl"
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
     wait_for(lambda: rows_of(events, "grace_too_short"), "the notice", alive=both)
     (told,) = rows_of(events, "grace_too_short")
     saved = rows_of(events, "checkpoint_saved")[0]["complete_after_seconds"]
     assert (told["grace_seconds"], saved > 0.1) == (3.0, True)
     assert told["needed_seconds"] >= 2 + saved / 2 + 2, "the slowest step of any rank, a save, and the end"
     both[0].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors
 
     before = len(rows_of(events, "checkpoint_saved"))
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
     wait_for(lambda: len(rows_of(events, "checkpoint_saved")) > before + 1, "two saves", alive=both)
     both[1].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors
-    outcome = nodes.run("stopped")["outcome"]
+    outcome = nodes.record("stopped")["outcome"]
     assert outcome["status"] == "stopped"
     assert outcome["grace_seconds_needed"] >= 2 + 2, "the slowest step counts though the first may not"
 
     record = nodes.folder / "stopped" / "run.json"
-    slow = {**nodes.run("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
+    slow = {**nodes.record("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
     record.write_text(json.dumps(slow))
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders)
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders)
     for node in both:
         worker, *_ = wait_for(partial(workers_of, node), "a worker", alive=both)
         assert environment_of(worker)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "600"
     wait_for(lambda: len(rows_of(events, "resumed")) > 1, "the resume", alive=both)
     both[0].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors

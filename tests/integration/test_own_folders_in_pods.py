@@ -124,9 +124,9 @@ def events(directory: Path, kind: str) -> list[dict[str, Any]]:
 def uninterrupted(nodes: Nodes) -> dict[str, Any]:
     """The outcome of the same training, never stopped, on nodes that share a folder."""
     shared = tuple(setting for setting in SETTINGS if not setting.startswith("checkpointing.shared"))
-    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
+    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
         assert code == 0, errors
-    result: dict[str, Any] = nodes.run("whole")["outcome"]
+    result: dict[str, Any] = nodes.record("whole")["outcome"]
     return result
 
 

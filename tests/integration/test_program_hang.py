@@ -91,9 +91,9 @@ def test_the_stacks_of_the_other_machine_are_kept_too(nodes: Nodes) -> None:
     text = CONFIG.format(python=json.dumps(sys.executable), processes=1, minutes="0.1")
     script = json.dumps(str(nodes.folder / "train.py"))
     (nodes.folder / "config.yaml").write_text(text.replace("train.py", script))
-    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), run_dir="hung"):
+    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), run_dir="hung"):
         assert code == 1, errors
     logs = nodes.folder / "hung" / "logs"
     assert "all_reduce" in (logs / "hang-node-0.txt").read_text()
     assert "sleep_instead_of_the_collective" in (logs / "hang-node-1.txt").read_text()
-    assert nodes.run("hung")["outcome"]["failure"]["class"] == "hang"
+    assert nodes.record("hung")["outcome"]["failure"]["class"] == "hang"
