@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests import warm_start
+from tests.git_repository import init_repository
 from tests.waiting import wait_for
 from tests.warm_start import descendants, environment_of
 
@@ -165,9 +166,7 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     config = {"recipe": "command", "program": {**program, **changed}, "proof": too_short}
     (folder / "trainyard.yaml").write_text(yaml.safe_dump(config))
     (folder / ".gitignore").write_text("out/\n")
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Train")):
-        subprocess.run(["git", *words], cwd=folder, check=True)
+    init_repository(folder)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--json"]
     first = start(folder, *command, PATH=path)

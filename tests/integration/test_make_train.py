@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from tests.git_repository import git, init_repository
 from tests.waiting import wait_for
 
 from trainyard.commands.run import RunRequest, pipeline_of, settings
@@ -37,24 +38,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
-    command = [
-        "git",
-        "-C",
-        str(REPOSITORY_ROOT),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
-    listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
+    listed = git(REPOSITORY_ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in filter(lambda name: name and (REPOSITORY_ROOT / name).is_file(), listed):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((REPOSITORY_ROOT / name).read_bytes())
         (folder / name).chmod((REPOSITORY_ROOT / name).stat().st_mode)
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "Clone"]):
-        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    init_repository(folder)
     (folder / ".venv").symlink_to(ENVIRONMENT)
     (folder / ".git/info/exclude").write_text(".venv\n")
     return folder

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import init_repository
 from tests.integration.nodes.conftest import IMAGE, ROOT, SCRIPTS, Nodes, s3_variables
 from tests.integration.nodes.webhook import admission_webhook
 
@@ -122,9 +123,7 @@ def repository(guarded: Path) -> Path:
     (folder / ".gitignore").write_text("out/\n")
     packages = f"{sysconfig.get_path('purelib')}:{ROOT / 'src'}"
     (folder / "trainyard.yaml").write_text(CONFIG.format(python=PYTHON, packages=packages))
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-        subprocess.run(["git", *who, *words], cwd=folder, check=True)
+    init_repository(folder)
     subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
     return folder
 
