@@ -1,6 +1,7 @@
 """Servers of the tests' own on the loopback interface: each request is answered by a function; and Slack."""
 
 import json
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -50,13 +51,15 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve while the block runs; yield the address."""
     server = _Server(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -64,7 +67,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve while the block runs, a connection for each request; yield the address."""
 
     class Handler(QuietHandler):
@@ -83,7 +86,7 @@ def answering(answer: Answer) -> Iterator[str]:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_whole(status, b"" if content is None else data, headers[0] if headers else None)
 
-    with serving(Handler) as address:
+    with serving(Handler, tls) as address:
         yield address
 
 

@@ -13,3 +13,9 @@ def git(folder: Path, *words: str) -> str:
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def init_repository(folder: Path) -> None:
+    """Make the folder a repository with one commit of all that is in it and not ignored."""
+    for words in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "--message", "Train")):
+        git(folder, *words)

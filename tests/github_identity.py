@@ -14,11 +14,12 @@ import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from tests.answering import QuietHandler
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 SUBJECT = "repo:me/lab:environment:training"
@@ -156,16 +157,17 @@ def github_identity(
         server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: GitHubIdentity
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    protocol_version = "HTTP/1.0"
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(self.server.now() if timestamp is None else timestamp)
 
-    def do_GET(self) -> None:
+    def serve(self) -> None:
+        (self._issue_token if self.command == "GET" else self._assume_role)()
+
+    def _issue_token(self) -> None:
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         if self.path.startswith("/.well-known/openid-configuration"):
             keys = f"{self.server.url}/.well-known/jwks.json"
@@ -182,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert query["api-version"] == ["2.0"]
             self._answer(200, json.dumps({"value": self.server.token(query["audience"][0])}))
 
-    def do_POST(self) -> None:
+    def _assume_role(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         form = {name: values[0] for name, values in urllib.parse.parse_qs(body).items()}
         fault = self.server.next_fault("sts")
@@ -238,12 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _answer(self, status: int, content: str) -> None:
-        data = content.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/xml" if content.startswith("<") else "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        kind = "text/xml" if content.startswith("<") else "application/json"
+        self.send_whole(status, content.encode(), {"Content-Type": kind})
 
 
 def _error_document(code: str, message: str) -> str:

@@ -202,6 +202,38 @@ def aws(moto: Endpoint) -> Iterator[ScriptedAws]:
         yield server
 
 
+@pytest.fixture
+def bucket(aws: ScriptedAws) -> str:
+    """A bucket for the sources of builds."""
+    name = f"sources-{time.time_ns()}"
+    aws.client("s3", "us-east-1").create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    """A project to build, with a name that no other test has in ECR."""
+    folder = tmp_path / f"project-{time.time_ns()}"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=plain\nCOPY a.txt /\nUSER 1\n")
+    (folder / "a.txt").write_text("hello")
+    return folder
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put stand-ins for docker, buildah and oras on the PATH; they note in HOME what they hold."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("docker", "buildah", "oras"):
+        program, script = programs / name, Path(__file__).parent / f"{name}_stand_in.py"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{script}" "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+
+
 @dataclass(frozen=True)
 class Done:
     """The result of a command."""

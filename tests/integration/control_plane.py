@@ -8,8 +8,7 @@ import importlib
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.unit.cluster.generated import (
     VOLUMES,
     State,
 )
+from tests.waiting import wait_for
 
 from trainyard.cluster.trial_objects import trial_job
 from trainyard.jobs.job_kind import JobKind
@@ -64,7 +64,7 @@ def operator(name: str, plane: Any, directory: Path, **more: Any) -> Any:
 def wait_for_operator(name: str, plane: Any) -> None:
     """Wait until jobs are accepted: it is ready before the API server has the certificate of its webhook."""
     if name in _KINDS:
-        until(lambda: _takes(plane, find_kind(_KINDS[name])), f"{name} to take a job")
+        wait_for(lambda: _takes(plane, find_kind(_KINDS[name])), f"{name} to take a job")
 
 
 def _takes(plane: Any, kind: JobKind) -> bool:
@@ -75,13 +75,6 @@ def _takes(plane: Any, kind: JobKind) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def until(condition: Callable[[], Any], what: str, within: float = WAIT_SECONDS) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.1)
 
 
 class Shown:
@@ -103,7 +96,7 @@ class Shown:
                 if self._shown.get(path, {}).get(name) != body:
                     self._create(path, body)
         self._shown = json.loads(json.dumps(state))
-        until(lambda: self._settled(state), "the cluster to settle")
+        wait_for(lambda: self._settled(state), "the cluster to settle")
 
     def _forget_storage(self, state: State) -> None:
         """If storage differs, remove all claims, then all volumes, then all classes."""
@@ -130,7 +123,7 @@ class Shown:
                 raise
             return True
 
-        until(create, f"{path} to take {body['metadata']['name']}")
+        wait_for(create, f"{path} to take {body['metadata']['name']}")
 
     def _remove(self, path: str, name: str) -> None:
         options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
@@ -139,7 +132,7 @@ class Shown:
         except RuntimeError as error:
             if "404" not in str(error):
                 raise
-        until(lambda: self._get(path, name) is None, f"{name} to go")
+        wait_for(lambda: self._get(path, name) is None, f"{name} to go")
 
     def _get(self, path: str, name: str) -> Any:
         try:

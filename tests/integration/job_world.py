@@ -7,13 +7,13 @@ the statuses that only a kubelet writes. Many jobs run at the same time, each wi
 import contextlib
 import importlib
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.integration.control_plane import kit, operator
+from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
@@ -61,7 +61,7 @@ class World:
                 raise
             return True
 
-        eventually(created, f"{body['metadata']['name']} to be created", within=15)
+        wait_for(created, f"{body['metadata']['name']} to be created", within=15)
 
     def job(self, kind: str, name: str) -> Json:
         return self.request("GET", find_kind(kind).path(NAMESPACE, name))
@@ -84,7 +84,7 @@ class World:
             pods = {n: p for n, p in self.pods(name).items() if p["status"].get("phase") == "Running"}
             return pods if len(pods) == count else {}
 
-        pods: dict[str, Json] = eventually(found, f"{count} pods of {name} to run")
+        pods: dict[str, Json] = wait_for(found, f"{count} pods of {name} to run")
         return pods
 
     def pod(self, name: str, rank: int, count: int = NODES) -> str:
@@ -132,7 +132,7 @@ class World:
             pods = self.running(name)
             return all(p["metadata"]["uid"] != uid for p in pods.values())
 
-        eventually(done, f"{pod} to be made anew")
+        wait_for(done, f"{pod} to be made anew")
 
     def uid(self, pod: str) -> str:
         return str(self.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}")["metadata"]["uid"])
@@ -144,14 +144,6 @@ class World:
         return follow_job(
             Api(self.access), namespace=NAMESPACE, name=name, kind=kind, seconds=seconds, on_state=told.append
         )
-
-
-def eventually(condition: Callable[[], Any], what: str, within: float = WAIT_SECONDS) -> Any:
-    deadline = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.2)
-    return found
 
 
 @contextlib.contextmanager

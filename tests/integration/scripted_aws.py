@@ -16,11 +16,11 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
 import boto3
+from tests.answering import QuietHandler, serving
 
 ACCOUNT, REGION = "123456789012", "us-west-2"
 BEFORE = ("SUBMITTED", "QUEUED", "PROVISIONING", "DOWNLOAD_SOURCE", "INSTALL", "PRE_BUILD", "BUILD")
@@ -144,20 +144,16 @@ class ScriptedAws:
         self.types: dict[str, str] = {}
         self.calls: list[str] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self.url = f"http://{self.host}"
+        self.url = ""
+
+    @property
+    def host(self) -> str:
+        return self.url.removeprefix("http://")
 
     @contextmanager
     def serving(self) -> Iterator["ScriptedAws"]:
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
+        with serving(self._handler()) as self.url:
             yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
 
     def client(self, service: str, region: str = REGION) -> Any:
         """Return a client of moto itself: a scripted build calls it while this server answers."""
@@ -177,17 +173,14 @@ class ScriptedAws:
 
     def missing_source(self, request: Mapping[str, Any]) -> str:
         """Return why a build could not load its source from moto's S3; empty if it can."""
-        import boto3
         from botocore.exceptions import ClientError
 
         if request.get("sourceTypeOverride", "S3") != "S3":
             return ""
         # The project of infrastructure/cloudformation.yaml has a source that nobody uploads.
         bucket, _, key = request.get("sourceLocationOverride", "t-source/t/source/none.zip").partition("/")
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        s3 = boto3.client("s3", endpoint_url=self.moto, region_name="us-east-1", **keys)
         try:
-            body = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
+            body = self.client("s3", "us-east-1").get_object(Bucket=bucket, Key=key)["Body"].read()
         except ClientError as error:
             return f"{error.response['Error']['Code']}: no object {bucket}/{key}"
         names = zipfile.ZipFile(BytesIO(body)).namelist()
@@ -283,33 +276,30 @@ class ScriptedAws:
                 return 404, {}, b"{}"
             return 200, {"Content-Type": self.types.get(plain, "application/octet-stream")}, found
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[QuietHandler]:
         here = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
-
-            def do(self) -> None:
+        class Handler(QuietHandler):
+            def serve(self) -> None:
                 body = self._body()
                 scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", self.headers.get("Authorization", ""))
                 aws = here.regions.get(scope[1], here) if scope else here
                 operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
                 if self.path.startswith("/v2/"):
                     kind = self.headers.get("Content-Type", "")
-                    self._send(*aws.distribution(self.command, self.path, body, kind))
+                    status, headers, content = aws.distribution(self.command, self.path, body, kind)
+                    self.send_whole(status, content, headers)
                     return
                 told = aws.answer(operation, json.loads(body or b"{}")) if operation else None
                 refused = None if operation else aws.refusal_in_xml(self.command, self.path, body)
                 if refused is not None:
-                    self._send(refused[0], {"Content-Type": "application/xml"}, refused[1])
+                    self.send_whole(*refused, {"Content-Type": "application/xml"})
                 elif told is None:
-                    self._send(*aws.forward(self.command, self.path, dict(self.headers), body))
+                    status, headers, content = aws.forward(self.command, self.path, dict(self.headers), body)
+                    self.send_whole(status, content, headers)
                 else:
                     headers = {"Content-Type": "application/x-amz-json-1.1"}
-                    self._send(told[0], headers, json.dumps(told[1]).encode())
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do  # noqa: N815 - http.server's names
+                    self.send_whole(told[0], json.dumps(told[1]).encode(), headers)
 
             def _body(self) -> bytes:
                 if self.headers.get("Expect", "").lower() == "100-continue":
@@ -323,18 +313,6 @@ class ScriptedAws:
                     self.rfile.readline()
                 self.rfile.readline()
                 return found
-
-            def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
 
         return Handler
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from tests.integration.conftest import Done
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+from tests.waiting import wait_for
 
 from trainyard.image.context.build_context import checked_tag
 from trainyard.image.release.check_levels import LEVELS
@@ -23,23 +23,6 @@ from trainyard.image.release.check_levels import LEVELS
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
 Run = Callable[..., Done]
-
-
-@pytest.fixture
-def bucket(aws: ScriptedAws) -> str:
-    name = f"sources-{time.time_ns()}"
-    aws.client("s3", "us-east-1").create_bucket(Bucket=name)
-    return name
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Path:
-    """A project of its own, with a name that no other test has in ECR."""
-    folder = tmp_path / f"project-{time.time_ns()}"
-    folder.mkdir()
-    (folder / "Dockerfile").write_text("FROM scratch\nARG FLAVOUR=plain\nCOPY a.txt /\nUSER 1\n")
-    (folder / "a.txt").write_text("hello")
-    return folder
 
 
 @pytest.fixture
@@ -269,9 +252,7 @@ def test_an_interrupt_stops_the_build(aws: ScriptedAws, bucket: str, context: Pa
     environment = {**os.environ, **aws.environment()}
     process = subprocess.Popen(line(context, bucket), stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        end = time.monotonic() + 60
-        while "BatchGetBuilds" not in aws.calls and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for(lambda: "BatchGetBuilds" in aws.calls, "the first poll")
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:

@@ -77,17 +77,6 @@ def call(trainyard: Path, *words: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(line, capture_output=True, text=True, cwd=trainyard.parent, timeout=240)
 
 
-def test_the_core_has_no_torch(trainyard: Path) -> None:
-    line = [
-        str(trainyard.parent / "python"),
-        "-I",
-        "-c",
-        "import boto3, yaml, pydantic, rich, numpy; import torch",
-    ]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
-    assert done.stderr.strip().endswith("No module named 'torch'")
-
-
 def test_its_skills_are_installed_without_a_checkout(trainyard: Path, tmp_path: Path) -> None:
     done = call(trainyard, "skills", "install", "--to", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +15,7 @@ import yaml
 from tests.integration.control_plane import operator, started
 from tests.unit.cluster.generated import node
 from tests.unit.jobs.manifests import manifests
+from tests.waiting import wait_for
 
 from trainyard.jobs.job_manifest import pod_groups
 
@@ -93,14 +93,6 @@ def pods_of(plane: Any, job: str, namespace: str = "team") -> list[dict[str, Any
     return found
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.3)
-    return found
-
-
 KINDS = ("pytorchjob", "trainjob", "rayjob", "raycluster")
 
 
@@ -133,12 +125,12 @@ def sent(deploy: Deploy, plane: Any) -> Iterator[dict[str, list[dict[str, Any]]]
 
 
 def placed(plane: Any, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = until(lambda: working(plane, job), f"the pods of {job}")
+    found: list[dict[str, Any]] = wait_for(lambda: working(plane, job), f"the pods of {job}")
     return found
 
 
 def gone(plane: Any, job: str) -> None:
-    until(lambda: not left(plane, job), f"everything of {job} to go", 120)
+    wait_for(lambda: not left(plane, job), f"everything of {job} to go")
 
 
 def working(plane: Any, job: str) -> list[dict[str, Any]]:
@@ -191,7 +183,7 @@ def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Dep
     found = plane.request("GET", f"{JOBS['raycluster']}/mine")["metadata"]
     assert (found["uid"], "labels" in found, "ownerReferences" in found) == (uid, False, False)
     job = f"{JOBS['rayjob']}/on-mine"
-    until(lambda: plane.request("GET", job).get("status", {}).get("rayClusterName") == "mine", "KubeRay")
+    wait_for(lambda: plane.request("GET", job).get("status", {}).get("rayClusterName") == "mine", "KubeRay")
     other = deploy(*given[:-3], "on-mine-2", "--num-nodes", "3")
     assert other.returncode == 2
     assert "it has 2 pods with 8 GPUs, and --num-nodes is 3" in " ".join(other.stderr.split())
@@ -208,7 +200,7 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
     """It is sent again without --wait: the answer is its end, not that it was sent."""
     given = ("--kind", "pytorchjob", "--job-name", f"ended-{pod_code}", "--set", "cluster.pod.restarts=0")
     assert deploy(*given).returncode == 0
-    [pod] = until(lambda: pods_of(plane, f"ended-{pod_code}"), "the pod")
+    [pod] = wait_for(lambda: pods_of(plane, f"ended-{pod_code}"), "the pod")
     end = "pod-end.stage.kwok.x-k8s.io"
     notes = {f"{end}/phase": "Failed" if pod_code else "Succeeded", f"{end}/exit-code": str(pod_code)}
     name = pod["metadata"]["name"]
@@ -218,7 +210,7 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
         found = plane.request("GET", f"{JOBS['pytorchjob']}/ended-{pod_code}").get("status", {})
         return any(c["type"] in ("Succeeded", "Failed") for c in found.get("conditions", ()))
 
-    until(ended, "the job to end")
+    wait_for(ended, "the job to end")
     again = deploy(*given)
     assert again.returncode == code, again.stderr
     assert words in again.stderr
@@ -246,7 +238,7 @@ def test_a_colleagues_job_of_the_same_name_outlives_the_deletion_of_mine(plane: 
             p["metadata"]["name"] == "dup-master-0" and p["status"]["phase"] == "Running" for p in pods
         )
 
-    until(runs, "the colleague's pod to run")
+    wait_for(runs, "the colleague's pod to run")
     manage = [sys.executable, str(SCRIPT.with_name("manage_training_job.py"))]
     where = ["--kubeconfig", str(plane.kubeconfig), "--namespace", "team"]
 
@@ -307,11 +299,11 @@ def test_labels_that_a_policy_wants_are_on_all_that_a_job_makes(plane: Any, depl
         done = deploy(*place, "--kind", "pytorchjob", "--job-name", "bare", "--dry-run")
         return done.returncode == 1 and "a cost-center is needed" in done.stderr
 
-    until(is_refused, "the policy to be enforced")
+    wait_for(is_refused, "the policy to be enforced")
     for kind in ("pytorchjob", "trainjob", "rayjob"):
         done = deploy(*place, "--set", template, "--kind", kind, "--job-name", f"{kind}-l")
         assert done.returncode == 0, done.stderr
-        until(partial(pods_of, plane, f"{kind}-l", "labelled"), f"a pod of {kind}")
+        wait_for(partial(pods_of, plane, f"{kind}-l", "labelled"), f"a pod of {kind}")
 
 
 def simple(kind: str) -> list[dict[str, Any]]:
@@ -353,13 +345,13 @@ def test_manifests_of_others_are_sent_unchanged_and_followed(plane: Any, tmp_pat
         assert "exists already, with the same plan" in again.stderr, again.stderr
         present = partial(count_pods, run, name)
         # The head of a RayCluster is a pod too.
-        until(lambda: present() == 2 + (kind == "rayjob"), f"the pods of {name}")  # noqa: B023
+        wait_for(lambda: present() == 2 + (kind == "rayjob"), f"the pods of {name}")  # noqa: B023
         cancelled = run("cancel", name)
         if kind == "rayjob":
             assert cancelled.returncode == 2 and "shutdownAfterJobFinishes" in cancelled.stderr
         else:
             assert cancelled.returncode == 0, cancelled.stderr
-            until(lambda: not present(), "them to go")  # noqa: B023
+            wait_for(lambda: not present(), "them to go")  # noqa: B023
             resent = run("resubmit", name)
             assert resent.returncode == 0, resent.stderr
         for each in (name,) if kind == "rayjob" else (name, f"{name}-2"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.control_plane import operator, started
-from tests.integration.job_world import eventually
+from tests.waiting import wait_for
 
 from trainyard.jobs.kinds import KINDS, find_kind
 
@@ -84,7 +84,7 @@ def remove(plane: Any, *kinds: str) -> None:
             options = {"propagationPolicy": "Background"}
             plane.request("DELETE", kind.path("team", job["metadata"]["name"]), options)
     label = "trainyard.dev/job"
-    eventually(lambda: not plane.kubectl("get", "pods", "-n", "team", "-l", label, "-o", "name"), "the end")
+    wait_for(lambda: not plane.kubectl("get", "pods", "-n", "team", "-l", label, "-o", "name"), "the end")
 
 
 ROUNDS = (
@@ -104,7 +104,7 @@ def test_no_job_of_three_that_are_sent_at_once_is_in_both_zones(plane: Any) -> N
             pods = [pods_of(plane, job) for job in jobs]
             return all(len(own) == 2 and all(map(is_judged, own)) for own in pods)
 
-        eventually(are_judged, f"the pods of round {number}")
+        wait_for(are_judged, f"the pods of round {number}")
         found = {job: zones_of(plane, job) for job in jobs}
         wrongs += [f"round {number}: {found}"] if any(len(zones) > 1 for zones in found.values()) else []
         assert any(found.values()), "no pod has a node: the guard keeps all of them off"
@@ -131,7 +131,7 @@ def test_a_strangers_job_in_both_zones_is_an_alert_of_status_and_watch(plane: An
     def is_running() -> bool:
         return bool(shown("job", "status", "theirs", "--kind", "pytorchjob")["status"] == "Running")
 
-    eventually(is_running, "the job to run")
+    wait_for(is_running, "the job to run")
     (alert,) = shown("job", "status", "theirs", "--kind", "pytorchjob")["alerts"]
     assert "in 2 zones, which EFA does not cross" in alert
     watched = shown("watch", "--job", "theirs", "--kind", "pytorchjob", "--once")
@@ -164,7 +164,7 @@ def test_kueues_topology_keeps_each_kind_in_one_zone_without_our_affinity(plane:
         status = plane.request("GET", f"{root}/clusterqueues/gpus").get("status", {})
         return any(c["type"] == "Active" and c["status"] == "True" for c in status.get("conditions", ()))
 
-    eventually(is_active, "the queue")
+    wait_for(is_active, "the queue")
     wrongs = []
     for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster"):
         options = ("--queue", "research", "--set", f"cluster.pod.topology={ZONE}")
@@ -181,7 +181,7 @@ def test_kueues_topology_keeps_each_kind_in_one_zone_without_our_affinity(plane:
             pods = [trains(job) for job in jobs]
             return all(len(own) == 2 and all(p["spec"].get("nodeName") for p in own) for own in pods)
 
-        eventually(are_placed, f"Kueue to place the jobs of kind {kind}")
+        wait_for(are_placed, f"Kueue to place the jobs of kind {kind}")
         for job in jobs:
             zones = {pod["spec"]["nodeName"].rpartition("-")[0] for pod in trains(job)}
             wrongs += [f"{job}: {zones}"] if len(zones) > 1 else []

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 from tests import warm_start
+from tests.git_repository import init_repository
+from tests.waiting import wait_for
 from tests.warm_start import descendants, environment_of
 
 from trainyard.programs.program_events import (
@@ -164,19 +166,17 @@ def test_an_example_is_killed_resumed_stored_and_proven(tmp_path: Path) -> None:
     config = {"recipe": "command", "program": {**program, **changed}, "proof": too_short}
     (folder / "trainyard.yaml").write_text(yaml.safe_dump(config))
     (folder / ".gitignore").write_text("out/\n")
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-    for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-q", "-m", "Train")):
-        subprocess.run(["git", *words], cwd=folder, check=True)
+    init_repository(folder)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/a", "--json"]
     first = start(folder, *command, PATH=path)
     moment = random.Random(1).randrange(1, steps)
     events = folder / "runs" / "a" / "logs" / "program-events.jsonl"
-    until = time.monotonic() + 300
-    while time.monotonic() < until and first.poll() is None:
-        if events.exists() and events.read_text().count('"row"') >= moment:
-            break
-        time.sleep(0.02)
+    wait_for(
+        lambda: first.poll() is not None or (events.exists() and events.read_text().count('"row"') >= moment),
+        f"row {moment}",
+        within=300,
+    )
     for pid in descendants(first.pid):
         if environment_of(pid).get("TRAINYARD_EVENTS"):  # the program, and nothing of ours
             os.kill(pid, signal.SIGKILL)
@@ -203,10 +203,11 @@ def test_a_search_that_is_stopped_resumes_in_the_run_it_was_in(tmp_path: Path) -
     line += ["--trials", "2", "--set", "training.max_steps=800"]
     first = start(tmp_path, script, *line)
     run = tmp_path / "found" / "trial-0000"
-    until = time.monotonic() + 300
-    while first.poll() is None and not any(run.glob("checkpoints/*/manifest.json")):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(
+        lambda: first.poll() is not None or any(run.glob("checkpoints/*/manifest.json")),
+        "a checkpoint",
+        within=300,
+    )
     first.terminate()
     output, _ = first.communicate(timeout=300)
     assert first.returncode == 75, output[-3000:]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from tests.integration.conftest import Endpoint
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
@@ -51,28 +50,14 @@ def signals() -> Iterator[None]:
 
 
 @pytest.fixture
-def aws(moto: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
+def aws(moto: Endpoint, stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
     """AWS, and a machine with stand-ins for buildah, docker and oras."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "GITHUB_"))]:
         monkeypatch.delenv(name)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for program in ("docker", "buildah", "oras"):
-        stand_in = ROOT / "tests" / "integration" / f"{program}_stand_in.py"
-        (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n')
-        (programs / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with ScriptedAws(moto.url).serving() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         yield server
-
-
-def client(aws: ScriptedAws, name: str, region: str = REGION) -> Any:
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    return boto3.client(name, endpoint_url=aws.moto, region_name=region, **keys)
 
 
 @pytest.fixture
@@ -109,7 +94,7 @@ def test_a_conflict_is_fixed_before_the_build(aws: ScriptedAws, project: Path) -
 
 def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path) -> None:
     plan = build_docker_image(dry_run=True)["builds"][0]
-    s3, ecr = client(aws, "s3", "us-east-1"), client(aws, "ecr")
+    s3, ecr = aws.client("s3", "us-east-1"), aws.client("ecr")
     s3.create_bucket(Bucket=project.name)
     ecr.create_repository(repositoryName=project.name)
     kind = "application/vnd.oci.image.manifest.v1+json"
@@ -131,7 +116,7 @@ def test_an_image_is_built_in_aws_without_docker(aws: ScriptedAws, project: Path
 
 
 def test_a_local_image_is_pushed_and_read_back(aws: ScriptedAws, project: Path) -> None:
-    client(aws, "ecr").create_repository(repositoryName=project.name)
+    aws.client("ecr").create_repository(repositoryName=project.name)
     (project.parent / "docker-images.json").write_text(json.dumps({f"{project.name}:latest": {}}))
     given: Options = {"program": "docker", "version": "1.2.3"}
     pushed = push_to_ecr(repository=project.name, region=REGION, **given)

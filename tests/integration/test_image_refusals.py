@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import re
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 from tests.integration.test_build_image import answers
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = (
     "DescribeRepositories",
     "GetCallerIdentity",
@@ -59,26 +56,9 @@ Run = Callable[..., Done]
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Path:
-    folder = tmp_path / f"project-{time.time_ns()}"
-    folder.mkdir()
-    (folder / "Dockerfile").write_text("FROM scratch\nCOPY a.txt /\nUSER 1\n")
-    (folder / "a.txt").write_text("hello")
-    return folder
-
-
-@pytest.fixture
 def repository(aws: ScriptedAws, context: Path) -> str:
     aws.client("ecr").create_repository(repositoryName=context.name)
     return context.name
-
-
-@pytest.fixture
-def bucket(aws: ScriptedAws) -> str:
-    name = f"sources-{time.time_ns()}"
-    place = {"LocationConstraint": REGION}
-    aws.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration=place)
-    return name
 
 
 @pytest.fixture
@@ -89,6 +69,7 @@ def run(
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
     call_command: Run,
+    stand_ins: None,
 ) -> Run:
     """Runs a script with working arguments and `words`, without the pauses between botocore's attempts."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -98,12 +79,6 @@ def run(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(context.parent / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(context.parent / "credentials"))
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    programs = context.parent / "programs"
-    programs.mkdir()
-    for name in ("docker", "oras"):
-        (programs / name).symlink_to(ROOT / "tests" / "integration" / f"{name}_stand_in.py")
-    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(context.parent))
     monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))

@@ -1,25 +1,19 @@
 """The cluster fails while jobs are followed: API server, operators, connections; Kueue holds jobs back."""
 
 import json
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from tests.integration.control_plane import operator
 from tests.integration.job_world import (
     NAMESPACE,
     World,
-    eventually,
     pytorchjob,
     rayjob,
     training_runtime,
@@ -27,10 +21,8 @@ from tests.integration.job_world import (
     world,
 )
 from tests.integration.test_job_scenarios import set_ray
+from tests.waiting import wait_for
 
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import Access
-from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.watch.failure_classes import FailureClass
 
@@ -93,73 +85,6 @@ def test_an_operator_that_is_away_delays_the_end_and_does_not_change_it(here: Wo
     }
 
 
-def test_connections_that_are_cut_are_opened_again(here: World) -> None:
-    here.create("pytorchjob", pytorchjob("cut"))
-    seen: list[JobState] = []
-    with cut_often(here.access) as access, ThreadPoolExecutor(1) as pool:
-        told = pool.submit(
-            follow_job,
-            Api(access),
-            namespace=NAMESPACE,
-            name="cut",
-            kind="pytorchjob",
-            seconds=120.0,
-            on_state=seen.append,
-        )
-        here.running("cut")
-        time.sleep(6.0)
-        here.end(here.pod("cut", 1), 3)
-        state = told.result()
-    assert state.failure is not None
-    assert (state.state, state.failure.exit_code, state.failure.rank) == (State.FAILED, 3, 1)
-
-
-@contextmanager
-def cut_often(access: Access) -> Iterator[Access]:
-    """The same API server behind a forwarder that cuts all connections every second."""
-    address = urlsplit(access.server)
-    over, open_now = threading.Event(), list[socket.socket]()
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                inner, _ = server.accept()
-                outer = socket.create_connection((address.hostname, address.port or 443))
-                open_now.extend((inner, outer))
-                for pair in ((inner, outer), (outer, inner)):
-                    threading.Thread(target=copy, args=pair, daemon=True).start()
-
-    def cut() -> None:
-        while not over.wait(1.0):
-            while open_now:
-                with suppress(OSError):
-                    open_now.pop().shutdown(socket.SHUT_RDWR)
-
-    for work in (accept, cut):
-        threading.Thread(target=work, daemon=True).start()
-    try:
-        yield replace(
-            access, server=f"https://127.0.0.1:{server.getsockname()[1]}", server_name=address.hostname or ""
-        )
-    finally:
-        over.set()
-        for end in (server, *open_now):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        server.close()
-        time.sleep(0.5)
-
-
 def test_a_job_that_kueue_holds_waits_runs_and_is_cancelled_for_good(here: World, tmp_path: Path) -> None:
     with operator("kueue", here.plane, tmp_path / "kueue"):
         make_queue(here, gpus=12)
@@ -169,7 +94,7 @@ def test_a_job_that_kueue_holds_waits_runs_and_is_cancelled_for_good(here: World
         seen: list[JobState] = []
         with ThreadPoolExecutor(1) as pool:
             told = pool.submit(here.follow, "pytorchjob", "second", 180.0, seen)
-            eventually(
+            wait_for(
                 lambda: any(s.state is State.QUEUED and s.waiting for s in seen), "the second to be queued"
             )
             here.end_all("first")
@@ -193,7 +118,7 @@ def test_a_job_that_kueue_holds_waits_runs_and_is_cancelled_for_good(here: World
         state = here.follow("pytorchjob", "third", 60.0)
         assert state.failure is not None
         assert state.failure.failure_class is FailureClass.CANCELLED
-        eventually(lambda: not here.pods("third"), "the pods to go")
+        wait_for(lambda: not here.pods("third"), "the pods to go")
 
 
 def make_queue(here: World, *, gpus: int) -> None:
@@ -216,7 +141,7 @@ def make_queue(here: World, *, gpus: int) -> None:
         found = here.request("GET", f"{KUEUE}/clusterqueues/gpus").get("status", {}).get("conditions", [])
         return any(c["type"] == "Active" and c["status"] == "True" for c in found)
 
-    eventually(active, "the queue to be active")
+    wait_for(active, "the queue to be active")
 
 
 def queued(name: str) -> Json:

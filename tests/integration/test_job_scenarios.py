@@ -19,13 +19,13 @@ from tests.integration.job_world import (
     NAMESPACE,
     NODES,
     World,
-    eventually,
     pytorchjob,
     rayjob,
     training_runtime,
     trainjob,
     world,
 )
+from tests.waiting import wait_for
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import JobState, State
@@ -90,7 +90,7 @@ def stuck(reason: str, message: str, world_: World, name: str, *, then: str = ""
         return pods if len(pods) == NODES else {}
 
     container = {"name": "c", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
-    for pod, raw in eventually(placed, f"pods of {name} to have nodes").items():
+    for pod, raw in wait_for(placed, f"pods of {name} to have nodes").items():
         entry = {**container, "name": raw["spec"]["containers"][0]["name"]}
         waiting = {"waiting": {"reason": reason, "message": message}}
         world_.write_status(pod, {"phase": "Pending", "containerStatuses": [{**entry, "state": waiting}]})
@@ -119,9 +119,9 @@ def set_ray(status: str, message: str, world_: World, name: str, *, past: str = 
         command = str(found.get("jobId") or "")
         return command if found.get("jobStatus") == "PENDING" and command != past else ""
 
-    command = eventually(known, f"Ray to know the command of {name}")
+    command = wait_for(known, f"Ray to know the command of {name}")
     world_.ray.set_job(command, "RUNNING")
-    eventually(lambda: world_.job("rayjob", name)["status"].get("jobStatus") == "RUNNING", f"{name} to run")
+    wait_for(lambda: world_.job("rayjob", name)["status"].get("jobStatus") == "RUNNING", f"{name} to run")
     if status != "RUNNING":
         world_.ray.set_job(command, status, message)
     return str(command)
@@ -157,7 +157,7 @@ def is_made_anew(kind: str, world_: World, name: str) -> None:
             return True
         return False
 
-    eventually(again, f"{name} to be created again")
+    wait_for(again, f"{name} to be created again")
 
 
 def is_suspended(kind: str, path: tuple[str, ...], world_: World, name: str, *, resumed: bool) -> None:
@@ -170,7 +170,7 @@ def is_suspended(kind: str, path: tuple[str, ...], world_: World, name: str, *, 
 
     world_.running(name)
     world_.change(kind, name, patch(True))
-    eventually(lambda: not world_.pods(name), f"the pods of {name} to go")
+    wait_for(lambda: not world_.pods(name), f"the pods of {name} to go")
     if resumed:
         time.sleep(1.0)
         world_.change(kind, name, patch(False))

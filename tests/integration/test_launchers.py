@@ -3,19 +3,16 @@
 A node is one `trainyard train`; only an operator's variables tell it the number of nodes.
 """
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import warm_start
+from tests.integration.trainer_runs import TrainerRuns, end_of
 from tests.warm_start import descendants, environment_of
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -99,69 +96,34 @@ def hyperpod(port: int, folder: Path) -> Environments:
     return [{**common, "PATH": path, "STAND_IN_RANK": str(node)} for node in range(2)]
 
 
-class Nodes:
+class Nodes(TrainerRuns):
     """Starts the nodes of runs, and ends what a test leaves behind."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
-        (folder / "train.txt").write_text(text)
-        (folder / "config.yaml").write_text(CONFIG)
+        super().__init__(folder, config=CONFIG)
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(
+    def start_all(
         self, environments: Environments, *settings: str, run_dirs: list[str], more: tuple[str, ...] = ()
     ) -> "list[subprocess.Popen[str]]":
-        paths = (
-            f"data.train_path={self.folder}/train.txt",
-            f"data.prepared_directory={self.folder}/prepared",
-        )
-        words = [word for setting in (*paths, *settings) for word in ("--set", setting)]
-        nodes: list[subprocess.Popen[str]] = []
-        for own, run_dir in zip(environments, run_dirs, strict=True):
-            clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-            command = [sys.executable, str(REPOSITORY_ROOT / "scripts" / "train.py"), *words, *more]
-            command += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.folder / run_dir)]
-            node = warm_start.Popen(
-                command,
-                stderr=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                text=True,
-                cwd=REPOSITORY_ROOT,
-                env={**clean, "CI": "true", **own},
-            )
-            nodes.append(node)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        nodes = [
+            self.start(run_dir, *settings, more=more, environment={**clean, **own})
+            for own, run_dir in zip(environments, run_dirs, strict=True)
+        ]
         self._started += nodes
         return nodes
 
-    def finish(
+    def finish_all(
         self, environments: Environments, *settings: str, run_dir: str, more: tuple[str, ...] = ()
     ) -> list[tuple[int, str]]:
-        return ended(self.start(environments, *settings, run_dirs=[run_dir] * len(environments), more=more))
+        run_dirs = [run_dir] * len(environments)
+        return [*map(end_of, self.start_all(environments, *settings, run_dirs=run_dirs, more=more))]
 
     def end(self) -> None:
         for node in self._started:
             if node.poll() is None:
                 node.kill()
-
-    def run(self, name: str) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads((self.folder / name / "run.json").read_text())
-        return result
-
-    def wait_for_rows(self, name: str, node: "subprocess.Popen[str]") -> None:
-        path = self.folder / name / "metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while (
-            node.poll() is None
-            and time.monotonic() < deadline
-            and not (path.exists() and path.stat().st_size)
-        ):
-            time.sleep(0.01)
-
-
-def ended(nodes: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
-    said = [node.communicate(timeout=240)[1] for node in nodes]
-    return [(node.returncode, errors) for node, errors in zip(nodes, said, strict=True)]
 
 
 def free_port() -> int:
@@ -179,9 +141,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.mark.slow
 def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes) -> None:
-    for code, errors in nodes.finish(pytorchjob(free_port(), per_node="2"), run_dir="whole"):
+    for code, errors in nodes.finish_all(pytorchjob(free_port(), per_node="2"), run_dir="whole"):
         assert code == 0, errors
-    run = nodes.run("whole")
+    run = nodes.record("whole")
     assert run["outcome"]["status"] == "succeeded"
     assert (run["hardware"]["world_size"], run["hardware"]["local_world_size"]) == (4, 2)
     assert run["plan"]["samples_per_step"] == 8
@@ -199,20 +161,22 @@ def test_each_launchers_variables_alone_give_its_shape(
         "elastic": lambda: elastic_pytorchjob(free_port(), per_node="2"),
         "hyperpod": lambda: hyperpod(free_port(), nodes.folder),
     }[launcher]()
-    for code, errors in nodes.finish(environments, "training.max_steps=2", run_dir=launcher):
+    for code, errors in nodes.finish_all(environments, "training.max_steps=2", run_dir=launcher):
         assert code == 0, errors
-    hardware = nodes.run(launcher)["hardware"]
+    hardware = nodes.record(launcher)["hardware"]
     assert (hardware["world_size"], hardware["local_world_size"]) == (world, here)
 
 
 @pytest.mark.slow
 def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: Nodes) -> None:
-    both = nodes.start(elastic_pytorchjob(free_port()), "training.max_steps=100000", run_dirs=["stopped"] * 2)
-    nodes.wait_for_rows("stopped", both[0])
+    both = nodes.start_all(
+        elastic_pytorchjob(free_port()), "training.max_steps=100000", run_dirs=["stopped"] * 2
+    )
+    nodes.wait_for_row("stopped", both[0])
     both[1].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors
-    run = nodes.run("stopped")
+    run = nodes.record("stopped")
     assert run["outcome"]["status"] == "stopped"
     assert 0 <= run["outcome"]["seconds_since_signal"] < 600, "though rank 0 got no signal"
     assert (nodes.folder / "stopped" / "checkpoints" / f"step-{run['outcome']['steps']:08}").is_dir()
@@ -224,8 +188,8 @@ def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(
 ) -> None:
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
-    begun = nodes.start(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
-    for code, errors in ended(begun):
+    begun = nodes.start_all(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
+    for code, errors in map(end_of, begun):
         assert code == 2, errors
         assert "is not the same folder on all machines: rank 1 on" in errors
         assert "ReadWriteMany" in errors
@@ -241,13 +205,13 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
     more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
-    both = nodes.start(jobset(free_port()), *more, run_dirs=["frozen"] * 2, more=("--grace", "5s"))
-    nodes.wait_for_rows("frozen", both[0])
+    both = nodes.start_all(jobset(free_port()), *more, run_dirs=["frozen"] * 2, more=("--grace", "5s"))
+    nodes.wait_for_row("frozen", both[0])
     (worker,) = (pid for pid in descendants(both[1].pid) if "LOCAL_RANK" in environment_of(pid))
     os.kill(worker, signal.SIGSTOP)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 1, errors
-    outcome = nodes.run("frozen")["outcome"]
+    outcome = nodes.record("frozen")["outcome"]
     assert outcome["status"] == "failed"
     assert "nothing moved for" in outcome["reason"]
     assert not Path(f"/proc/{worker}").exists()

@@ -9,10 +9,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_for
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.gateways.git import git_facts
@@ -162,19 +162,12 @@ def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> N
     assert "train] Error 4\n" in done.stderr
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-
-
 def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage) -> None:
     (stage.folder / "train").write_text("waits")
     process, terminal = pty.fork()
     if not process:
         os.execvpe("make", stage.line("train"), ENVIRONMENT)
-    wait_for(stage.folder / "waiting")
+    wait_for((stage.folder / "waiting").exists, "the step to wait")
     os.write(terminal, b"\x03")
     _, status = os.waitpid(process, 0)
     os.close(terminal)
@@ -194,7 +187,7 @@ def test_a_signal_ends_the_step_in_this_process_and_the_report_follows(
     line = [f"{stage.folder}/bin/python", "-m", "trainyard", "run", "--run-dir", str(stage.run)]
     line += ["--config", f"{REPOSITORY_ROOT}/configs/smoke.yaml", "--set", "notifications.slack.enabled=true"]
     process = subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    wait_for(stage.folder / "waiting")
+    wait_for((stage.folder / "waiting").exists, "the step to wait")
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert (process.returncode, said.count("Interrupted.")) == (code, 1)
@@ -226,7 +219,7 @@ def test_sigterm_to_make_reaches_the_trainer_and_the_report_follows_its_save(
     process = subprocess.Popen(
         stage.line("train"), env=ENVIRONMENT, start_new_session=True, stderr=subprocess.DEVNULL
     )
-    wait_for(stage.folder / "waiting")
+    wait_for((stage.folder / "waiting").exists, "the step to wait")
     (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
     assert process.wait(120) in (-signal.SIGTERM, 2)
     assert (stage.folder / "saved").exists()

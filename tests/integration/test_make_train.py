@@ -3,7 +3,6 @@
 import html
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from tests.git_repository import git, init_repository
+from tests.waiting import wait_for
 
 from trainyard.commands.run import RunRequest, pipeline_of, settings
 from trainyard.config.load import dump_yaml, load_config
@@ -37,24 +38,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("clone") / "my yard, 100%"
     folder.mkdir()
-    command = [
-        "git",
-        "-C",
-        str(REPOSITORY_ROOT),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
-    listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
+    listed = git(REPOSITORY_ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in filter(lambda name: name and (REPOSITORY_ROOT / name).is_file(), listed):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((REPOSITORY_ROOT / name).read_bytes())
         (folder / name).chmod((REPOSITORY_ROOT / name).stat().st_mode)
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "Clone"]):
-        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    init_repository(folder)
     (folder / ".venv").symlink_to(ENVIRONMENT)
     (folder / ".git/info/exclude").write_text(".venv\n")
     return folder
@@ -132,11 +121,8 @@ def test_a_run_that_blows_up_ends_with_what_to_change_and_has_its_reports(
 def test_a_killed_make_train_goes_on_with_make_resume(clone: Path, tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     killed = make(clone, "train", RUNS=f"{tmp_path}/killed", STORE=store, SET=SETTINGS)
-    deadline = time.monotonic() + 120
-    while (
-        not list(tmp_path.glob("killed/*/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline
-    ):
-        time.sleep(0.01)
+    checkpoints = "killed/*/checkpoints/step-*/manifest.json"
+    wait_for(lambda: [*tmp_path.glob(checkpoints)], "a checkpoint", alive=[killed])
     os.killpg(killed.pid, signal.SIGKILL)
     output_of(killed)
     resumed = make(clone, "resume", RUNS=f"{tmp_path}/killed", STORE=store)
@@ -289,31 +275,6 @@ def test_without_a_store_a_folder_of_the_working_directory_is_the_store(
     set_store = replace(request, changes=["artifacts.store=s3://ml-runs/config"])
     assert pipeline_of(set_store).store == "s3://ml-runs/config"
     assert pipeline_of(replace(set_store, store="s3://ml-runs/b")).store == "s3://ml-runs/b"
-
-
-def test_lint_judges_what_is_generated_too(clone: Path) -> None:
-    text = planned(clone, "lint").stdout
-    for script in (
-        "write_config_schema",
-        "write_failure_reference",
-        "write_script_reference",
-        "write_locks",
-    ):
-        assert f"tools/{script}.py --check" in text
-    assert "bin/pip-licenses" in text
-    assert 'bin/mypy"' in text
-
-
-def test_the_kernels_are_built_before_their_tests_and_cleaned_away(clone: Path) -> None:
-    for target, folder in (("native", "native/build"), ("native-sanitized", "native/build-sanitized")):
-        configure, library, tests, run = planned(clone, target).stdout.splitlines()[-4:]
-        assert configure.startswith(f"cmake -S native -B {folder} -DENABLE_TESTING=ON")
-        assert ("-DSANITIZE=ON" in configure) is (target == "native-sanitized")
-        assert tests == f"{library} --target all_tests" and folder in tests
-        assert run.startswith(f"ctest --test-dir {folder} ")
-    lines = planned(clone, "clean").stdout.replace("\\\n", "").splitlines()
-    (removed,) = (line for line in lines if line.startswith("rm -rf"))
-    assert {"native/build", "native/build-sanitized", "runs", "trainyard-store"} <= set(shlex.split(removed))
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,6 @@ def test_two_machines_measure_the_same_and_nothing_is_compared_without_a_figure(
     assert found[0]["bus_gb_per_second"] == pytest.approx(speed), "2 (n - 1) / n is 1 for two"
 
 
-def test_a_network_below_the_floor_is_red_and_the_log_explains_it() -> None:
-    for code, out, errors in measure("--min-bandwidth", "5000"):
-        assert code == ExitCode.NO, errors
-        assert "the floor is 5e+03 GB/s" in out
-        found = explain_logs([log_of("pod", errors)], exit_code=code)
-        assert found.klass == "slow-network", found
-        assert any("placement group" in line for line in found.evidence)
-
-
 def test_a_peer_that_never_comes_ends_the_measurement() -> None:
     place = trainjob(free_port(), per_node="1")[0] | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}
     words = ["-m", "trainyard", "network", "measure", "--device", "cpu", "--nproc-per-node", "1"]

@@ -87,7 +87,7 @@ def test_a_run_whose_channels_are_all_of_efa_is_proven(
     replay(nodes, "direct", monkeypatch)
     (nodes.folder / "config.yaml").write_text(CONFIG)
     settings, name = ("compute.network=efa", "training.max_steps=4"), "trainer-direct"
-    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), *settings, run_dir=name):
+    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), *settings, run_dir=name):
         assert code == 0, errors
         assert "NCCL INFO" not in errors, "the log of NCCL stays in its file"
     assert len(list((nodes.folder / name / "logs").glob("nccl-*.log"))) == 2
@@ -106,7 +106,7 @@ def test_pods_without_a_rank_are_numbered_by_their_names(
     write_program(nodes, PROGRAM)
     pods = hyperpod(free_port(), nodes.folder)
     pods = [{**pod, "TRAINYARD_POD": f"llama-pods-{number}"} for number, pod in enumerate(pods)]
-    for code, errors in nodes.finish(pods, run_dir="agent"):
+    for code, errors in nodes.finish_all(pods, run_dir="agent"):
         assert code == 0, errors
     logs = nodes.folder / "agent" / "logs"
     assert sorted(log.name for log in logs.glob("node-*.log")) == ["node-0.log", "node-1.log"]
@@ -124,9 +124,9 @@ def test_a_run_that_opened_sockets_is_ended_and_red(
     replay(nodes, "sockets", monkeypatch)
     name = "sockets"
     write_program(nodes, ENDLESS)
-    both = nodes.finish(trainjob(free_port(), per_node="1"), run_dir=name)
+    both = nodes.finish_all(trainjob(free_port(), per_node="1"), run_dir=name)
     assert [code for code, _ in both] == [ExitCode.NOT_PROVEN] * 2, both
-    run = nodes.run(name)
+    run = nodes.record(name)
     outcome = run["outcome"]
     assert outcome["status"] == "failed"
     assert outcome["reason"].startswith(

@@ -6,13 +6,15 @@ Two nodes in the environment of a JobSet. A module that Python imports first mak
 import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import Nodes, ended, free_port, jobset
+from tests.integration.test_launchers import Nodes, free_port, jobset
+from tests.integration.trainer_runs import end_of
+from tests.waiting import wait_for
 from tests.warm_start import descendants, environment_of
 
 ENDLESS = ("training.max_steps=100000", "training.lr_scheduler=constant")
@@ -53,10 +55,10 @@ def test_data_that_take_longer_to_prepare_than_the_join_may_take_are_waited_for(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed(nodes, monkeypatch, SLOW_DATA.format(file=str(nodes.folder / "slept")))
-    for code, errors in nodes.finish(jobset(free_port()), run_dir="prepared"):
+    for code, errors in nodes.finish_all(jobset(free_port()), run_dir="prepared"):
         assert code == 0, errors
     assert (nodes.folder / "slept").exists()
-    assert nodes.run("prepared")["hardware"]["world_size"] == 2
+    assert nodes.record("prepared")["hardware"]["world_size"] == 2
 
 
 SLOW_STEPS = """
@@ -80,15 +82,6 @@ def rows_of(events: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["event"] == kind]
 
 
-def wait_for(both: "list[subprocess.Popen[str]]", condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        for node in both:
-            assert node.poll() is None, node.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def workers_of(node: "subprocess.Popen[str]") -> list[int]:
     return [pid for pid in descendants(node.pid) if "LOCAL_RANK" in environment_of(pid)]
 
@@ -100,34 +93,34 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
     slowed(nodes, monkeypatch, SLOW_STEPS)
     settings, folders = (*ENDLESS, "checkpointing.save_steps=2"), ["stopped"] * 2
     events = nodes.folder / "stopped" / "events.jsonl"
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
-    wait_for(both, lambda: rows_of(events, "grace_too_short"))
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
+    wait_for(lambda: rows_of(events, "grace_too_short"), "the notice", alive=both)
     (told,) = rows_of(events, "grace_too_short")
     saved = rows_of(events, "checkpoint_saved")[0]["complete_after_seconds"]
     assert (told["grace_seconds"], saved > 0.1) == (3.0, True)
     assert told["needed_seconds"] >= 2 + saved / 2 + 2, "the slowest step of any rank, a save, and the end"
     both[0].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors
 
     before = len(rows_of(events, "checkpoint_saved"))
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
-    wait_for(both, lambda: len(rows_of(events, "checkpoint_saved")) > before + 1)
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
+    wait_for(lambda: len(rows_of(events, "checkpoint_saved")) > before + 1, "two saves", alive=both)
     both[1].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors
-    outcome = nodes.run("stopped")["outcome"]
+    outcome = nodes.record("stopped")["outcome"]
     assert outcome["status"] == "stopped"
     assert outcome["grace_seconds_needed"] >= 2 + 2, "the slowest step counts though the first may not"
 
     record = nodes.folder / "stopped" / "run.json"
-    slow = {**nodes.run("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
+    slow = {**nodes.record("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
     record.write_text(json.dumps(slow))
-    both = nodes.start(jobset(free_port()), *settings, run_dirs=folders)
+    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders)
     for node in both:
-        wait_for(both, lambda node=node: workers_of(node))  # type: ignore[misc]
-        assert environment_of(workers_of(node)[0])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "600"
-    wait_for(both, lambda: len(rows_of(events, "resumed")) > 1)
+        worker, *_ = wait_for(partial(workers_of, node), "a worker", alive=both)
+        assert environment_of(worker)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "600"
+    wait_for(lambda: len(rows_of(events, "resumed")) > 1, "the resume", alive=both)
     both[0].send_signal(signal.SIGTERM)
-    for code, errors in ended(both):
+    for code, errors in map(end_of, both):
         assert code == 75, errors

@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 from tests.integration.test_launchers import OURS, REPOSITORY_ROOT, Nodes, free_port, trainjob
+from tests.waiting import wait_for
 from tests.warm_start import descendants
 
 NAME = "llama"
@@ -102,15 +102,6 @@ def ended(pods: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
     return [(pod.returncode, text) for pod, text in zip(pods, said, strict=True)]
 
 
-def until(pods: "list[subprocess.Popen[str]]", condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        for pod in pods:
-            assert pod.poll() is None, pod.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     result = Pods(tmp_path)
@@ -133,9 +124,9 @@ def events(directory: Path, kind: str) -> list[dict[str, Any]]:
 def uninterrupted(nodes: Nodes) -> dict[str, Any]:
     """The outcome of the same training, never stopped, on nodes that share a folder."""
     shared = tuple(setting for setting in SETTINGS if not setting.startswith("checkpointing.shared"))
-    for code, errors in nodes.finish(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
+    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
         assert code == 0, errors
-    result: dict[str, Any] = nodes.run("whole")["outcome"]
+    result: dict[str, Any] = nodes.record("whole")["outcome"]
     return result
 
 
@@ -144,7 +135,12 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     pods: Pods,
 ) -> None:
     first = pods.pods()
-    until(first, lambda: (pods.store / "manifests" / "run-1-open-1.json").exists())
+    wait_for(
+        (pods.store / "manifests" / "run-1-open-1.json").exists,
+        "a stored checkpoint",
+        within=300,
+        alive=first,
+    )
     for pod in first:
         kill(pod)
     ended(first)

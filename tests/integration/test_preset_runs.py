@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
+from tests.git_repository import init_repository
 
 from trainyard.programs.presets.nemo import SCRIPT as SCRIPT_OF_NEMO
 
@@ -104,9 +105,7 @@ def repository(folder: Path, **values: str) -> None:
     (folder / "trainyard.yaml").write_text(CONFIG.format(**values))
     (folder / "requirements.txt").write_text("transformers==5.23.0\n")
     (folder / ".gitignore").write_text("runs/\ntrainyard-store/\ndied\n")
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "train"]):
-        subprocess.run([*git, *words], check=True)
+    init_repository(folder)
 
 
 START = ("-m", "trainyard", "run", "--config", "trainyard.yaml", "--run-dir", "runs/one", "--json")

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +17,6 @@ from tests.integration.scripted_aws import REGION, ScriptedAws
 from trainyard.commands import image_push
 from trainyard.gateways.images.registry import Registry
 
-ROOT = Path(__file__).resolve().parents[2]
 OTHER, THIRD = "eu-west-1", "ap-south-1"
 COMMIT, CONTENT = "b" * 40, "c" * 64
 CONTENT_TAG = f"content-{CONTENT[:24]}"
@@ -42,15 +40,9 @@ class Places:
 
 
 @pytest.fixture
-def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: None) -> Iterator[Places]:
     for name in [name for name in os.environ if name.startswith(("AWS_", "GITHUB_"))]:
         monkeypatch.delenv(name)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for program in ("docker", "oras"):
-        (programs / program).symlink_to(ROOT / "tests" / "integration" / f"{program}_stand_in.py")
-    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(tmp_path))
     name = f"team/trainer-{time.time_ns()}"
     with ExitStack() as stack:
         first = stack.enter_context(ScriptedAws(moto.url).serving())

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.integration.job_world import NAMESPACE, NODES, eventually, training_runtime, trainjob, world
+from tests.integration.job_world import NAMESPACE, NODES, training_runtime, trainjob, world
+from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow.job_retries import RetryLoop
@@ -20,7 +21,7 @@ def test_a_failed_job_that_trains_again_is_seen_and_stopped(tmp_path: Path) -> N
         here.create("trainjob", trainjob("again"), training_runtime("again"))
         here.end(here.pod("again", 1), 1)
         assert here.follow("trainjob", "again").state is State.FAILED
-        eventually(lambda: "deletionTimestamp" not in here.request("GET", JOB_SET)["metadata"], "the JobSet")
+        wait_for(lambda: "deletionTimestamp" not in here.request("GET", JOB_SET)["metadata"], "the JobSet")
         here.request("DELETE", JOB_SET, {"propagationPolicy": "Background"})
         here.running("again")
         reader = JobReader(Api(here.access))
@@ -32,6 +33,6 @@ def test_a_failed_job_that_trains_again_is_seen_and_stopped(tmp_path: Path) -> N
         loop = RetryLoop(reader.api, lambda _phase, text, *_: announced.append(text))
         assert loop.follow_to_end(NAMESPACE, "again", "trainjob", 60.0, retries=False).state.revived
         assert "stopped: suspend trainjobs/again" in announced[-1]
-        eventually(lambda: not here.pods("again"), "the pods to go")
+        wait_for(lambda: not here.pods("again"), "the pods to go")
         after = judge_job(reader.observe(reader.find_job(NAMESPACE, "again", "trainjob")))
         assert (after.state, after.alerts, after.holds_resources) == (State.FAILED, (), False)

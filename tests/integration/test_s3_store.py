@@ -7,7 +7,6 @@ import base64
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, Se
 from trainyard.gateways.s3.bucket_requests import Bucket
 
 MIB = 1 << 20
-Open = Callable[..., Store]
 
 
 @pytest.fixture(params=["seaweedfs", "moto"])

@@ -24,10 +24,6 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 
-DATA = "run-1/checkpoint-200/__0_0.distcp"
-OTHER = "run-1/checkpoint-100/__0_0.distcp"
-every_depth = pytest.mark.parametrize("depth", list(Depth))
-
 
 class Bucket:
     """A bucket, seen as a store and as another client sees it."""

@@ -11,12 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_for
 
 from trainyard.gateways.process_tree import Process, find_process, processes_of_run
 
@@ -54,14 +54,6 @@ ELSEWHERE = (
     'hostname other; exec "$@"',
     "sh",
 )
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait until it is so; the end is generous, because the machine may be busy."""
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
 
 
 def process_of(pid: int) -> Process:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 from tests.listener import Listener, pass_on
+from tests.waiting import wait_for
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -326,7 +327,7 @@ def test_a_sync_that_is_killed_in_the_middle_of_a_file_is_completed_by_the_next_
 
     def choose(head: bytes) -> str:
         if b"partNumber=3" in head:
-            wait_until(lambda: proxy.parts_stored >= 1)
+            wait_for(lambda: proxy.parts_stored >= 1, "a part to be stored")
             sync.kill()
         return answer(head)
 
@@ -337,13 +338,6 @@ def test_a_sync_that_is_killed_in_the_middle_of_a_file_is_completed_by_the_next_
     assert found.problems == ("manifests/run-1-manifest.json: missing, so run 1 cannot be verified",)
     assert sync_run(open_store(store.url, call_seconds=20), run, 1).problems == ()
     assert verify_run(store, 1, depth=Depth.LISTING, run_directory=run).ok
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_store_that_refuses_the_time_of_this_machine_is_not_asked_again(

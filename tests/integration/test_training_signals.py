@@ -8,6 +8,7 @@ import time
 
 import pytest
 from tests.integration.trainer_runs import TrainerRuns, end_of
+from tests.waiting import wait_for
 
 SETTINGS = (
     *("training.max_steps=40", "training.validation_steps=7"),
@@ -78,10 +79,8 @@ def test_a_signal_ends_the_step_and_saves(training: TrainerRuns) -> None:
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_still_leaves_a_checkpoint(training: TrainerRuns) -> None:
     process = training.start("early")
-    deadline = time.monotonic() + 240
     # The signal handlers are in place once the log's first line, or the run directory, can be seen.
-    while not (training.folder / "early" / "run.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for((training.folder / "early" / "run.json").exists, "the run directory", within=240)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 75, errors

@@ -1,6 +1,5 @@
 """A warm process is like one that Python starts: each fact and each end, compared with a cold start."""
 
-import json
 import os
 import signal
 import subprocess
@@ -62,14 +61,6 @@ def test_a_script_finds_the_same_facts(options: dict[str, Any], tmp_path: Path) 
     cold, warm = (ended(start, line, cwd=tmp_path, env=environment, **options) for start in STARTS)
     assert warm == cold
     assert cold[0] == 0
-
-
-def test_a_module_finds_the_same_facts(tmp_path: Path) -> None:
-    program(tmp_path, FACTS, "its_name.py")
-    line = [sys.executable, "-m", "its_name", "word"]
-    cold, warm = (ended(start, line, cwd=tmp_path) for start in STARTS)
-    assert warm == cold
-    assert json.loads(cold[1])["name"] == "__main__"
 
 
 UNBUFFERED = """
@@ -153,16 +144,3 @@ def test_variables_that_python_reads_as_it_starts_make_a_usual_start(
 ) -> None:
     line = program(tmp_path, IS_WARM)
     assert ended(warm_start.Popen, line, env={**os.environ, **variables})[1] == f"{is_warm}\n"
-
-
-def test_other_programs_start_as_usual() -> None:
-    assert ended(warm_start.Popen, ["cat"])[:2] == (0, "from the test")
-    assert ended(warm_start.Popen, [sys.executable, "-c", IS_WARM])[1] == "False\n"
-
-
-def test_a_run_gives_code_output_and_errors(tmp_path: Path) -> None:
-    line = program(tmp_path, "import sys; print('a'); print('b', file=sys.stderr); sys.exit(5)")
-    done = warm_start.run(line, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (5, "a\n", "b\n")
-    with pytest.raises(subprocess.TimeoutExpired):
-        warm_start.run(program(tmp_path, "import time; time.sleep(100)"), timeout=0.2)

@@ -11,13 +11,13 @@ import pytest
 
 from trainyard.artifacts.inventory import list_runs
 from trainyard.artifacts.promotion import find_promotable, list_promotions, promote
-from trainyard.artifacts.record.run_numbers import begin_attempt, claim_of_run, stored_claim
+from trainyard.artifacts.record.run_numbers import claim_of_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.store_probe import probe_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import AttemptEndedError, NumberTakenError, UnsupportedOperationError, VerificationError
+from trainyard.errors import NumberTakenError, UnsupportedOperationError, VerificationError
 from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.store import S3Store
 from trainyard.run.checkpoint_manifest import describe_files, read_manifest, write_manifest
@@ -253,23 +253,3 @@ def test_an_unfinished_upload_is_replaced_by_its_owner_and_what_is_listed_never_
     assert "lists other bytes under this name, and what is listed never changes" in problem
     assert content_of(store, "run-1/checkpoint-60/__0_0.distcp") == listed
     assert verify_run(store, 1, depth=Depth.FULL).problems == ()
-
-
-def test_an_attempt_that_is_continued_elsewhere_stores_nothing_more(
-    place: str, make_keyed_run: Callable[..., RunDirectory]
-) -> None:
-    store = open_store(place)
-    run = make_keyed_run("run", KEYS[0], "run", steps=(40,))
-    sync_run(store, run, None)
-    claim = stored_claim(store, "run")
-    assert claim is not None
-    begin_attempt(store, claim, 2)
-    before = {found.key: found.identity for found in store.list_objects("")}
-    make_keyed_run("run", KEYS[0], "run", steps=(60,))
-    with pytest.raises(AttemptEndedError, match="attempt 2 has started"):
-        sync_run(store, run, None)
-    assert {found.key: found.identity for found in store.list_objects("")} == before
-    record = json.loads(run.run_file.read_bytes())
-    run.run_file.write_text(json.dumps(record | {"attempt": 2}))
-    assert sync_run(store, run, None).problems == ()
-    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).problems == ()

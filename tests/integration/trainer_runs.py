@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ monitoring: {{tensorboard: false}}
 class TrainerRuns:
     """Starts the trainer on a small text; `settings` are those of all runs."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, config: str = CONFIG) -> None:
         self.folder = folder
         text = "".join(f"line {i} of a text with {i % 13} patterns\n" for i in range(2000))
         (folder / "train.txt").write_text(text)
         (folder / "validation.txt").write_text(text[:3000])
-        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "config.yaml").write_text(config)
         names = {
             "train_path": "train.txt",
             "validation_path": "validation.txt",
@@ -47,6 +48,7 @@ class TrainerRuns:
         more: tuple[str, ...] = (),
         launcher: tuple[str, ...] = (),
         popen: type[subprocess.Popen[str]] = warm_start.Popen,
+        environment: Mapping[str, str] = os.environ,
     ) -> "subprocess.Popen[str]":
         """Train in `processes` processes of the script's launcher, or in the one that `launcher` starts."""
         command = [sys.executable, *launcher, str(REPOSITORY_ROOT / "scripts" / "train.py")]
@@ -60,7 +62,7 @@ class TrainerRuns:
             stderr=subprocess.PIPE,
             text=True,
             cwd=REPOSITORY_ROOT,
-            env={**os.environ, "CI": "true"},
+            env={**environment, "CI": "true"},
             start_new_session=True,
         )
 

@@ -1,14 +1,16 @@
 """The common parts of workflow tests: the shipped files, parsed, and GitHub's evaluator of expressions."""
 
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +101,9 @@ def help_of() -> Callable[[str], str]:
 
     @cache
     def ask(script: str) -> str:
-        line = [sys.executable, "-c", f"from trainyard.commands.{script} import main; main(['--help'])"]
-        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout
+        with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+            import_module(f"trainyard.commands.{script}").main(["--help"])
+        return printed.getvalue()
 
     return ask
 

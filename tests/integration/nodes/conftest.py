@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 from tests.integration.conftest import ACCESS_KEY, SECRET_KEY, Endpoint
 from tests.integration.control_plane import kit, operator
-from tests.integration.job_world import NAMESPACE, World, eventually
+from tests.integration.job_world import NAMESPACE, World
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = ROOT / "scripts"
@@ -151,7 +152,7 @@ class Nodes(World):
 
     def wait_for_step(self, job: str, step: int) -> None:
         rows = self.folder / NAMESPACE / job / "metrics.jsonl"
-        eventually(lambda: reached(rows, step), f"step {step} of {job}", within=1200)
+        wait_for(lambda: reached(rows, step), f"step {step} of {job}", within=1200)
 
     def node_of(self, pod: str) -> str:
         return str(self.request("GET", f"{SPACE}/pods/{pod}")["spec"]["nodeName"])

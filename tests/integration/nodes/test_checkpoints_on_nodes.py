@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from tests.integration.checkpoint_shapes import TRACKER, dcp, digests, plant_all
-from tests.integration.job_world import eventually
 from tests.integration.nodes.conftest import IMAGE, SPACE, Nodes
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 COMMAND = "job checkpoints"
@@ -63,7 +63,7 @@ def writer(nodes: Nodes, claim: None) -> Iterator[None]:
     }
     nodes.request("POST", f"{SPACE}/pods", {"metadata": {"name": "writer"}, "spec": spec})
     path = f"{SPACE}/pods/writer"
-    eventually(lambda: nodes.request("GET", path)["status"].get("phase") == "Running", "the writer")
+    wait_for(lambda: nodes.request("GET", path)["status"].get("phase") == "Running", "the writer")
     yield
     nodes.request("DELETE", path)
 
@@ -105,7 +105,7 @@ def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes, volume: Path) -> None
     found = json.loads(nodes.manage("find", *helped, "--json", name=COMMAND))
     assert {each["path"]: each["format"] for each in found["checkpoints"]} == NEWEST
     helpers = f"{SPACE}/pods?labelSelector=trainyard.dev%2Fhelper"
-    eventually(lambda: not nodes.request("GET", helpers)["items"], "the helper to go")
+    wait_for(lambda: not nodes.request("GET", helpers)["items"], "the helper to go")
     assert nodes.manage("list", *helped, name=COMMAND).count("partial") == 5
 
 
@@ -133,7 +133,7 @@ def test_a_copy_that_is_killed_goes_on_where_it_was(nodes: Nodes, volume: Path, 
     with subprocess.Popen(
         copy_line(nodes, *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as first:
-        eventually(lambda: size_of(tmp_path) > 20 << 20, "bytes")
+        wait_for(lambda: size_of(tmp_path) > 20 << 20, "bytes")
         first.kill()
     assert not (tmp_path / "step-1").exists(), "it was killed in time"
     kept = size_of(tmp_path)
@@ -150,7 +150,7 @@ def test_a_copy_goes_on_through_a_restart_of_the_api_server(
 ) -> None:
     line = copy_line(nodes, "--claim", "fsx", "--image", IMAGE, "--path", "large", "--to", str(tmp_path))
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as copy:
-        eventually(lambda: size_of(tmp_path / ".step-1.partial") > 20 << 20, "bytes")
+        wait_for(lambda: size_of(tmp_path / ".step-1.partial") > 20 << 20, "bytes")
         nodes.plane.restart("kube-apiserver")
         out, err = copy.communicate(timeout=300)
     assert copy.returncode == 0, err

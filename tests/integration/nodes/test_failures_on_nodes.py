@@ -7,15 +7,14 @@ fail. A job that recovers resumes from its newest checkpoint and ends with the b
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.job_world import eventually
 from tests.integration.nodes.conftest import Nodes, planted
+from tests.waiting import wait_for
 
 from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
 
@@ -42,12 +41,6 @@ class Failure:
     """Of faults/sitecustomize.py."""
     settings: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
-    disturb: Callable[[Nodes, str], None] | None = None
-    """Disturbs the cluster once the job has reached FAULT_STEP."""
-
-
-def crash_the_node_of_the_worker(nodes: Nodes, job: str) -> None:
-    nodes.plane.nodes[nodes.node_of(f"{job}-worker-0")].crash()
 
 
 FAILURES = {
@@ -61,9 +54,8 @@ FAILURES = {
     "disk": Failure(FailureClass.DISK_FULL, settings={"claim": "small"}),
     "hangs": Failure(FailureClass.HANG, "hangs"),
     "killed": Failure(FailureClass.UNKNOWN, "killed"),
-    "crash": Failure(FailureClass.NODE_LOST, "slow", disturb=crash_the_node_of_the_worker),
 }
-"""In this order: the last one takes a node."""
+"""The loss of a node is in test_lost_nodes.py."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +88,7 @@ def test_a_watcher_that_is_killed_between_two_retries_is_replaced_and_the_budget
     for job in ("watched", "watched-2"):
         with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as watcher:
             claimed = partial(is_claimed, nodes, job)
-            eventually(claimed, f"the claim of the retry of {job}", within=1200)
+            wait_for(claimed, f"the claim of the retry of {job}", within=1200)
             watcher.kill()
         assert nodes.jobs("watched")[-1] == job, "it died in its back-off"
     told = nodes.deploy("watched", "pytorchjob", *options, **SETTINGS)
@@ -116,13 +108,9 @@ def is_claimed(nodes: Nodes, job: str) -> bool:
 @pytest.mark.parametrize("name", FAILURES)
 def test_each_failure_has_its_class_and_heals_or_does_not(name: str, nodes: Nodes, reference: Any) -> None:
     failure = FAILURES[name]
-    steps = () if failure.fault == "slow" else (FAULT_STEP,)
-    options = (*failure.options, *(planted(name, failure.fault, *steps) if failure.fault else ()))
+    options = (*failure.options, *(planted(name, failure.fault, FAULT_STEP) if failure.fault else ()))
     line = nodes.line(name, "pytorchjob", *options, *HEALING, **{**SETTINGS, **failure.settings})
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watcher:
-        if failure.disturb is not None:
-            nodes.wait_for_step(name, FAULT_STEP)
-            failure.disturb(nodes, name)
         told, _ = watcher.communicate(timeout=1200)
     recovers = failure.expected in (*RECOVERABLE, FailureClass.UNKNOWN)  # unknown: once, as steps were made
     expected = (0, [name, f"{name}-2"]) if recovers else (1, [name])

@@ -2,22 +2,20 @@
 
 import json
 import shlex
-import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.job_world import eventually, labels_of, metadata_of
-from tests.integration.nodes.conftest import IMAGE, SCRIPTS, SPACE, Nodes
+from tests.integration.job_world import labels_of, metadata_of
+from tests.integration.nodes.conftest import IMAGE, SPACE, Nodes
+from tests.waiting import wait_for
 
 from trainyard.jobs.state.job_state import State
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
-SCRIPT = SCRIPTS / "manage_training_job.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +48,7 @@ def job(name: str, command: str, *, workers: int = 0, restart: str = "ExitCode",
     }
 
 
-FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
+FAILURES: dict[str, tuple[Json, str, int, str]] = {
     "exits": ({"command": "echo step 1; echo no such layer >&2; exit 3"}, "unknown", 3, "no such layer"),
     "stops": ({"command": "echo saved; exit 75"}, "preempted", 75, "saved"),
     "greedy": (
@@ -70,12 +68,6 @@ FAILURES: dict[str, tuple[Json, str, int | None, str]] = {
         "last words",
     ),
     "no-program": ({"command": "exec /nothing/there"}, "configuration", 127, "not found"),
-    "no-image": (
-        {"command": "true", "image": "example.com/nothing:1", "imagePullPolicy": "Never"},
-        "image-pull",
-        None,
-        "",
-    ),
 }
 
 
@@ -113,7 +105,7 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_
         # Its kubelet may report the new container before the end of the old one.
         return any("running" in s["state"] and "terminated" in s["lastState"] for s in statuses)
 
-    eventually(restarted, "the container to start again")
+    wait_for(restarted, "the container to start again")
     title = "again-master-0/pytorch"
     assert nodes.manage("logs", "again").split("\n")[0] == f"{title}#1  run 1"
     assert nodes.manage("logs", "again", "--previous").split("\n")[:2] == [
@@ -126,36 +118,6 @@ def test_the_log_before_a_restart_in_place_is_shown_and_saved(nodes: Nodes, tmp_
     contents = {path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert contents == {"run 0\n", "run 1\n"}
     assert nodes.pods("again") == {}
-
-
-def test_following_goes_on_through_a_restart_of_the_api_server(nodes: Nodes) -> None:
-    nodes.create("pytorchjob", job("outlives", "sleep 25; echo done"))
-    with ThreadPoolExecutor(1) as pool:
-        state = pool.submit(nodes.follow, "pytorchjob", "outlives", 180.0)
-        nodes.running("outlives", 1)
-        time.sleep(2.0)
-        nodes.plane.restart("kube-apiserver")
-        assert state.result().state is State.SUCCEEDED
-
-
-def test_a_follower_that_is_killed_is_followed_by_another(nodes: Nodes) -> None:
-    nodes.create("pytorchjob", job("watched", "sleep 12; exit 3"))
-    line = [
-        sys.executable,
-        str(SCRIPT),
-        "status",
-        "watched",
-        "--wait",
-        "--kubeconfig",
-        str(nodes.plane.kubeconfig),
-    ]
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
-        nodes.running("watched", 1)
-        time.sleep(3.0)
-        first.kill()
-    state = nodes.follow("pytorchjob", "watched", 120.0)
-    assert state.failure is not None
-    assert (state.state, state.failure.exit_code) == (State.FAILED, 3)
 
 
 def test_a_claim_alone_is_left_after_a_job_is_deleted(nodes: Nodes) -> None:
@@ -186,17 +148,8 @@ def test_a_cancelled_job_stops_its_pods_gently_and_can_be_sent_again(nodes: Node
     nodes.running("gentle", 1)
     assert nodes.manage("resubmit", "gentle", code=2) == ""
     assert nodes.manage("cancel", "gentle") == "suspended pytorchjobs/gentle\n"
-    eventually(lambda: not nodes.pods("gentle"), "the pods to go")
+    wait_for(lambda: not nodes.pods("gentle"), "the pods to go")
     assert nodes.manage("resubmit", "gentle") == "created pytorchjobs/gentle-2\n"
     nodes.running("gentle-2", 1)
     assert set(nodes.pods("gentle-2")) == {"gentle-2-master-0"}
     nodes.manage("delete", "gentle-2", "--no-logs")
-
-
-def test_a_pull_that_fails_for_want_of_a_registry_is_told_and_may_still_heal(nodes: Nodes) -> None:
-    nodes.create("pytorchjob", job("pulls", "true", image="example.com/nothing:2"))
-    state = nodes.follow("pytorchjob", "pulls", 15.0)
-    assert (state.state, state.failure) == (State.STARTING, None)
-    assert state.waiting is not None
-    assert state.waiting.failure_class == "image-pull"
-    nodes.manage("delete", "pulls", "--no-logs")

@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import pytest
-from tests.integration.job_world import NAMESPACE, eventually
+from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import SPACE, Nodes, planted
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 HEALING = ("--auto-retry=1", "--monitor", "--timeout=15m")
@@ -103,7 +104,7 @@ def test_a_job_goes_on_without_a_node_that_is_lost_and_the_node_comes_back(
     else:
         node.boot()
         node.boot_kubelet()
-    eventually(lambda: is_ready(nodes, name), "the node to come back")
+    wait_for(lambda: is_ready(nodes, name), "the node to come back")
     left = f"{SPACE}/pods?fieldSelector=spec.nodeName={name}"
-    eventually(lambda: not nodes.request("GET", left)["items"], "the lost node's pods to go")
+    wait_for(lambda: not nodes.request("GET", left)["items"], "the lost node's pods to go")
     assert nodes.digest(job) == reference, "what came back wrote nothing"

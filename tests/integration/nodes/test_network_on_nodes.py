@@ -54,16 +54,6 @@ def options_for(case: str, folder: Path) -> tuple[str, ...]:
     )
 
 
-def test_a_job_whose_channels_are_all_of_efa_is_proven(p5: Nodes, tmp_path: Path) -> None:
-    told = p5.deploy("over-efa", "pytorchjob", *options_for("direct", tmp_path), **SETTINGS)
-    assert "Succeeded" in told
-    [part] = [part for part in p5.prove("over-efa")["parts"] if part["name"] == "network"]
-    assert part["passed"], part
-    assert "every channel over EFA with GPUDirect" in part["evidence"]
-    [event] = [event for event in p5.events("over-efa") if event["event"] == "network"]
-    assert (event["expected"]["efa"], event["expected"]["instance_type"]) == (32, "p5.48xlarge")
-
-
 def test_a_job_that_opened_sockets_ends_within_a_minute_and_is_not_restarted(
     p5: Nodes, tmp_path: Path
 ) -> None:

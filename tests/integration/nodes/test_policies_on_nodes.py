@@ -6,18 +6,17 @@ webhook adds a proxy to the pods that ask for it, as a service mesh does.
 
 import base64
 import json
-import ssl
 import subprocess
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import init_repository
 from tests.integration.nodes.conftest import IMAGE, ROOT, SCRIPTS, Nodes, s3_variables
+from tests.integration.nodes.webhook import admission_webhook
 
 pytestmark = pytest.mark.slow
 SPACE, JOB = "guarded", "policies"
@@ -65,60 +64,19 @@ cluster:
 Json = dict[str, Any]
 
 
-class Mesh(BaseHTTPRequestHandler):
-    """Adds a proxy to the pods that it is called for."""
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        spec = request["object"]["spec"]
-        patch = [
-            {"op": "add", "path": "/spec/initContainers", "value": [*spec.get("initContainers", ()), PROXY]}
-        ]
-        text = base64.b64encode(json.dumps(patch).encode()).decode()
-        answer = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": text}
-        body = json.dumps(
-            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
-        )
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
+def add_a_proxy(request: Json) -> Json:
+    value = [*request["object"]["spec"].get("initContainers", ()), PROXY]
+    patch = [{"op": "add", "path": "/spec/initContainers", "value": value}]
+    text = base64.b64encode(json.dumps(patch).encode()).decode()
+    return {"allowed": True, "patchType": "JSONPatch", "patch": text}
 
 
 @pytest.fixture
 def mesh(tmp_path: Path, nodes: Nodes) -> Iterator[None]:
-    """The webhook of a mesh, on loopback."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    words = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1")
-    names = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate))
-    subprocess.run(["openssl", "req", *words, *names], check=True, capture_output=True)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Mesh)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    hook = {
-        "name": "mesh.example.com",
-        "clientConfig": {
-            "url": f"https://127.0.0.1:{server.server_port}/",
-            "caBundle": base64.b64encode(certificate.read_bytes()).decode(),
-        },
-        "rules": [
-            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-        ],
-        "objectSelector": {"matchLabels": {"sidecar.istio.io/inject": "true"}},
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    body = {"metadata": {"name": "mesh"}, "webhooks": [hook]}
-    nodes.request("POST", f"/apis/{POLICY}/mutatingwebhookconfigurations", body)
-    yield
-    nodes.request("DELETE", f"/apis/{POLICY}/mutatingwebhookconfigurations/mesh")
-    server.shutdown()
-    server.server_close()
+    """The webhook of a mesh, for the pods that ask for it."""
+    chosen = {"matchLabels": {"sidecar.istio.io/inject": "true"}}
+    with admission_webhook(nodes, tmp_path, "mutating", "mesh", add_a_proxy, objectSelector=chosen):
+        yield
 
 
 @pytest.fixture
@@ -165,9 +123,7 @@ def repository(guarded: Path) -> Path:
     (folder / ".gitignore").write_text("out/\n")
     packages = f"{sysconfig.get_path('purelib')}:{ROOT / 'src'}"
     (folder / "trainyard.yaml").write_text(CONFIG.format(python=PYTHON, packages=packages))
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-        subprocess.run(["git", *who, *words], cwd=folder, check=True)
+    init_repository(folder)
     subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
     return folder
 

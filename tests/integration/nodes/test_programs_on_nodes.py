@@ -5,7 +5,6 @@ Each trains, is killed at a random moment, resumes, is stored into a real S3 ser
 
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.git_repository import init_repository
 from tests.integration.job_world import NAMESPACE
 from tests.integration.nodes.conftest import CLAIM, IMAGE, PODS, Nodes
 
@@ -83,9 +83,7 @@ def make_repository(tmp_path: Path) -> Callable[[Program], Path]:
                 processes=program.processes,
             )
         )
-        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
-            who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-            subprocess.run(["git", *who, *words], cwd=folder, check=True)
+        init_repository(folder)
         return folder
 
     return make

@@ -3,12 +3,6 @@
 All reasons are in tests/unit/jobs/state/test_pod_troubles.py; this shows that a cluster says them so.
 """
 
-import base64
-import http.server
-import json
-import ssl
-import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.job_world import eventually, labels_of
+from tests.integration.job_world import labels_of
 from tests.integration.nodes.conftest import IMAGE, Nodes
+from tests.integration.nodes.webhook import admission_webhook
+from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow.job_follower import follow_job
@@ -100,7 +96,7 @@ def create(nodes: Nodes, name: str, case: Case) -> None:
         body = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
         quota = nodes.request("POST", f"/api/v1/namespaces/{name}/resourcequotas", body)["metadata"]["name"]
         path = f"/api/v1/namespaces/{name}/resourcequotas/{quota}"
-        eventually(lambda: nodes.request("GET", path).get("status", {}).get("hard"), "the quota to count")
+        wait_for(lambda: nodes.request("GET", path).get("status", {}).get("hard"), "the quota to count")
 
     def replica(spec: Json) -> Json:
         template = {"metadata": {"labels": labels_of("job", "pytorchjob")}, "spec": spec}
@@ -109,7 +105,7 @@ def create(nodes: Nodes, name: str, case: Case) -> None:
     def account() -> Any:
         return nodes.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts")["items"]
 
-    eventually(account, "the service account")
+    wait_for(account, "the service account")
     body = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -119,56 +115,17 @@ def create(nodes: Nodes, name: str, case: Case) -> None:
     nodes.request("POST", f"/apis/kubeflow.org/v1/namespaces/{name}/pytorchjobs", body)
 
 
-class Refuser(http.server.BaseHTTPRequestHandler):
-    """A webhook that denies workers."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        allowed = "worker" not in asked["object"]["metadata"]["name"]
-        answer = {"uid": asked["uid"], "allowed": allowed, "status": {"message": "no workers here"}}
-        body = json.dumps(
-            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+def refuse_workers(asked: Json) -> Json:
+    allowed = "worker" not in asked["object"]["metadata"]["name"]
+    return {"allowed": allowed, "status": {"message": "no workers here"}}
 
 
-@pytest.fixture(scope="module")
-def webhook(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture
+def webhook(nodes: Nodes, tmp_path: Path) -> Iterator[None]:
     """A webhook that denies the workers of one namespace."""
-    folder: Path = tmp_path_factory.mktemp("webhook")
-    line = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key -out crt -subj /CN=127.0.0.1"
-    names = ("-addext", "subjectAltName=IP:127.0.0.1")
-    subprocess.run([*line.split(), *names], cwd=folder, check=True, capture_output=True)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuser)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "crt", folder / "key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    authority = base64.b64encode((folder / "crt").read_bytes()).decode()
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    hook = {
-        "name": "no.example.com",
-        "clientConfig": {"url": f"https://127.0.0.1:{server.server_port}/", "caBundle": authority},
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"case": "admission"}},
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-    }
-    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    nodes.request("POST", path, {"metadata": {"name": "no"}, "webhooks": [hook]})
-    yield
-    nodes.request("DELETE", f"{path}/no")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    chosen = {"matchLabels": {"case": "admission"}}
+    with admission_webhook(nodes, tmp_path, "validating", "no", refuse_workers, namespaceSelector=chosen):
+        yield
 
 
 def found(nodes: Nodes, name: str, case: Case) -> JobState:
@@ -180,7 +137,7 @@ def found(nodes: Nodes, name: str, case: Case) -> JobState:
         said = (state.reason, *(state.failure.evidence if state.failure else ()))
         return state if case.words in " ".join(said) else None
 
-    state: JobState = eventually(named, f"the reason of {name}", within=240)
+    state: JobState = wait_for(named, f"the reason of {name}", within=240)
     if case.state is State.FAILED:
         return follow_job(
             Api(nodes.access),

@@ -41,6 +41,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
     assert recorded.created == []
 
 
+@pytest.mark.slow
 @each_case(("name", "fault"), PLANTED, ids=[f"{name}: {fault.name}" for name, fault in PLANTED])
 def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> None:
     cluster = CLUSTERS[name]()

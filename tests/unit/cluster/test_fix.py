@@ -32,6 +32,7 @@ def recorded() -> Iterator[Recorded]:
         yield served
 
 
+@pytest.mark.slow
 @each_case("fault", FAULTS, ids=lambda fault: fault.name)
 def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
     fault: Any, tmp_path: Path

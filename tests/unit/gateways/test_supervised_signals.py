@@ -9,13 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_for
 
 OF_USERS = (signal.SIGUSR1, signal.SIGUSR2)
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, *OF_USERS)
@@ -61,14 +60,6 @@ while True:
     Path("beat").touch()
     time.sleep(0.02)
 """
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait until it is so; the end is generous, because the machine may be busy."""
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
 
 
 class Case:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.integration.conftest import (  # noqa: F401 - fixtures of the tests h
     role_store,
     seaweedfs,
 )
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent
@@ -281,7 +281,9 @@ class Stage:
         with (
             Path(played, "log").open("w+") as log,
             Path(played, "errors").open("w+") as errors,
-            subprocess.Popen(line, cwd=self.repository, env=scratch, stdout=log, stderr=errors) as act,
+            subprocess.Popen(
+                line, cwd=self.repository, env=scratch, stdout=log, stderr=errors, text=True
+            ) as act,
         ):
             if cancelled_at_step is not None:
                 cancel(act, runs, cancelled_at_step)
@@ -315,13 +317,10 @@ class Stage:
         return known | {OURS: self.release} | self.actions
 
 
-def cancel(act: "subprocess.Popen[bytes]", runs: Path, step: int) -> None:
+def cancel(act: "subprocess.Popen[str]", runs: Path, step: int) -> None:
     """Cancel the run once the checkpoint of `step` is complete. act kills the trainer, GitHub warns it."""
-    end = time.monotonic() + 120
-    while not any(runs.glob(f"*/checkpoints/step-{step:08d}/manifest.json")):
-        assert act.poll() is None, "it ended before it could be cancelled"
-        assert time.monotonic() < end, "it never came to that step"
-        time.sleep(0.05)
+    wanted = f"*/checkpoints/step-{step:08d}/manifest.json"
+    wait_for(lambda: any(runs.glob(wanted)), f"step {step}", alive=[act])
     act.send_signal(signal.SIGINT)
 
 

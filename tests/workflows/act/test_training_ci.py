@@ -2,18 +2,16 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflows.act.conftest import KEY, ROOT, SECRET, commit
+from tests.workflows.act.conftest import KEY, SECRET
 
 from trainyard.proof import PARTS
 
 pytestmark = pytest.mark.act
 
 TINY = "configs/tiny.yaml"
-TRAINER = ROOT / "tests" / "integration" / "any_program" / "plain_trainer.py"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 BEFORE_TRAINING = {"Check out the code", "Plan"}
 TRAIN = "Train, store and prove"
@@ -131,21 +129,6 @@ def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> No
     assert "exit status 1" in played.log
 
 
-def test_a_store_that_refuses_is_red_in_seconds(stage: Any, role_store: Any) -> None:
-    played = stage.play(
-        "workflow_dispatch",
-        inputs={"config": TINY},
-        variables={"TRAINYARD_STORE": "s3://mistyped-bucket/x", "TRAINYARD_AWS_ROLE": ROLE},
-        environment=in_role(role_store),
-    )
-    assert played.exit_code == 1
-    assert played.steps[TRAIN] == "failure", played.log
-    [message] = played.messages
-    assert "Training 1 failed" in message
-    assert "store: The bucket mistyped-bucket does not exist" in message
-    assert not played.run_directory.exists()
-
-
 def test_two_segments_on_two_machines_come_to_the_same_bits_as_one(
     stage: Any, bucket: Any, green: Any
 ) -> None:
@@ -256,30 +239,3 @@ def test_a_cancelled_run_stops_there_with_its_checkpoints_stored(stage: Any, tmp
     assert "somebody cancelled the run after " in told(played, "not proven")
     assert (tmp_path / "store" / "manifests" / "run-1-manifest.json").is_file(), played.log
     assert list((tmp_path / "store" / "run-1").glob("checkpoint-*/manifest.json"))
-
-
-PROGRAM = """\
-recipe: command
-program:
-  command: [.venv/bin/python, configs/trainer.py, --steps, "6", --pause, "0"]
-  data: [configs/program.yaml]
-  lock: requirements-core.txt
-  checkpoints: out/checkpoint-*
-"""
-
-
-def test_any_program_is_trained_stored_and_proven_though_github_refuses_the_artifacts(
-    stage: Any, repository: Path, bucket: Any
-) -> None:
-    (repository / "configs" / "program.yaml").write_text(PROGRAM)
-    (repository / "configs" / "trainer.py").write_text(TRAINER.read_text())
-    commit(repository)
-    played = stage.play(
-        "workflow_dispatch",
-        inputs={"config": "configs/program.yaml"},
-        variables=store("program") | {"TRAINYARD_FOLLOW": ""},
-        environment=keys(bucket) | {"UPLOAD_REFUSED": "1", "GITHUB_RUN_ATTEMPT": "2"},
-    )
-    assert played.green, played.log
-    assert any("/checkpoint-" in key for key in bucket.keys("program/")), played.log
-    told(played, "proven")
