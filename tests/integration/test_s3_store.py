@@ -18,6 +18,7 @@ from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, new
 from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
+from trainyard.gateways import retries
 from trainyard.gateways.s3.bucket_requests import Bucket
 
 MIB = 1 << 20
@@ -245,7 +246,7 @@ def test_a_small_object_that_arrives_as_another_is_read_again_and_refused_in_the
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both servers send the checksum along; the test damages the answer."""
-    monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.0)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     store: Any = open_store(f"s3://{bucket}")
     store.put_new("a", b"1234", metadata={})

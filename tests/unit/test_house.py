@@ -113,7 +113,10 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session"}
-SHARED_GATEWAYS = ("process", "process_tree", "nvidia", "aws_session", "aws_refusals", "time_limit")
+SHARED_GATEWAYS = (
+    *("process", "process_tree", "nvidia", "aws_session", "aws_refusals", "time_limit"),
+    *("http_requests", "retries"),
+)
 MUTATORS = {
     "append",
     "extend",

@@ -13,6 +13,7 @@ from tests.listener import Listener
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
+from trainyard.gateways import retries
 from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.parts import PartBody
 from trainyard.gateways.s3.store import S3Store
@@ -51,8 +52,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
-    monkeypatch.setattr("trainyard.gateways.s3.bucket_requests.wait_before_retry", lambda _attempt: None)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

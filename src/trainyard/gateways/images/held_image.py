@@ -7,9 +7,17 @@ run's record, which anybody may have written: the answer comes within seconds, w
 import hashlib
 import re
 
-from trainyard.errors import ConfigError, ServiceError, VerificationError, WaitTimeoutError
+from trainyard.errors import (
+    ConfigError,
+    ServiceError,
+    ServiceTroubleError,
+    VerificationError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, send_request
 from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
 from trainyard.gateways.images.local_builder import is_loopback
+from trainyard.gateways.retries import call_again
 from trainyard.gateways.time_limit import within
 
 _ATTEMPT_SECONDS = 3.0
@@ -56,22 +64,18 @@ def _has_manifest(host: str, repository: str, digest: str) -> bool:
 
     https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
     """
-    import urllib3
-
-    scheme = "http" if is_loopback(host) else "https"
+    address = f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{repository}/manifests/{digest}"
     headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
-    retries = urllib3.Retry(total=1, redirect=3, status_forcelist=(429, 502, 503, 504))
-    try:
-        with urllib3.PoolManager(timeout=_ATTEMPT_SECONDS, retries=retries, headers=headers) as pool:
-            answer = pool.request("GET", f"{scheme}://{host}/v2/{repository}/manifests/{digest}")
-    except urllib3.exceptions.HTTPError as error:
-        reason = str(getattr(error, "reason", None) or error)  # without the URL and the name of the pool
-        raise ServiceError(
-            f"{host} could not be reached: {(reason.partition(': ')[2] or reason)[:200]}"
-        ) from None
-    if answer.status not in (200, 404):
-        raise ServiceError(f"{host} answered {answer.status}")
-    found = f"sha256:{hashlib.sha256(answer.data).hexdigest()}"
+
+    def ask() -> HttpAnswer:
+        answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
+        if answer.status not in (200, 404):
+            kind = ServiceTroubleError if answer.status in RETRIED_STATUSES else ServiceError
+            raise kind(f"{host} answered {answer.status}")
+        return answer
+
+    answer = call_again(ask, attempts=2)
+    found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
     if answer.status == 200 and found != digest:
         raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")
     return answer.status == 200

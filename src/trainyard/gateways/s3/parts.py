@@ -19,7 +19,8 @@ from typing import Any
 
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways import GatewayObject
-from trainyard.gateways.s3.bucket_requests import Bucket, wait_before_retry
+from trainyard.gateways.retries import wait_before_retry
+from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.uploads import (
     BODY_BYTES,
     MISSING,

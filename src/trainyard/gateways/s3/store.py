@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
-from trainyard.gateways.s3.bucket_requests import Bucket, wait_before_retry
+from trainyard.gateways.retries import wait_before_retry
+from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.bucket_setup import BucketSetup
 from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
