@@ -23,7 +23,6 @@ from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose, missing
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.signature import require_signed
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Downloader, require_distinct
 from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
@@ -31,6 +30,7 @@ from trainyard.errors import ConfigError, ServiceError, TrainyardError, Verifica
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
 from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import resume_command
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class RestorePlan:
 
     def text(self) -> str:
         """Text for people."""
-        steps = ", ".join(str(step) for step in self.steps) or "none"
+        steps, size = ", ".join(str(step) for step in self.steps) or "none", format_size(self.bytes)
         return (
             f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
-            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
+            f"checkpoints of steps {steps}; {self.files} files, {size}; nothing was changed"
         )
 
 
@@ -87,7 +87,7 @@ class RestoreReport(RestorePlan):
     def summary(self) -> str:
         """One line for people."""
         kept = f", {self.kept} of them already there" if self.kept else ""
-        size = f"{self.files} files, {size_text(self.bytes)}"
+        size = f"{self.files} files, {format_size(self.bytes)}"
         less = "" if self.has_records else "; only a checkpoint: no record of its run is stored"
         less += "; stored while the run was still going" if self.is_open else ""
         what = f"{size}{kept}, digests equal, {self.seconds:.1f} s"
@@ -179,7 +179,7 @@ def _download_selection(
         wrong = _download_checkpoint(store, checkpoint, downloader)
         if not wrong:
             _logger.info(
-                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), size_text(checkpoint.size)
+                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), format_size(checkpoint.size)
             )
             wanted.append(checkpoint)
         elif newest:
@@ -235,7 +235,7 @@ def _require_room(work: Path, places: _Places) -> None:
     missing = sum(max(0, entry.size - bytes_on_disk(work / place)) for place, entry in places.items())
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
-            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} needed). "
+            f"No space left on {work.parent} ({format_size(free)} free, {format_size(missing)} needed). "
             "Nothing was fetched. Free space there, or choose another --to."
         )
 
@@ -271,7 +271,7 @@ def _suggest_retry(work: Path) -> Iterator[None]:
     except (ServiceError, VerificationError) as error:
         raise type(error)(f"{error}\n{kept}") from error
     except OSError as error:
-        free = size_text(shutil.disk_usage(work).free)
+        free = format_size(shutil.disk_usage(work).free)
         text = f"{error.filename or work}: {error.strerror} ({free} free there).\n{kept}"
         raise TrainyardError(text) from error
 
