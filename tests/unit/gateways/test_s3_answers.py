@@ -1,5 +1,6 @@
 """The client against scripted servers: what it requests, which answers it accepts, how long it waits."""
 
+import json
 import os
 import socket
 import threading
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from tests.listener import Listener
 
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, UnsupportedOperationError
 from trainyard.gateways import retries
 from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.parts import PartBody
@@ -218,6 +220,21 @@ def test_a_refusal_names_the_request_for_those_who_ask_the_owner_of_the_store(
     server.answers = [head + body]
     with pytest.raises(ServiceError, match=r"refuses PutObject: QuotaExceeded\. \(Request 4711\.\)$"):
         store.put_new("k", b"", metadata={})
+
+
+def test_a_store_without_the_checksum_of_large_files_is_known_when_a_number_is_claimed(
+    server: Server, store: S3Store
+) -> None:
+    """Otherwise the first file above 64 MiB would fail, hours after the start."""
+    missing = b"HTTP/1.1 404 -\r\nContent-Length: 0\r\n\r\n"
+    body = b"<Error><Code>InvalidArgument</Code><Message>Invalid checksum algorithm</Message></Error>"
+    refused = b"HTTP/1.1 400 -\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    record = json.dumps({"run_id": "a", "key": "k", "run_number": 1}).encode()
+    named = b'HTTP/1.1 200 OK\r\nETag: "y"\r\nContent-Length: %d\r\n\r\n%s' % (len(record), record)
+    server.answers = [missing, missing, EMPTY, named, EMPTY, refused]
+    with pytest.raises(UnsupportedOperationError, match="cannot do PutObject: InvalidArgument"):
+        claim_run(store, run_id="a", key="k", wanted=1)
+    assert b"x-amz-checksum-crc64nvme" in server.requests[-1].lower()
 
 
 class Silent(Listener):

@@ -163,7 +163,6 @@ class Parts(Upload):
         self.sha256, self._sent = whole.hexdigest(), [part.result() for part in parts]
 
     def _send_part(self, number: int, content: bytes, checksum: int) -> _SentPart:
-        stated: dict[str, Any] = {"ChecksumAlgorithm": _ALGORITHM, f"Checksum{_ALGORITHM}": as_text(checksum)}
         try:
             answer = self._bucket.call(
                 "upload_part",
@@ -171,7 +170,7 @@ class Parts(Upload):
                 UploadId=self._upload_id,
                 PartNumber=number,
                 Body=PartBody(content),
-                **stated,
+                **crc64nvme_arguments(checksum),
             )
         finally:
             self._slots.release()
@@ -183,6 +182,11 @@ class PartBody(BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(max(size, BODY_BYTES) if size and size > 0 else size)
+
+
+def crc64nvme_arguments(checksum: int) -> dict[str, Any]:
+    """Return the arguments that make S3 compute the CRC64NVME and refuse any other than this one."""
+    return {"ChecksumAlgorithm": _ALGORITHM, f"Checksum{_ALGORITHM}": as_text(checksum)}
 
 
 def as_text(checksum: int) -> str:

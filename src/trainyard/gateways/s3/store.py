@@ -16,7 +16,7 @@ from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
 from trainyard.gateways.retries import wait_before_retry
 from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.bucket_setup import BucketSetup
-from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
+from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts, crc64nvme_arguments
 from trainyard.gateways.s3.uploads import (
     MISSING,
     TAKEN,
@@ -232,6 +232,12 @@ class S3Store:
     def put_new(self, key: str, content: bytes, *, metadata: Mapping[str, str]) -> bool:
         arguments = _content_arguments(content, metadata) | condition("")
         return self._bucket.create("put_object", key, unless=TAKEN, **arguments) is not None
+
+    def accepts_again(self, key: str, content: bytes) -> bool:
+        from awscrt import checksums
+
+        arguments = crc64nvme_arguments(checksums.crc64nvme(content)) | condition("")
+        return self._bucket.create("put_object", key, unless=TAKEN, Body=content, **arguments) is not None
 
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         found = self.describe(key)  # read before the bytes, so that a later change has another ETag
