@@ -2,26 +2,16 @@
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.artifacts.record.contents import contents_of
-from trainyard.artifacts.restore.restore import restore
-from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.upload.sync import store_contents, sync_run
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import (
-    CheckpointManifest,
-    describe_files,
-    read_manifest,
-    write_manifest,
-)
 from trainyard.run.directory import RunDirectory
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
@@ -77,30 +67,6 @@ def test_a_checkpoint_that_is_stored_is_not_read_again(
     assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == ()
 
 
-def test_a_checkpoint_that_is_trained_anew_while_it_is_synced_is_not_mixed_with_what_is_stored(
-    bucket: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
-) -> None:
-    contents = contents_of(stored, 1, tmp_path)
-    before = bucket.get("run-1/checkpoint-100/manifest.json")
-    retrain(stored.checkpoint(100))
-    store_contents(bucket.store, contents, 1)
-    assert bucket.get("run-1/checkpoint-100/manifest.json") == before
-    assert verify_run(bucket.store, 1, depth=Depth.FULL).problems == ()
-    assert restore(bucket.store, Selection(1, step=100), tmp_path / "back").steps == (100,)
-    report = sync_run(bucket.store, stored, 1)
-    [problem] = report.problems
-    assert report.sent == 0
-    assert re.search("checkpoint-100 was not uploaded: run-1/checkpoint-100/.* lists other bytes", problem)
-    assert bucket.get("run-1/checkpoint-100/manifest.json") == before
-
-
-def retrain(checkpoint: Path) -> None:
-    """Write a checkpoint of the same step and sizes with other data."""
-    data, manifest = checkpoint / "__0_0.distcp", read_manifest(checkpoint)
-    data.write_bytes(os.urandom(data.stat().st_size))
-    write_manifest(checkpoint, replace(manifest, files=describe_files(checkpoint)))
-
-
 def test_a_large_file_that_is_another_than_the_manifest_says_is_named_and_not_stored(
     bucket: Bucket, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,32 +104,3 @@ def test_a_store_under_a_prefix_verifies_after_it_was_copied_to_another(
     for found in list(bucket.store.list_objects("phase2/")):
         bucket.put(found.key.replace("phase2/", "archive/2026/"), bucket.get(found.key))
     assert verify_run(open_store(f"s3://{bucket.name}/archive/2026"), 1, depth=Depth.LISTING).ok
-
-
-def test_a_tree_of_many_small_files_with_every_kind_of_name_comes_back_as_it_was(
-    bucket: Bucket, make_run: Any, tmp_path: Path
-) -> None:
-    run = make_run(steps=(100,), size=10)
-    folder = run.checkpoint(100)
-    names = [
-        "leer",
-        "naïve ünïcode/Zoë.bin",
-        "a b+c%20&=?#;,:@$'()!*~.bin",
-        "日本/語",
-        "-rf",
-        "n\u0301",
-        "x" * 200,
-    ]
-    for name in (*names, *(f"shards/{number:04d}" for number in range(120))):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"" if name in ("leer", "-rf") else name.encode())
-    (folder / "manifest.json").unlink()
-    write_manifest(folder, CheckpointManifest(100, "any", 1.0, describe_files(folder)))
-    assert sync_run(bucket.store, run, 1).problems == ()
-    assert sync_run(bucket.store, run, 1).sent == 0
-    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
-    restore(bucket.store, Selection(1), tmp_path / "back")
-    found = {path.relative_to(run.path) for path in run.path.rglob("*") if path.is_file()}
-    for path in found:
-        assert (tmp_path / "back" / path).read_bytes() == (run.path / path).read_bytes()
-    assert len(found) > 120

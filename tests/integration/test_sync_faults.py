@@ -3,12 +3,8 @@
 import os
 import random
 import re
-import signal
 import socket
 import struct
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +21,7 @@ from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import ExitCode, ServiceError, VerificationError
+from trainyard.errors import ServiceError, VerificationError
 
 MANY = 36
 """Files of a checkpoint: more than are sent at once."""
@@ -37,7 +33,6 @@ REFUSALS: dict[str, tuple[Any, ...]] = {
     "500": ("500",),
     "503": ("503",),
     "expired": ("400", "ExpiredToken"),
-    "clock": ("403", "RequestTimeTooSkewed"),
 }
 CALL_SECONDS = 1.0
 SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
@@ -60,13 +55,8 @@ class FaultyProxy(Listener):
         """The faults of the next requests that send a part; after them, chance decides."""
         self.requests_left = 1_000_000
         """After this many requests the endpoint is down: connections are closed at once."""
-        self.answered: list[bytes] = []
-        """The status of each answer that came from the server."""
         self.expired = ""
         """The access key whose session is over."""
-        self.parts_stored = 0
-        self.exposed = 0
-        """Requests that chance could spoil."""
         self.log: list[tuple[str, str]] = []
         """Each request's first line, and its fault."""
         super().__init__()
@@ -74,7 +64,6 @@ class FaultyProxy(Listener):
     def _choose(self, head: bytes) -> str:
         with self._lock:
             self.requests_left -= 1
-            self.exposed += self.rate > 0
             spoilt = self._random.random() < self.rate
             fault = self._random.choice(self.faults) if spoilt else "pass"
             line = head.split(b"\r\n", 1)[0].decode()
@@ -106,8 +95,6 @@ class FaultyProxy(Listener):
         if fault == "damage the request" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = pass_on(self._upstream, head, body)
-        self.answered.append(answer[9:12])
-        self.parts_stored += b"partNumber=" in head and answer[9:12] == b"200"
         if fault == "damage the answer":
             answer = self._damaged(answer)
         client.sendall(answer[: len(answer) // 2] if fault == "cut the answer" else answer)
@@ -151,24 +138,6 @@ def store(proxy: FaultyProxy, seaweedfs: Any) -> Any:
     return open_store(f"s3://{seaweedfs.new_bucket()}", call_seconds=CALL_SECONDS)
 
 
-def test_a_tenth_of_all_requests_spoilt_is_survived_or_refused(
-    proxy: FaultyProxy, store: Any, make_run: Any
-) -> None:
-    run = make_run(steps=(100, 200, 300), size=50_000 // MANY, files=MANY)
-    proxy.rate = 0.1
-    try:
-        report = sync_run(store, run, 1)
-        assert report.problems == ()
-    except (ServiceError, VerificationError) as error:
-        assert error.exit_code in (ExitCode.REFUSED, ExitCode.NO)
-    spoilt = [fault for _, fault in proxy.log if fault != "pass"]
-    assert spoilt, "this seed spoils nothing, so the test shows nothing"
-    proxy.rate = 0
-    if not verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok:
-        assert sync_run(store, run, 1).problems == ()
-    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_once_in_three_requests(fault: str, proxy: FaultyProxy, store: Any, make_run: Any) -> None:
     run = make_run(steps=(100,), size=20_000)
@@ -180,6 +149,9 @@ def test_each_fault_once_in_three_requests(fault: str, proxy: FaultyProxy, store
     proxy.rate = 0
     found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
     assert found.ok or not complete, found.problems
+    assert {spoilt for _, spoilt in proxy.log} == {"pass", fault}, "this seed spoils nothing"
+    assert sync_run(store, run, 1).problems == ()
+    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
 @pytest.mark.parametrize("requests", [0, 5, 14])
@@ -302,59 +274,3 @@ def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     started = [line for line, _ in proxy.log if "?uploads" in line and line.startswith("POST")]
     assert len(started) == 1, "the upload did not go on where it was"
-
-
-SYNC = """
-    import sys
-    from pathlib import Path
-    from trainyard.artifacts.upload.sync import sync_run
-    from trainyard.artifacts.store.store_address import open_store
-    from trainyard.gateways.s3 import store
-    from trainyard.run.directory import RunDirectory
-
-    store.PARTS_FROM_BYTES = 32 << 20
-    sync_run(open_store(sys.argv[1]), RunDirectory(Path(sys.argv[2])), 1)
-"""
-
-
-def test_a_sync_that_is_killed_in_the_middle_of_a_file_is_completed_by_the_next_one(
-    proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
-    run, answer = make_run(steps=(100,), size=34_000_000), proxy._choose
-    sync = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SYNC), store.url, str(run.path)])
-
-    def choose(head: bytes) -> str:
-        if b"partNumber=3" in head:
-            wait_until(lambda: proxy.parts_stored >= 1)
-            sync.kill()
-        return answer(head)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(proxy, "_choose", choose)
-        assert sync.wait(60) == -signal.SIGKILL
-    found = verify_run(store, 1, depth=Depth.LISTING)
-    assert found.problems == ("manifests/run-1-manifest.json: missing, so run 1 cannot be verified",)
-    assert sync_run(open_store(store.url, call_seconds=20), run, 1).problems == ()
-    assert verify_run(store, 1, depth=Depth.LISTING, run_directory=run).ok
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_store_that_refuses_the_time_of_this_machine_is_not_asked_again(
-    proxy: FaultyProxy, store: Any, make_run: Any
-) -> None:
-    proxy.faults, proxy.rate = ("clock",), 1.0
-    with pytest.raises(ServiceError) as refused:
-        sync_run(store, make_run(steps=(100,), size=20_000), None)
-    assert str(refused.value).startswith(
-        f"This machine's clock differs too much from {proxy.url}'s (RequestTimeTooSkewed). "
-        "Set it (chrony, NTP).\nNothing is lost: checkpoints and records are in "
-    )
-    assert refused.value.exit_code == ExitCode.REFUSED
-    assert len(proxy.log) <= 4, "asked again and again what cannot heal"

@@ -27,6 +27,7 @@ from trainyard.artifacts.store.layout import (
     manifest_prefix,
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject, snapshot
+from trainyard.artifacts.verify.comparison import listing_problem
 from trainyard.run.sizes import format_size
 
 _RUNS_AT_ONCE = 8
@@ -162,14 +163,8 @@ def _unlisted(number: int, keys: Collection[str]) -> list[str]:
 
 
 def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
-    found = []
-    for entry in manifest.objects:
-        there = listed.get(entry.key)
-        if there is None:
-            found.append(f"{entry.key}: missing in the store")
-        elif there.size != entry.size:
-            found.append(f"{entry.key}: {there.size:,} bytes in the store, the manifest says {entry.size:,}")
-    return found
+    problems = ((entry.key, listing_problem(entry, listed.get(entry.key))) for entry in manifest.objects)
+    return [f"{key}: {problem}" for key, problem in problems if problem]
 
 
 def _archive_problems(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:

@@ -25,8 +25,8 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import call_again
 from trainyard.gateways.http_requests import RETRIED_STATUSES, is_http, send_request
-from trainyard.gateways.retries import call_again
 
 ROLE, REGION, ACCESS = "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_REGION", "TRAINYARD_AWS_ACCESS"
 TOKEN_URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
@@ -231,7 +231,7 @@ def _assume(role: WorkflowRole, core: Any) -> dict[str, str]:
 
 def request_token(role: WorkflowRole) -> str:
     """Return a new OIDC token of this job. Raises ServiceError if GitHub refuses, or cannot be reached."""
-    cause = f"GitHub gave no OIDC token for the role {role.arn}"
+    cause, host = f"GitHub gave no OIDC token for the role {role.arn}", role.token_url.split("/")[2]
     try:
         answer = send_request(
             "GET",
@@ -247,12 +247,12 @@ def request_token(role: WorkflowRole) -> str:
             f"{cause}: {error}. Let the runner reach *.actions.githubusercontent.com."
         ) from None
     except (ValueError, KeyError, TypeError):
-        raise ServiceTroubleError(f"{cause}: the answer has none.") from None
+        raise ServiceTroubleError(f"{cause}: {host} answered without one.") from None
     if answer.status in RETRIED_STATUSES:
-        raise ServiceTroubleError(f"{cause}: it answered {answer.status}, after several attempts.")
+        raise ServiceTroubleError(f"{cause}: {host} answered {answer.status}, after several attempts.")
     raise CredentialsRefusedError(
-        f"{cause}: it answered {answer.status} to this job's {TOKEN}. That secret is valid only while its "
-        "job runs: check that the job has not ended and has `permissions: id-token: write`. Run it again."
+        f"{cause}: {host} answered {answer.status} to this job's {TOKEN}. That secret is valid only while "
+        "its job runs: check that the job has not ended and has `permissions: id-token: write`. Run it again."
     )
 
 

@@ -13,11 +13,15 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.bounded_calls import call_again
 from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_http, send_request
-from trainyard.gateways.retries import call_again
+from trainyard.gateways.process import run_program
 
 CALL_SECONDS = 20
 _ATTEMPTS = 3
+_LOGIN_SECONDS = 60
+# Variables that would colour the answer of `gh`, mix logs into it, or select another repository.
+_LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
 _PAGES, _A_PAGE = 10, 100
 _HEADERS = {
     "Accept": "application/vnd.github+json",
@@ -143,6 +147,21 @@ def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = 
             )
     server = environment.get("GITHUB_API_URL") or "https://api.github.com"
     return GitHub(environment["GITHUB_REPOSITORY"], environment[variable].strip(), server=server)
+
+
+def token_of_login(host: str) -> str:
+    """Return the token of a person's login at a host. Raises ConfigError without `gh`, or without a login."""
+    kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    line = ["gh", "auth", "token", "--hostname", host]
+    given = kept | {"NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
+    done = run_program(line, seconds=_LOGIN_SECONDS, stdin="", environment=given)
+    if done.exit_code is None:
+        raise ConfigError(
+            f"gh cannot be started ({done.stderr}): see https://cli.github.com, then gh auth login"
+        )
+    if not done.ok:
+        raise ConfigError(f"gh is not logged in to {host}: gh auth login --hostname {host}")
+    return done.stdout.strip()
 
 
 def server_of(host: str) -> str:

@@ -5,9 +5,9 @@ their own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from email.message import Message
 from http.client import HTTPException
+from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -19,18 +19,20 @@ RETRIED_STATUSES = (429, 500, 502, 503, 504)
 _MOST_BYTES = 32 << 20
 
 
-@dataclass(frozen=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """An answer with any status."""
 
     status: int
-    content: bytes = b""
-    headers: "Message | Mapping[str, str]" = field(default_factory=dict)
+    content: bytes
+    headers: Message
 
 
 def is_http(address: str) -> bool:
     """Return whether it is an address that a request can go to."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # an IPv6 address without its end
+        return False
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
@@ -57,7 +59,7 @@ def send_request(
         try:
             return HttpAnswer(error.code, error.read(_MOST_BYTES), error.headers)
         except (OSError, HTTPException):  # the status is known
-            return HttpAnswer(error.code, headers=error.headers)
+            return HttpAnswer(error.code, b"", error.headers)
         finally:
             error.close()
     except (OSError, HTTPException) as error:

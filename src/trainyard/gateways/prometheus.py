@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.aws_session import botocore_session
-from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_http, send_request
-from trainyard.gateways.retries import call_again
+from trainyard.gateways.bounded_calls import call_again
+from trainyard.gateways.http_requests import RETRIED_STATUSES, is_http, send_request
 
 _SERVICE = "aps"
 _ATTEMPTS = 3
@@ -44,26 +44,22 @@ class Prometheus:
         """
         address = f"{self._url}/api/v1/query"
         body = urlencode({"query": expression}).encode()
-        answer = call_again(lambda: self._once(address, body), attempts=_ATTEMPTS)
-        if answer.status == 200:
-            return _series(answer.content)
-        kind = PermissionRefusedError if answer.status in (401, 403) else ServiceError
-        raise kind(self._refusal_text(answer))
-
-    def _refusal_text(self, answer: HttpAnswer) -> str:
-        message = answer.content[:300].decode(errors="replace")
-        return f"Prometheus in {self._region} answered {answer.status}: {message}"
+        return call_again(lambda: self._once(address, body), attempts=_ATTEMPTS)
 
     @cached_property
     def _session(self) -> Any:
         return botocore_session()
 
-    def _once(self, address: str, body: bytes) -> HttpAnswer:
+    def _once(self, address: str, body: bytes) -> list[dict[str, Any]]:
         signed = dict(self._sign(address, body).headers)
         answer = send_request("POST", address, seconds=_SECONDS, headers=signed, body=body)
-        if answer.status in RETRIED_STATUSES:
-            raise ServiceTroubleError(self._refusal_text(answer))
-        return answer
+        if answer.status == 200:
+            return _series(answer.content)
+        kind = PermissionRefusedError if answer.status in (401, 403) else ServiceError
+        message = answer.content[:300].decode(errors="replace")
+        raise (ServiceTroubleError if answer.status in RETRIED_STATUSES else kind)(
+            f"Prometheus in {self._region} answered {answer.status}: {message}"
+        )
 
     def _sign(self, address: str, body: bytes) -> Any:
         from botocore.auth import SigV4Auth

@@ -23,8 +23,8 @@ from slack_sdk.web import WebClient
 from slack_sdk.webhook import WebhookClient
 
 from trainyard.errors import ServiceError, ServiceTroubleError, WaitTimeoutError
+from trainyard.gateways.bounded_calls import within
 from trainyard.gateways.http_requests import is_http
-from trainyard.gateways.time_limit import within
 
 if TYPE_CHECKING:
     from trainyard.report.slack.slack_thread import SlackThread

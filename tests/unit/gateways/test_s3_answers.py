@@ -15,11 +15,10 @@ from tests.listener import Listener
 from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, UnsupportedOperationError
-from trainyard.gateways import retries
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.s3.bucket_requests import Bucket
-from trainyard.gateways.s3.parts import PartBody
 from trainyard.gateways.s3.store import S3Store
-from trainyard.gateways.s3.uploads import BODY_BYTES
+from trainyard.gateways.s3.uploads import BODY_BYTES, PartBody
 
 EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
 
@@ -54,7 +53,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
@@ -28,7 +29,9 @@ from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
+from trainyard.run.checkpoint_manifest import missing_files, read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import resume_command
@@ -166,6 +169,24 @@ def restore(
         has_records=not is_loose(manifest),
         is_open=manifest.is_open,
     )
+
+
+@contextmanager
+def checkpoint_at_hand(
+    path: Path, store: Store, run_number: int, step: int, *, progress: Progress = UNSEEN
+) -> Iterator[Path]:
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone or only a part of it.
+
+    Raises the errors of `restore`.
+    """
+    has_parts = path.exists() and keeps_parts(RunDirectory(path.parents[1]))
+    if path.exists() and not (has_parts and missing_files(path, read_manifest(path))):
+        yield path
+        return
+    with TemporaryDirectory(prefix="trainyard-") as folder:
+        copy = RunDirectory(Path(folder, "run"))
+        restore(store, Selection(run_number, step), copy.path, progress=progress)
+        yield copy.checkpoint(step)
 
 
 def _download_selection(

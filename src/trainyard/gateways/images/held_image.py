@@ -14,11 +14,10 @@ from trainyard.errors import (
     VerificationError,
     WaitTimeoutError,
 )
+from trainyard.gateways.bounded_calls import call_again, within
 from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, send_request
 from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
 from trainyard.gateways.images.local_builder import is_loopback
-from trainyard.gateways.retries import call_again
-from trainyard.gateways.time_limit import within
 
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
@@ -40,20 +39,18 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     repository, digits = rest.partition(":")[0], _DIGEST.fullmatch(digest)
     if not (_HOST.fullmatch(host) and _REPOSITORY.fullmatch(repository) and digits):
         return None, "the recorded name or digest of the image is not valid, so no registry was queried"
+    digest, place = f"sha256:{digits[1]}", ecr_place(host)
     try:
-        return within(seconds, lambda: _query_registry(host, repository, f"sha256:{digits[1]}"))
-    except WaitTimeoutError as error:
-        return None, f"the image's registry could not be queried: {host}: {error}"
-
-
-def _query_registry(host: str, repository: str, digest: str) -> _Answer:
-    try:
-        place = ecr_place(host)
-        is_held = has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+        is_held = within(
+            seconds,
+            lambda: (
+                has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+            ),
+        )
     except VerificationError as error:
         return str(error), ""
-    except (ConfigError, ServiceError) as error:
-        return None, f"the image's registry could not be queried: {error}"
+    except (ConfigError, ServiceError, WaitTimeoutError) as error:
+        return None, f"the image's registry could not be queried: {host}: {error}"
     if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"

@@ -3,6 +3,7 @@
 docker is used if its daemon answers, else buildah, which needs no daemon. Nothing here judges an image.
 """
 
+import base64
 import json
 import os
 import re
@@ -196,26 +197,23 @@ class LocalBuilder:
 
     @contextmanager
     def _logged_in(self, *logins: "Login | None") -> Iterator[list[str]]:
-        """Log in to registries, as `aws ecr get-login-password` is used; yield buildah's options for it.
+        """Log in to registries, and yield the options of the builder for it. Raises ServiceError.
 
         docker keeps a login where the user's configuration says. buildah would keep it in a file, as text, so
-        it gets a temporary file with the user's own logins and these. Raises ServiceError.
+        it gets a temporary one.
         """
-        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
-            needed, auth = [login for login in logins if login and login.password], list[str]()
-            if needed and not self.is_docker:
-                file = Path(folder, "auth.json")
-                file.write_bytes(
-                    next((each.read_bytes() for each in _login_files() if each.is_file()), b"{}")
-                )
-                auth = [f"--authfile={file}"]
-            for login in needed:
-                words = [self.program, "login", *auth, "--username", login.user, "--password-stdin"]
-                words += [] if self.is_docker else _plain_http(login.host)
-                done = run_program([*words, login.host], seconds=_ASK_SECONDS, stdin=login.password)
-                if not done.ok:
-                    raise ServiceError(f"{self.program} could not log in to {login.host}: {last_line(done)}")
-            yield auth
+        needed = [login for login in logins if login and login.password]
+        for login in needed if self.is_docker else ():
+            words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
+            done = run_program(words, seconds=_ASK_SECONDS, stdin=login.password)
+            if not done.ok:
+                raise ServiceError(f"docker could not log in to {login.host}: {last_line(done)}")
+        if self.is_docker or not needed:
+            yield []
+            return
+        own = next((each for each in _login_files() if each.is_file()), None)
+        with login_file(*needed, own=own) as file:
+            yield [f"--authfile={file}"]
 
     def _run(self, *words: str) -> Finished:
         return run_program([self.program, *words], seconds=_ASK_SECONDS)
@@ -245,6 +243,21 @@ def find_builder(wanted: str = "") -> LocalBuilder:
         f"No image can be built, checked or pushed on this machine: {missing}. Start docker or install "
         "buildah. Builds and checks also run in AWS, with --builder codebuild."
     )
+
+
+@contextmanager
+def login_file(*logins: Login, own: Path | None = None) -> Iterator[Path]:
+    """A temporary file with these logins and those in the file `own`, in the format of docker's config.json.
+
+    Only this user can enter its folder.
+    """
+    known = json.loads(own.read_bytes() or b"{}") if own else {}
+    secrets = {login.host: f"{login.user}:{login.password}" for login in logins if login.password}
+    auths = {host: {"auth": base64.b64encode(secret.encode()).decode()} for host, secret in secrets.items()}
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps({**known, "auths": {**known.get("auths", {}), **auths}}))
+        yield path
 
 
 def _login_files() -> Iterator[Path]:

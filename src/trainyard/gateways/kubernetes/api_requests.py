@@ -26,10 +26,10 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import wait_before_retry
 from trainyard.gateways.http_requests import RETRIED_STATUSES
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import pool_of
-from trainyard.gateways.retries import wait_before_retry
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 20.0
@@ -221,7 +221,8 @@ class ApiRequests:
                 answer = self._authorized(method, path, headers, content)
                 if answer.status not in retried or attempt == _ATTEMPTS:
                     return answer.status, answer.data
-                requested = _seconds_of(answer.headers.get("Retry-After"))
+                seconds = answer.headers.get("Retry-After", "")
+                requested = float(seconds) if seconds.isdecimal() else None
             except ServiceTroubleError:
                 broken -= 1
                 if broken == 0 or attempt == _ATTEMPTS:
@@ -365,10 +366,6 @@ def unreachable(server: str, error: Exception) -> str:
     cause = getattr(error, "reason", None) or error
     text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
     return f"{server} could not be reached: {' '.join(text.split())[:300] or type(error).__name__}"
-
-
-def _seconds_of(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
 
 
 def _answer_of(body: bytes) -> Json:

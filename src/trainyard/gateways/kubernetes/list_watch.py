@@ -20,8 +20,8 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import retry_pause
 from trainyard.gateways.kubernetes.api_requests import ApiRequests, Stream, TooOldError
-from trainyard.gateways.retries import retry_pause
 
 WATCH_SECONDS = 25
 """Seconds per watch. It may be silent all the time: bookmarks come about once per minute."""

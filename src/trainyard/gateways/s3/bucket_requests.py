@@ -23,7 +23,7 @@ from trainyard.errors import (
     VerificationError,
 )
 from trainyard.gateways.aws_session import botocore_session
-from trainyard.gateways.retries import wait_before_retry
+from trainyard.gateways.bounded_calls import wait_before_retry
 from trainyard.gateways.s3.refusals import DENIED, UNSUPPORTED, explain_refusal
 
 CONNECTIONS = 80

@@ -1,12 +1,18 @@
-"""Repeat calls a bounded number of times, after random pauses, so that clients do not retry in step."""
+"""Calls of outside services that are bounded: in time, whatever a library or the network does, and in tries.
+
+Pauses between attempts are random, so that clients do not retry in step.
+"""
 
 import math
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
-from trainyard.errors import ServiceTroubleError
+from trainyard.errors import ServiceTroubleError, WaitTimeoutError
 
 FIRST_SECONDS = 1.0
 _MOST_SECONDS, _MOST_REQUESTED_SECONDS = 10.0, 30.0
@@ -43,3 +49,26 @@ def call_again(work: Callable[[], Answer], *, attempts: int, seconds: float = ma
                 raise
             time.sleep(pause)
     return work()
+
+
+def within(seconds: float, work: Callable[[], Answer]) -> Answer:
+    """Return the result of `work` or raise its error; raise WaitTimeoutError when it takes longer.
+
+    For a request that may never be answered. A thread makes it and is abandoned at the time limit; it does
+    not keep the process from ending.
+    """
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="within", daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except FutureTimeoutError as error:
+        if answer.done():  # the work itself ran out of time
+            raise
+        raise WaitTimeoutError(f"no answer within {seconds:g} seconds") from error
